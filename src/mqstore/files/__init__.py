@@ -1,0 +1,5 @@
+"""The file layer: the only place that opens, maps, writes, syncs or renames a file."""
+
+from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory
+
+__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory"]

@@ -1,0 +1,178 @@
+"""Read-only access to the files of a store: listings, whole small files, memory maps.
+
+Nothing here creates, locks or touches anything. A map is read by NumPy and the kernels without a copy;
+the kernel's page cache is the only cache. A file that shrinks under a map would end the process with SIGBUS,
+so `MappedFile.still_whole` is asked before each long stretch of reading (brokers never shrink log files,
+they unlink them, and an unlinked file stays readable).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError
+
+__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory"]
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    """One entry of a directory. name: as the file system has it, undecodable bytes as surrogates. size, in bytes; mtime_ms since the epoch."""
+
+    name: str
+    size: int
+    is_directory: bool
+    is_file: bool
+    mtime_ms: int
+    blocks: int
+
+
+class MappedFile:
+    """A file mapped for reading. `data` is a read-only uint8 array over the whole file, empty for an empty file."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(22, "not a regular file", str(path))
+            self.path = path
+            self.size = status.st_size
+            self.identity = (status.st_dev, status.st_ino)
+            self._map: mmap.mmap | None = None
+            if self.size:
+                self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        self.data: Bytes = np.frombuffer(self._map if self._map is not None else b"", np.uint8)
+
+    def find(self, pattern: bytes, start: int, stop: int) -> int:
+        """Position of the first occurrence of pattern that lies wholly in [start, stop), or -1."""
+        return -1 if self._map is None else self._map.find(pattern, start, stop)
+
+    def bytes(self, start: int, stop: int) -> bytes:
+        """A copy of bytes start..stop-1."""
+        return b"" if self._map is None else self._map[start:stop]
+
+    def still_whole(self) -> bool:
+        """False once the file at this path is shorter than the map. A file that was unlinked or replaced is still whole."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return True
+        return (status.st_dev, status.st_ino) != self.identity or status.st_size >= self.size
+
+    def will_need(self, start: int, length: int) -> None:
+        """Hint that [start, start+length) is read soon. Never fails."""
+        if self._map is not None and hasattr(self._map, "madvise"):
+            page = start - start % mmap.PAGESIZE
+            try:
+                self._map.madvise(mmap.MADV_WILLNEED, page, min(length + start - page, self.size - page))
+            except (OSError, ValueError):
+                return
+
+    def drop(self, start: int, length: int) -> None:
+        """Let go of the resident pages of [start, start+length): they stay in the page cache, but leave this process's memory."""
+        if self._map is not None and hasattr(self._map, "madvise"):
+            page = start - start % mmap.PAGESIZE
+            try:
+                self._map.madvise(mmap.MADV_DONTNEED, page, min(length + start - page, self.size - page))
+            except (OSError, ValueError):
+                return
+
+
+class ReadOnlyDirectory:
+    """A store's directory, read by paths relative to it with `/` as separator."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        try:
+            status = os.stat(self.root)
+        except FileNotFoundError:
+            raise CannotOpenError(f"{self.root} does not exist; give the directory that holds commitlog/ or msg_stores/") from None
+        except PermissionError:
+            raise CannotOpenError(f"{self.root} cannot be read: permission denied; run as the broker's user or copy the directory") from None
+        except OSError as error:
+            raise CannotOpenError(f"{self.root} cannot be read: {error.strerror}") from None
+        if not stat.S_ISDIR(status.st_mode):
+            raise CannotOpenError(f"{self.root} is a file, not a directory; give the store's root directory or an archive of it")
+
+    def path(self, relative: str) -> Path:
+        return self.root / relative if relative else self.root
+
+    def exists(self, relative: str) -> bool:
+        return os.path.lexists(self.path(relative))
+
+    def is_directory(self, relative: str) -> bool:
+        return self.path(relative).is_dir()
+
+    def entries(self, relative: str = "") -> list[DirectoryEntry]:
+        """The entries of a directory sorted by name; empty if it does not exist. Raises CannotOpenError if it cannot be listed."""
+        directory = self.path(relative)
+        found: list[DirectoryEntry] = []
+        try:
+            with os.scandir(directory) as scan:
+                for entry in scan:
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:
+                        continue
+                    mode = status.st_mode
+                    found.append(
+                        DirectoryEntry(
+                            entry.name,
+                            status.st_size,
+                            stat.S_ISDIR(mode),
+                            stat.S_ISREG(mode),
+                            status.st_mtime_ns // 1_000_000,
+                            getattr(status, "st_blocks", 0),
+                        )
+                    )
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            return []
+        except PermissionError:
+            raise CannotOpenError(f"{directory} cannot be listed: permission denied; run as the broker's user or copy the directory") from None
+        except OSError as error:
+            raise CannotOpenError(f"{directory} cannot be listed: {error.strerror}") from None
+        return sorted(found, key=lambda entry: entry.name)
+
+    def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
+        """Every file below relative as (path relative to the root, entry), in name order. Symbolic links to directories are not followed."""
+        for entry in self.entries(relative):
+            below = f"{relative}/{entry.name}" if relative else entry.name
+            if entry.is_directory:
+                if not self.path(below).is_symlink():
+                    yield from self.walk(below)
+            else:
+                yield below, entry
+
+    def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
+        """The first `limit` bytes of a small file; None if it does not exist. Raises CannotOpenError if it cannot be read."""
+        try:
+            with open(self.path(relative), "rb") as file:
+                return file.read(limit)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror}") from None
+
+    def map(self, relative: str) -> MappedFile:
+        """Map a file for reading. Raises CannotOpenError, also when it has vanished since it was listed."""
+        try:
+            return MappedFile(self.path(relative))
+        except FileNotFoundError:
+            raise CannotOpenError(f"{self.path(relative)} is gone: it was there when the directory was listed") from None
+        except OSError as error:
+            raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,18 @@
+"""Compiled loops over byte buffers, and nothing else.
+
+Each module is Cython in pure-Python mode: a plain `.py` file that also runs uncompiled, slowly. `loads` is the one
+exception: big-endian loads and stores, in Python for the uncompiled modules and in C (`loads.pxd`) for the compiled ones.
+Buffers come in as NumPy arrays, results go out through arrays that the caller allocates; no Python object is touched
+inside a loop, so the loops release the GIL.
+"""
+
+from __future__ import annotations
+
+__all__ = ["is_compiled"]
+
+
+def is_compiled() -> bool:
+    """Whether the kernels run as machine code."""
+    from mqstore.kernels import frames
+
+    return not frames.__file__.endswith(".py")

@@ -1,0 +1,50 @@
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC_V1: Final = -626843481
+MAGIC_V2: Final = -626843477
+MAGIC_BLANK: Final = -875286124
+
+STOP: Final = 0
+FULL: Final = 1
+BLANK: Final = 2
+UNWRITTEN: Final = 3
+BAD_MAGIC: Final = 4
+BAD_SIZE: Final = 5
+BAD_LENGTHS: Final = 6
+BAD_OFFSET: Final = 7
+
+SIZE: Final = 0
+BODY_CRC: Final = 1
+QUEUE_ID: Final = 2
+FLAG: Final = 3
+QUEUE_OFFSET: Final = 4
+PHYSICAL_OFFSET: Final = 5
+SYS_FLAG: Final = 6
+BORN_TIMESTAMP: Final = 7
+BORN_HOST: Final = 8
+STORE_TIMESTAMP: Final = 9
+STORE_HOST: Final = 10
+RECONSUME_TIMES: Final = 11
+PREPARED_TRANSACTION_OFFSET: Final = 12
+BODY_START: Final = 13
+BODY_LENGTH: Final = 14
+TOPIC_START: Final = 15
+TOPIC_LENGTH: Final = 16
+PROPERTIES_START: Final = 17
+PROPERTIES_LENGTH: Final = 18
+FIELD_COUNT: Final = 19
+
+_Bytes = NDArray[np.uint8]
+_Longs = NDArray[np.int64]
+_Ints = NDArray[np.int32]
+
+def status_at(b: _Bytes, p: int, base: int, strict: bool) -> int: ...
+def walk(b: _Bytes, start: int, stop: int, base: int, strict: bool, positions: _Longs) -> tuple[int, int, int]: ...
+def fields(b: _Bytes, positions: _Longs, out: _Longs) -> None: ...
+def known_properties(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Longs) -> None: ...
+def count_pairs(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Ints) -> int: ...
+def pair_spans(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Longs) -> int: ...
+def gather(b: _Bytes, starts: _Longs, lengths: _Longs, offsets: _Ints, out: _Bytes) -> bool: ...

@@ -1,0 +1,66 @@
+# C twins of loads.py: the same names, the same results. Positions were range-checked by the walker.
+cdef extern from *:
+    """
+    #include <string.h>
+    #include <stdint.h>
+    #define MQ_TWO31 2147483648ULL
+    #define MQ_TWO32 4294967296ULL
+    #define MQ_LOW32 4294967295ULL
+    #define MQ_UNIQ_KEY 6146931155247252825LL
+    static CYTHON_INLINE uint32_t mq_load32(const unsigned char *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+    static CYTHON_INLINE uint64_t mq_load64(const unsigned char *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+    static CYTHON_INLINE void mq_store32(unsigned char *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+    static CYTHON_INLINE void mq_store64(unsigned char *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+    static CYTHON_INLINE void mq_prefetch(const unsigned char *p) { __builtin_prefetch(p, 0, 3); }
+    static CYTHON_INLINE Py_ssize_t mq_find(const unsigned char *p, int c, Py_ssize_t n) {
+        const unsigned char *q = n > 0 ? (const unsigned char *) memchr(p, c, (size_t) n) : 0;
+        return q ? q - p : -1;
+    }
+    """
+    const unsigned long long TWO31 "MQ_TWO31"
+    const unsigned long long TWO32 "MQ_TWO32"
+    const unsigned long long LOW32 "MQ_LOW32"
+    const long long UNIQ_KEY "MQ_UNIQ_KEY"
+    unsigned int mq_load32(const unsigned char *p) noexcept nogil
+    unsigned long long mq_load64(const unsigned char *p) noexcept nogil
+    void mq_store32(unsigned char *p, unsigned int v) noexcept nogil
+    void mq_store64(unsigned char *p, unsigned long long v) noexcept nogil
+    void mq_prefetch(const unsigned char *p) noexcept nogil
+    Py_ssize_t mq_find(const unsigned char *p, int c, Py_ssize_t n) noexcept nogil
+    void *memcpy(void *to, const void *source, size_t n) noexcept nogil
+    int memcmp(const void *a, const void *b, size_t n) noexcept nogil
+
+cdef inline unsigned int u8(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return b[p]
+
+cdef inline int i8(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return <signed char> b[p]
+
+cdef inline int i16(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return <short> ((b[p] << 8) | b[p + 1])
+
+cdef inline int i32(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return <int> mq_load32(&b[p])
+
+cdef inline long long i64(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return <long long> mq_load64(&b[p])
+
+cdef inline void put32(unsigned char[::1] b, Py_ssize_t p, long long v) noexcept nogil:
+    mq_store32(&b[p], <unsigned int> v)
+
+cdef inline void put64(unsigned char[::1] b, Py_ssize_t p, long long v) noexcept nogil:
+    mq_store64(&b[p], <unsigned long long> v)
+
+cdef inline void prefetch(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    mq_prefetch(&b[0] + p)
+
+cdef inline Py_ssize_t find(const unsigned char[::1] b, Py_ssize_t start, Py_ssize_t stop, int c) noexcept nogil:
+    cdef Py_ssize_t k = mq_find(&b[0] + start, c, stop - start)
+    return stop if k < 0 else start + k
+
+cdef inline void copy(unsigned char[::1] to, Py_ssize_t at, const unsigned char[::1] b, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    if n > 0:
+        memcpy(&to[at], &b[start], <size_t> n)
+
+cdef inline bint same(const unsigned char[::1] a, Py_ssize_t p, const unsigned char[::1] b, Py_ssize_t q, Py_ssize_t n) noexcept nogil:
+    return n <= 0 or memcmp(&a[p], &b[q], <size_t> n) == 0

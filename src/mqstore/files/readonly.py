@@ -64,6 +64,46 @@ class MappedFile:
         """A copy of bytes start..stop-1."""
         return b"" if self._map is None else self._map[start:stop]
 
+    def data_end(self, start: int) -> int:
+        """Where the last stored block at or behind start ends, at most size; start if only a hole follows.
+
+        Without support of the file system every byte counts as stored. Bytes behind the result are zeros.
+        """
+        if not hasattr(os, "SEEK_DATA") or start >= self.size:
+            return max(start, self.size)
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError:
+            return self.size
+        try:
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) != self.identity:
+                return self.size
+            end = start
+            while end < self.size:
+                try:
+                    extent = os.lseek(descriptor, end, os.SEEK_DATA)
+                except OSError:
+                    return end
+                end = min(self.size, os.lseek(descriptor, extent, os.SEEK_HOLE))
+            return end
+        except OSError:
+            return self.size
+        finally:
+            os.close(descriptor)
+
+    def last_nonzero(self, start: int, stop: int) -> int:
+        """Position of the last byte in [start, stop) that is not zero, or -1. Holes are not read."""
+        stop = min(stop, self.data_end(start))
+        block = 1 << 20
+        while stop > start:
+            low = max(start, stop - block)
+            window = np.flatnonzero(self.data[low:stop])
+            if len(window):
+                return low + int(window[-1])
+            stop = low
+        return -1
+
     def still_whole(self) -> bool:
         """False once the file at this path is shorter than the map. A file that was unlinked or replaced is still whole."""
         try:

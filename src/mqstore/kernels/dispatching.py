@@ -32,6 +32,37 @@ ENTRY_SIZE = 20
 KEY_SIZE = 20
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def slot_of(topic_hash: cython.ulonglong, queue: cython.int) -> cython.ulonglong:
+    return (topic_hash * 31 + (queue & 0xFFFF)) * 40503 >> 5
+
+
+def enter_groups(
+    b: cython.const[cython.uchar][::1],
+    table: cython.int[::1],
+    group_topic: cython.longlong[::1],
+    group_length: cython.longlong[::1],
+    group_queue: cython.int[::1],
+    count: cython.Py_ssize_t,
+):
+    """Enter groups 0 … count-1, known to differ, into an empty table."""
+    mask: cython.ulonglong = table.shape[0] - 1
+    slot: cython.ulonglong
+    g: cython.Py_ssize_t
+    if count > group_topic.shape[0] or group_length.shape[0] < count or group_queue.shape[0] < count or table.shape[0] < 2 * count:
+        raise ValueError("arrays are too small")
+    if (table.shape[0] & (table.shape[0] - 1)) != 0:
+        raise ValueError("the table's length must be a power of two")
+    with cython.nogil:
+        for g in range(count):
+            slot = slot_of(hash_span(b, group_topic[g], group_length[g], 0), group_queue[g]) & mask
+            while table[slot] >= 0:
+                slot = (slot + 1) & mask
+            table[slot] = g
+
+
 def dispatch(
     b: cython.const[cython.uchar][::1],
     positions: cython.longlong[::1],
@@ -173,7 +204,7 @@ def dispatch(
             queue_offset[k] = i64(b, p + 20)
             store_timestamp[k] = stored_at
             if kind == 0 or kind == 8:
-                slot = ((topic_hash * 31 + cython.cast(cython.uint, queue)) * 40503 >> 5) & mask
+                slot = slot_of(topic_hash, queue) & mask
                 while True:
                     g = table[slot]
                     if g < 0:

@@ -326,6 +326,29 @@ def pair_spans(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1],
     return pairs
 
 
+def odd_parts(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]):
+    """out[k] = 1 where a part of property text k is not empty and yet has no name or no separator."""
+    n: cython.Py_ssize_t = starts.shape[0]
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    name: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    if lengths.shape[0] < n or out.shape[0] < n:
+        raise ValueError("arrays are too small")
+    with cython.nogil:
+        for k in range(n):
+            out[k] = 0
+            i = starts[k]
+            stop = i + lengths[k]
+            while i < stop:
+                j = find(b, i, stop, 2)
+                name = find(b, i, j, 1)
+                if j > i and (name == i or name == j):
+                    out[k] = 1
+                i = j + 1
+
+
 def gather(
     b: cython.const[cython.uchar][::1],
     starts: cython.longlong[::1],

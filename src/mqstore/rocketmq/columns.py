@@ -280,18 +280,9 @@ class RecordColumns:
     @cached_property
     def pairs_ok(self) -> Mask:
         """False where a part of the property text is no name/value pair: no broker writes a part without a separator."""
-        mask = np.ones(len(self), np.bool_)
-        counts, spans = self._pairs
-        covered = np.zeros(len(self), np.int64)
-        np.add.at(covered, np.repeat(np.arange(len(self)), counts), spans[1] + spans[3] + 2)
-        lengths = self.row(frames.PROPERTIES_LENGTH)
-        # all pairs with both separators, or without the last one
-        odd = np.flatnonzero((covered != lengths) & (covered != lengths + 1))
-        for k in odd.tolist():
-            start = int(self.fields[frames.PROPERTIES_START, k])
-            parts = self._data[start : start + int(lengths[k])].tobytes().split(b"\x02")
-            mask[k] = all(not part or part.find(b"\x01") > 0 for part in parts)
-        return mask
+        odd = np.empty(len(self), np.uint8)
+        frames.odd_parts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
+        return odd == 0
 
     @cached_property
     def believable(self) -> Mask:

@@ -33,6 +33,7 @@ from mqstore.rocketmq.filequeue import QueueFile
 __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records"]
 
 CHUNK = 4096  # records a walk returns at once: small enough for the processor's cache
+DROP = 32 << 20  # bytes a walk leaves mapped behind itself: a walk over any size stays within bounded memory
 
 _V1_MAGIC = bytes.fromhex("daa320a7")
 _V2_MAGIC = bytes.fromhex("daa320ab")
@@ -170,8 +171,11 @@ class CommitLog:
         data = mapped.data
         stop = mapped.size if stop is None else min(stop, mapped.size)
         positions = np.empty(chunk, np.int64)
-        at = start
+        at = dropped = start
         while at < stop:
+            if at - dropped > DROP:
+                mapped.drop(dropped, at - dropped)
+                dropped = at
             count, at, status = frames.walk(data, at, stop, file.start, True, positions)
             if count:
                 yield Records(file, data, positions[:count].copy())

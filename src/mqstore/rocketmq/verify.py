@@ -1,0 +1,143 @@
+"""Verify: every record, every queue entry, every index entry, and what they say of each other.
+
+The log is checked split by split in threads; each split is dispatched as a broker would, and the outcome compared with
+the consume queues and index files as bytes. So derived files are proved by rebuilding them, and a sound store costs
+little more than reading it.
+
+Not everything that differs is damage. After an unclean exit the queues and the index may end before the log: that is
+what the broker's own recovery catches up with, and it is told as a note.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, merge_adjacent
+from mqstore.rocketmq.dispatch import QueueRun
+from mqstore.rocketmq.proof.index import IndexProof, check_chains, missing_ranges
+from mqstore.rocketmq.proof.log import SplitCheck, check_split, plan
+from mqstore.rocketmq.proof.queues import QueueProof
+from mqstore.rocketmq.reader import RocketMQStore
+
+__all__ = ["verify"]
+
+Progress = Callable[[int, int], None]
+
+_LOG_KINDS = frozenset(
+    {Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE, Kind.WRONG_SIZE}
+)
+
+
+def verify(store: RocketMQStore, *, threads: int = 2, progress: Progress | None = None) -> Report:
+    """Check a whole store. progress: called with (bytes of log done, bytes of log in all). Memory does not grow with the store."""
+    return _Verification(store).run(threads, progress)
+
+
+class _Verification:
+    """The state of one run: the proofs under way and what was found so far."""
+
+    def __init__(self, store: RocketMQStore) -> None:
+        self.store = store
+        self.log = store.log
+        self.rules = store.rules()
+        self.checked = Checked()
+        self.damage: list[Damage] = list(store.findings)
+        self.notes: list[str] = []
+        self.queues: dict[tuple[str, int], QueueProof] = {}
+        self.unlisted: dict[tuple[str, int], int] = {}  # records of queues that have no files at all
+        self.indexes = [IndexProof(file, number > 0) for number, file in enumerate(store.index_files())]
+        self.unindexed = 0
+        self.unindexed_inside: list[int] = []
+        self.log_end = self.log.start
+        self.last_timestamp = 0
+
+    def run(self, threads: int, progress: Progress | None) -> Report:
+        for queue in self.store.consume_queues():
+            self.queues[queue.topic, queue.queue_id] = QueueProof(queue, self.store.tags_code_resolver(queue.topic, queue.queue_id))
+            self.damage.extend(queue.findings)
+        total = self.log.size_on_paper
+        for check in self._splits(max(1, threads)):
+            self._take(check)
+            if progress is not None:
+                progress(check.split.file.start - self.log.start + check.split.stop, total)
+        self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
+        self._settle_queues()
+        self._settle_index()
+        self._settle_batch_queues()
+        self._settle_offsets()
+        self._settle_checkpoint()
+        if self.store.unclean:
+            self.notes.append("the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory")
+        skipped = tuple(
+            Skipped(item.file, item.offset, item.length, str(item.kind)) for item in self.damage if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
+        )
+        return Report(str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes))
+
+    # the log
+
+    def _splits(self, threads: int) -> Iterator[SplitCheck]:
+        """Checked splits in log order; one whose walk did not meet the split before it is checked again from there."""
+        waiting: deque[Future[SplitCheck]] = deque()
+        met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
+        with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
+            splits = iter(plan(self.log))
+            try:
+                while True:
+                    while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
+                        waiting.append(pool.submit(check_split, self.log, split, self.rules))
+                    if not waiting:
+                        return
+                    check = waiting.popleft().result()
+                    file = check.split.file
+                    if met[0] == file.start and met[1] > check.split.start and check.begin != met[1]:
+                        check = check_split(self.log, check.split, self.rules, met[1])
+                    met = (file.start, max(check.end, met[1] if met[0] == file.start else 0))
+                    yield check
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _take(self, check: SplitCheck) -> None:
+        self.checked.bytes += check.split.stop - check.split.start
+        self.checked.records += check.records
+        self.checked.messages += check.messages
+        self.damage.extend(check.damage)
+        dispatched = check.dispatched
+        if dispatched is None or not dispatched.records:
+            return
+        self.log_end = check.split.file.start + check.end
+        self.last_timestamp = dispatched.last_store_timestamp
+        for run in dispatched.runs:
+            self._take_run(run)
+        if len(dispatched.keys):
+            self._take_keys(dispatched.keys)
+
+    def _take_run(self, run: QueueRun) -> None:
+        if run.batch:
+            self.store.batch_units(run.topic, run.queue_id).compare(run)
+            return
+        proof = self.queues.get((run.topic, run.queue_id))
+        if proof is None:
+            key = (run.topic, run.queue_id)
+            self.unlisted[key] = self.unlisted.get(key, 0) + len(run)
+        else:
+            proof.compare(run)
+
+    def _take_keys(self, keys: np.ndarray) -> None:
+        held = np.zeros(len(keys), np.bool_)
+        first, last = int(keys["physical_offset"][0]), int(keys["physical_offset"][-1])
+        for proof in self.indexes:
+            header = proof.file.header
+            if header.index_count > 1 and header.begin_physical_offset <= last and header.end_physical_offset >= first:
+                held |= proof.compare(keys)
+        if held.all():
+            return
+        newest = max((proof.file.header.end_physical_offset for proof in self.indexes if proof.file.header.index_count > 1), default=-1)
+        lost = missing_ranges(keys, held)
+        self.unindexed += len(lost)
+        inside = [offset for offset in lost if offset <= newest]
+        self.unindexed_inside.extend(inside[: 1000 - len(self.unindexed_inside)])

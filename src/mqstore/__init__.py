@@ -1,0 +1,54 @@
+"""mqstore: the directories that message brokers leave on disk, as files one can open, trust and compute on.
+
+    >>> import mqstore
+    >>> store = mqstore.open("/backup/broker-a/store")              # doctest: +SKIP
+    >>> for batch in store.view("disk").batches(["topic", "size"]): # doctest: +SKIP
+    ...     print(batch.num_rows)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqstore.errors import (
+    CannotOpenError,
+    MqstoreError,
+    NotAStoreError,
+    NotFoundError,
+    PipelineError,
+    TargetError,
+    UnsupportedError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.reader import RocketMQStore
+
+__all__ = [
+    "CannotOpenError",
+    "MqstoreError",
+    "NotAStoreError",
+    "NotFoundError",
+    "PipelineError",
+    "TargetError",
+    "UnsupportedError",
+    "UsageError",
+    "__version__",
+    "open",
+]
+
+__version__ = "0.1.0"
+
+
+def open(path: str | os.PathLike[str], *, config: str | os.PathLike[str] | None = None) -> RocketMQStore:
+    """Open a store for reading: a directory, or an archive of one (unpacked to a temporary place for as long as the store is used).
+
+    path: the directory that holds `commitlog/`, or one that has such a directory named `store` in it.
+    config: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
+    Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
+    """
+    from mqstore.opening import open_store
+
+    return open_store(Path(path), None if config is None else Path(config))

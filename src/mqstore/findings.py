@@ -46,8 +46,7 @@ class Kind(StrEnum):
     MISSING_INDEX_ENTRY = "missing-index-entry"  # a key of a record inside the file's range without an entry
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
-    BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint that the log contradicts
-    OFFSET_OUTSIDE = "offset-outside"  # a consumer offset outside the bounds of its queue
+    BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one
 
 
 class Verdict(StrEnum):

@@ -141,3 +141,74 @@ class _Verification:
         self.unindexed += len(lost)
         inside = [offset for offset in lost if offset <= newest]
         self.unindexed_inside.extend(inside[: 1000 - len(self.unindexed_inside)])
+
+    # what the log says that the files do not, and the other way round
+
+    def _settle_queues(self) -> None:
+        behind = 0
+        for (topic, queue_id), proof in sorted(self.queues.items()):
+            self.checked.queue_entries += proof.queue.max_offset - proof.queue.min_offset
+            proof.settle(self.log, self.log_end)
+            self.damage.extend(proof.damage)
+            tail = [place for place in proof.missing if place[0] >= proof.queue.max_offset]
+            if self.store.unclean and len(tail) == len(proof.missing):
+                behind += proof.missing_count
+            elif proof.missing:
+                self._missing_entries(f"consumequeue/{topic}/{queue_id}", proof.missing[0], proof.missing_count)
+        for (topic, queue_id), count in sorted(self.unlisted.items()):
+            if self.store.unclean:
+                behind += count
+            else:
+                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue has no files; `mqstore rebuild` makes them"
+                self.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
+        if behind:
+            self.notes.append(f"{behind} messages are in the log but not yet in their queues: the broker died before it dispatched them, and will when it loads")
+
+    def _missing_entries(self, directory: str, first: tuple[int, int], count: int) -> None:
+        sentence = f"{count} messages of the log have no entry in this queue, the first at queue offset {first[0]}, physical offset {first[1]}"
+        self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; `mqstore rebuild` makes them", count))
+
+    def _settle_index(self) -> None:
+        for proof in self.indexes:
+            self.checked.index_entries += max(0, proof.stop - 1)
+            told = check_chains(proof.file)
+            self.damage.extend(told)
+            if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in told):
+                proof.settle(self.log, self.log_end, self.rules)
+            self.damage.extend(proof.damage)
+            proof.file.drop()
+        if not self.unindexed:
+            return
+        if not self.indexes:
+            self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; `mqstore rebuild` makes the index")
+            return
+        behind = self.unindexed - len(self.unindexed_inside)
+        if self.unindexed_inside:
+            first = self.unindexed_inside[0]
+            sentence = f"keys of {len(self.unindexed_inside)} messages before the end of the index are in no index file, the first at physical offset {first}"
+            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; key queries miss them; `mqstore rebuild` makes the index", len(self.unindexed_inside)))
+        if behind and self.store.unclean:
+            self.notes.append(f"keys of {behind} messages at the end of the log are not yet in the index: the broker died before it dispatched them")
+        elif behind:
+            sentence = f"keys of {behind} messages behind the end of the index are in no index file"
+            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; `mqstore rebuild` makes the index", behind))
+
+    def _settle_batch_queues(self) -> None:
+        for queue in self.store.batch_queues():
+            self.checked.queue_entries += queue.unit_count
+            self.damage.extend(queue.findings)
+
+    def _settle_offsets(self) -> None:
+        """Offsets outside their queue are no damage: a client may commit what it likes. They are told all the same."""
+        for item in self.store.view().consumer_offsets():
+            if item.state in ("below-min", "above-max"):
+                self.notes.append(
+                    f"group {item.group!r} stands at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, "
+                    f"which holds {item.min_offset} to {item.max_offset}"
+                )
+
+    def _settle_checkpoint(self) -> None:
+        point = self.store.checkpoint
+        for name, stamp in (("physicMsgTimestamp", point.physic), ("logicsMsgTimestamp", point.logics)):
+            if self.last_timestamp and stamp > self.last_timestamp:
+                self.notes.append(f"the checkpoint's {name} {stamp} is later than the last message of the log, stored at {self.last_timestamp}")

@@ -1,0 +1,182 @@
+"""Consume queue: where the messages of one topic queue are in the commit log.
+
+A queue is a run of equally sized files of 20-byte entries, big-endian:
+
+    offset  size  field
+         0     8  physical offset of the record in the commit log
+         8     4  size of the record in bytes
+        12     8  tags code: the tag's Java string hash, sign-extended (or a delivery time, or an address in the extended queue)
+
+Entry n of the queue stands at byte 20*n of the whole run; a file is named by its first byte. An entry of all zeros has
+not been written; (0, 0x7fffffff, 0) fills the places in front of the first entry of a queue that does not begin at a
+file's start. The queue is derived: after damage it is rebuilt from the log.
+
+    >>> unpack(bytes.fromhex("00000000000003e8" "000000b8" "0000000000017862"))
+    QueueEntry(physical_offset=1000, size=184, tags_code=96354)
+
+Format: docs/formats/rocketmq.md, section 4.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.findings import Damage
+from mqstore.rocketmq import filequeue
+from mqstore.rocketmq.filequeue import QueueFile
+
+__all__ = ["BLANK_SIZE", "DEFAULT_FILE_SIZE", "ENTRY", "ENTRY_SIZE", "ConsumeQueueReader", "QueueEntry", "queues", "unpack"]
+
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY_SIZE = 20
+DEFAULT_FILE_SIZE = 6_000_000
+BLANK_SIZE = 0x7FFFFFFF
+
+_ENTRY = struct.Struct(">qiq")
+
+
+class QueueEntry(NamedTuple):
+    """One entry, as stored."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+def unpack(raw: bytes) -> QueueEntry:
+    """The entry in 20 bytes."""
+    return QueueEntry(*_ENTRY.unpack(raw))
+
+
+def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tuple[str, int]]:
+    """(topic, queue id) of every queue directory, sorted. What is no queue directory is left out, as the broker does."""
+    found = []
+    for topic in directory.entries(place):
+        if not topic.is_directory:
+            continue
+        for queue in directory.entries(f"{place}/{topic.name}"):
+            if queue.is_directory and queue.name.isdecimal():
+                found.append((topic.name, int(queue.name)))
+    return sorted(found)
+
+
+class ConsumeQueueReader:
+    """Entries of one queue, by queue offset, as they lie on disk. Never writes; a missing file is a gap, not an error."""
+
+    batch = False
+
+    def __init__(
+        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "consumequeue"
+    ) -> None:
+        self.directory_name = topic
+        self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        self.queue_id = queue_id
+        self.relative = f"{place}/{topic}/{queue_id}"
+        self._directory = directory
+        self._file_size = file_size
+        self._maps: dict[str, MappedFile] = {}
+
+    @cached_property
+    def _queue(self) -> filequeue.FileQueue:
+        return filequeue.load(self._directory, self.relative, size=self._file_size)
+
+    @property
+    def files(self) -> tuple[QueueFile, ...]:
+        return self._queue.files
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this queue."""
+        return self._queue.file_size
+
+    @property
+    def findings(self) -> tuple[Damage, ...]:
+        return tuple(self._queue.findings)
+
+    def mapped(self, file: QueueFile) -> MappedFile:
+        """The map of one file, made once."""
+        found = self._maps.get(file.name)
+        if found is None:
+            found = self._maps[file.name] = self._directory.map(file.relative)
+        return found
+
+    def rows(self, file: QueueFile) -> NDArray[np.void]:
+        """All whole entries of a file, written or not: a view of the map."""
+        data = self.mapped(file).data
+        return data[: len(data) - len(data) % ENTRY_SIZE].view(ENTRY)
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        low: int | None = None
+        high = 0
+        for file in self.files:
+            rows = self.rows(file)
+            end = self.mapped(file).data_end(0) // ENTRY_SIZE + 1
+            written = np.flatnonzero((rows["size"][:end] != 0) | (rows["physical_offset"][:end] != 0))
+            if not len(written):
+                continue
+            first = file.start // ENTRY_SIZE
+            high = first + int(written[-1]) + 1
+            if low is None:
+                real = written[rows["size"][written] != BLANK_SIZE]
+                low = first + int(real[0]) if len(real) else None
+        return (high if low is None else low), high
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first entry that is written and no filling."""
+        return self._bounds[0]
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last written entry."""
+        return self._bounds[1]
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Physical offset behind the record of the last entry; -1 for an empty queue."""
+        if self.min_offset == self.max_offset:
+            return -1
+        last = self.entries(self.max_offset - 1, self.max_offset)[0]
+        return int(last["physical_offset"]) + int(last["size"])
+
+    def entries(self, start: int, stop: int) -> NDArray[np.void]:
+        """Entries start..stop-1, within the queue's bounds; zeros where a file is missing. A copy only where files meet."""
+        start, stop = max(start, self.min_offset), min(stop, self.max_offset)
+        if start >= stop:
+            return np.empty(0, ENTRY)
+        parts = []
+        at = start
+        for file in self.files:
+            first = file.start // ENTRY_SIZE
+            rows = self.rows(file)
+            if first + len(rows) <= at or first >= stop:
+                continue
+            if first > at:
+                parts.append(np.zeros(first - at, ENTRY))
+                at = first
+            upto = min(stop, first + len(rows))
+            parts.append(rows[at - first : upto - first])
+            at = upto
+        if at < stop:
+            parts.append(np.zeros(stop - at, ENTRY))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def place(self, queue_offset: int) -> tuple[str, int]:
+        """(file relative to the store, byte in it) of an entry; the directory and the byte of the run where no file holds it."""
+        position = queue_offset * ENTRY_SIZE
+        for file in self.files:
+            if file.start <= position < file.start + file.size:
+                return file.relative, position - file.start
+        return self.relative, position
+
+    def drop(self) -> None:
+        """Let go of the resident pages of this queue's maps."""
+        for mapped in self._maps.values():
+            mapped.drop(0, mapped.size)

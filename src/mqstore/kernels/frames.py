@@ -6,6 +6,7 @@ kernels that read fields need no check of their own.
 """
 
 import cython
+import numpy as np
 
 if not cython.compiled:
     from mqstore.kernels.loads import UNIQ_KEY, copy, find, i16, i32, i64, i8, prefetch, u8
@@ -113,6 +114,115 @@ def status_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, base: cy
     return check(b, p, b.shape[0], base, strict)
 
 
+LANES = 8
+LANE_BYTES = 131072  # a window of the log is LANES stretches of so many bytes
+LANE_ROOM = 1442  # records of the smallest size that start in a lane, and one
+SEARCH = 8192  # bytes in which a lane looks for its first record
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def synchronise(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong) -> cython.Py_ssize_t:
+    """First position in [start, stop) where a believable record starts, or -1."""
+    limit: cython.Py_ssize_t = b.shape[0]
+    end: cython.Py_ssize_t = stop + 4
+    k: cython.Py_ssize_t = start + 4
+    magic: cython.int
+    if end > limit - 4:
+        end = limit - 4
+    while k < end:
+        k = find(b, k, end, 0xDA)
+        if k >= end:
+            return -1
+        magic = i32(b, k)
+        if (magic == -626843481 or magic == -626843477) and check(b, k - 4, limit, base, True) == 0:
+            return k - 4
+        k += 1
+    return -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hop(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    base: cython.longlong,
+    positions: cython.longlong[::1],
+    n: cython.Py_ssize_t,
+    lanes: cython.longlong[::1],
+    scratch: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """Follow sizes from start into positions[n:], in lanes that run side by side; returns the new n, lanes[0] the next position.
+
+    One hop waits for memory: the size it needs is a cache miss away. Eight lanes wait at the same time. A lane starts at a
+    record found by its magic; what it holds counts only when the lane before it ends exactly where it starts.
+    lanes: rows of LANES: current position, start, stop, count.
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    lane: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    q: cython.longlong
+    at: cython.longlong
+    size: cython.longlong
+    running: cython.int = 0
+    reached: cython.longlong
+    for lane in range(8):
+        at = start
+        if lane > 0:
+            at = -1
+            q = start + lane * 131072
+            if q < stop:
+                reached = q + 8192
+                at = synchronise(b, q, reached if reached < stop else stop, base)
+        lanes[lane] = at
+        lanes[8 + lane] = at
+        lanes[16 + lane] = stop
+        lanes[24 + lane] = 0
+    reached = start + 1048576
+    if reached > stop:
+        reached = stop
+    for lane in range(7, -1, -1):
+        if lanes[8 + lane] >= 0:
+            lanes[16 + lane] = reached
+            reached = lanes[8 + lane]
+            running += 1
+    while running > 0:
+        for lane in range(8):
+            q = lanes[lane]
+            if q < 0 or lanes[16 + lane] < 0:
+                continue
+            size = 0
+            if q < lanes[16 + lane] and limit - q >= 8:
+                size = i32(b, q)
+            if size < 91 or size > limit - q or lanes[24 + lane] >= 1442:
+                lanes[16 + lane] = -1
+                running -= 1
+                continue
+            scratch[1442 * lane + lanes[24 + lane]] = q
+            lanes[24 + lane] += 1
+            q += size
+            lanes[lane] = q
+            prefetch(b, q)
+    reached = start
+    for lane in range(8):
+        if lanes[8 + lane] < 0:
+            continue
+        if lanes[8 + lane] != reached:
+            break
+        for k in range(lanes[24 + lane]):
+            if n >= positions.shape[0]:
+                lanes[0] = scratch[1442 * lane + k]
+                return n
+            positions[n] = scratch[1442 * lane + k]
+            n += 1
+        reached = lanes[lane]
+    lanes[0] = reached
+    return n
+
+
 def walk(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
@@ -128,43 +238,38 @@ def walk(
     k: cython.Py_ssize_t
     first: cython.Py_ssize_t
     room: cython.Py_ssize_t = positions.shape[0]
-    size: cython.longlong
     status: cython.int = 0
     if start < 0 or stop > limit:
         raise ValueError("start and stop must lie inside the buffer")
+    lanes: cython.longlong[::1] = np.empty(4 * LANES, np.int64)
+    scratch: cython.longlong[::1] = np.empty(LANES * LANE_ROOM, np.int64)
     with cython.nogil:
-        while status == 0:
-            # hop over a block by sizes alone, then check its records with their lines already on the way
+        while status == 0 and p < stop:
+            # hop over a window by sizes alone, then check its records with their lines on the way
+            if n >= room:
+                status = 1
+                break
             first = n
-            while n < room and n - first < 512 and p < stop and limit - p >= 8:
-                size = i32(b, p)
-                if size < 91 or size > limit - p:
-                    break
-                positions[n] = p
-                n += 1
-                p += size
+            n = hop(b, p, stop, base, positions, n, lanes, scratch)
+            p = lanes[0]
             k = first
             while k < n:
                 if k + 8 < n:
-                    prefetch(b, positions[k + 8])
                     prefetch(b, positions[k + 8] + 64)
+                    prefetch(b, positions[k + 8] - 64)
+                    prefetch(b, positions[k + 8] - 128)
                 status = check(b, positions[k], limit, base, strict)
                 if status != 0:
                     p = positions[k]
                     n = k
                     break
                 k += 1
-            if status == 0 and n - first < 512:
-                if p >= stop:
-                    break
-                if n >= room:
-                    status = 1
-                else:
-                    status = check(b, p, limit, base, strict)
-                    if status == 0:
-                        positions[n] = p
-                        p += i32(b, p)
-                        n += 1
+            if status == 0 and n == first and p < stop:
+                status = check(b, p, limit, base, strict)
+                if status == 0:
+                    positions[n] = p
+                    p += i32(b, p)
+                    n += 1
     return n, p, status
 
 

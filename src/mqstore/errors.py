@@ -13,6 +13,7 @@ __all__ = [
     "NotAStoreError",
     "NotFoundError",
     "PipelineError",
+    "RefusedError",
     "TargetError",
     "UnsupportedError",
     "UsageError",
@@ -41,6 +42,10 @@ class UnsupportedError(MqstoreError):
 
 class NotFoundError(MqstoreError):
     """One asked-for thing (a message, a queue) is not in the store."""
+
+
+class RefusedError(MqstoreError):
+    """The broker would not come up on this directory, so there is nothing that it would answer. Says why."""
 
 
 class TargetError(MqstoreError):

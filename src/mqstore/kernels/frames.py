@@ -223,6 +223,15 @@ def hop(
     return n
 
 
+def first_record(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong):
+    """First position in [start, stop) where a believable record starts, or -1."""
+    if start < 0:
+        raise ValueError("start must lie inside the buffer")
+    with cython.nogil:
+        start = synchronise(b, start, stop, base)
+    return start
+
+
 def walk(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,

@@ -35,8 +35,6 @@ __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records"]
 CHUNK = 4096  # records a walk returns at once: small enough for the processor's cache
 DROP = 32 << 20  # bytes a walk leaves mapped behind itself: a walk over any size stays within bounded memory
 
-_V1_MAGIC = bytes.fromhex("daa320a7")
-_V2_MAGIC = bytes.fromhex("daa320ab")
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
 
@@ -225,17 +223,9 @@ class CommitLog:
         return status == frames.STOP or (status == frames.BLANK and _size_at(mapped.data, at) == mapped.size - at)
 
     def _search(self, mapped: MappedFile, file: QueueFile, start: int, stop: int) -> int | None:
-        """First position >= start with a believable record that starts before stop, found by its magic."""
-        nearest: int | None = None
-        for magic in (_V1_MAGIC, _V2_MAGIC):
-            limit = stop if nearest is None else nearest
-            place = mapped.find(magic, start + 4, min(limit + 8, mapped.size))
-            while place >= 0 and place - 4 < limit:
-                if frames.status_at(mapped.data, place - 4, file.start, True) == frames.STOP:
-                    nearest = place - 4
-                    break
-                place = mapped.find(magic, place + 1, min(limit + 8, mapped.size))
-        return nearest
+        """First position >= start with a believable record that starts before stop. Holes are not read."""
+        found = frames.first_record(mapped.data, start, min(stop, mapped.data_end(start)), file.start)
+        return None if found < 0 else found
 
     def _damage(self, mapped: MappedFile, file: QueueFile, at: int, behind: int, status: int) -> Damage:
         kind, sentence = _SENTENCES[status]

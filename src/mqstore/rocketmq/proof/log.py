@@ -42,11 +42,11 @@ class SplitCheck:
 
 
 def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
-    """Splits of all files that hold records, in log order."""
+    """Splits of all files that hold records, in log order; holes at the end of a file are left out."""
     return [
         LogSplit(file, start, min(start + size, file.size))
         for file in log.files[: log.last_written() + 1]
-        for start in range(0, file.size, size)
+        for start in range(0, max(1, log.mapped(file).data_end(0)), size)
     ]
 
 

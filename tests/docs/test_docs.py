@@ -1,0 +1,161 @@
+"""The documentation is true where that can be checked: links, citations, lists, commands, examples."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqstore.findings import Kind, Verdict
+from mqstore.messages import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
+from mqstore.rocketmq.explain import Reason
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FORMAT = DOCS / "formats" / "rocketmq.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+_FENCE = re.compile(r"^```.*?^```$|^(?: {4}.*\n)+", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`]*`")
+_SKIPPED_SUFFIXES = {".xz", ".gz", ".png", ".so", ".jar"}
+
+
+def _prose(page: Path) -> str:
+    return _CODE.sub("", _FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
+def _anchors(page: Path) -> set[str]:
+    """Anchors as the usual Markdown viewers make them of headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(text)}
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in _LINK.findall(_prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        other = (page.parent / name).resolve() if name else page
+        if not other.exists() or (anchor and anchor not in _anchors(other)):
+            broken.append(target)
+    assert not broken
+
+
+def test_the_examples_of_the_format_page_are_true() -> None:
+    outcome = doctest.testfile(str(FORMAT), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert outcome.attempted > 20
+    assert outcome.failed == 0
+
+
+def test_every_citation_of_a_page_names_a_section_it_has() -> None:
+    sections = set(re.findall(r"^#+ (\d+(?:\.\d+)?)\.? ", FORMAT.read_text(encoding="utf-8"), re.MULTILINE))
+    missing = []
+    for source in sorted((ROOT / "src").rglob("*.py")):
+        text = re.sub(r"\s*\n\s*#?\s*", " ", source.read_text(encoding="utf-8"))
+        pages = re.findall(r"docs/[\w/-]+\.md", text)
+        missing.extend(f"{source.name}: {page}" for page in pages if not (ROOT / page).exists())
+        for cited in re.findall(r"docs/formats/rocketmq\.md,? (?:sections? )?((?:\d+(?:\.\d+)?(?:, | and )?)+)", text):
+            missing.extend(f"{source.name}: {number}" for number in re.findall(r"\d+(?:\.\d+)?", cited) if number not in sections)
+    assert not missing
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_of_damage_is_explained(kind: Kind) -> None:
+    assert f"| `{kind}` |" in (DOCS / "guide" / "findings.md").read_text(encoding="utf-8")
+
+
+def test_no_kind_is_explained_that_does_not_exist() -> None:
+    told = re.findall(r"^\| `([a-z-]+)` \|", (DOCS / "guide" / "findings.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(told) == sorted(Kind)
+
+
+def test_the_reasons_explained_are_exactly_those_there_are() -> None:
+    told = re.findall(r"^\| `([a-z-]+)` \|", (DOCS / "guide" / "explain.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(told) == sorted(Reason)
+
+
+def test_the_columns_and_verdicts_explained_are_exactly_those_there_are() -> None:
+    text = (DOCS / "guide" / "message-table.md").read_text(encoding="utf-8")
+    told = [name for cell in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(told) == sorted([*ROCKETMQ_COLUMNS, *EXTRA_COLUMNS, *Verdict])
+
+
+def test_every_module_named_by_the_architecture_exists() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    missing = []
+    for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
+        room = ""
+        for name in re.findall(r"`([\w./]+)`", row):
+            path = name.removeprefix("mqstore/")
+            room = path.rpartition("/")[0] if "/" in path.rstrip("/") else room
+            place = ROOT / "src" / "mqstore"
+            if not (place / path).exists() and not (place / room / path).exists():
+                missing.append(name)
+    assert not missing
+
+
+def test_every_module_has_its_room_in_the_architecture() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "mqstore"
+    modules = [path.name for room in ("", "files", "rocketmq") for path in (package / room).glob("*.py")]
+    assert not [name for name in modules if not name.startswith("__") and name not in text]
+
+
+def _help(*words: str) -> str:
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "mqstore.cli.main", *words, "--help"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def test_the_commands_of_the_guide_are_those_of_the_program() -> None:
+    told = set(re.findall(r"^## `(\w+)", (DOCS / "guide" / "commands.md").read_text(encoding="utf-8"), re.MULTILINE))
+    overview = _help()
+    assert {name for name in told if not re.search(rf"^\W*{name}\b", overview, re.MULTILINE)} == set()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((DOCS / "guide").glob("*.md"))], ids=lambda page: page.name)
+def test_every_option_shown_with_a_command_exists(page: Path) -> None:
+    helps: dict[str, str] = {}
+    unknown = []
+    for line in re.findall(r"^(?:    |\$ )+(?:\$ )?(mqstore .*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        words = line.split("#")[0].split()
+        command = next((word for word in words[1:] if re.fullmatch(r"[a-z]+", word)), None)
+        if command is None:
+            continue
+        if command not in helps:
+            helps[command] = _help(command) + _help()
+        unknown.extend(f"{command} {word}" for word in words if re.fullmatch(r"--[a-z-]+", word) and word not in helps[command])
+    assert not unknown
+
+
+def test_no_file_names_a_package_registry_or_a_place_on_somebodys_machine() -> None:
+    registry = re.compile(r"files\.pythonhosted|pypi\.(?:org|python)|repo1?\.maven|index-url|(?:nexus|artifactory)\.")
+    place = re.compile(r"(?<![\w.$}])/(?:work|root|tmp|home/\w+)/")
+    told = []
+    for path in _tracked():
+        if path.suffix in _SKIPPED_SUFFIXES or path == Path(__file__) or not path.is_file():
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        told.extend(f"{path.relative_to(ROOT)}: {match.group()}" for match in (*registry.finditer(text), *place.finditer(text)))
+    assert not told

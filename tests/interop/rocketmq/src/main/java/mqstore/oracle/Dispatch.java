@@ -23,13 +23,16 @@ final class Dispatch {
     }
 
     /**
-     * Loads, starts, waits until the last record is dispatched. The dispatch time ends when the reput service has passed the last
+     * Loads, starts, waits until the last record is dispatched (5.3.x does most of that while it loads). The dispatch time ends when the reput service has passed the last
      * record, not when start() returns: start() looks only once a second.
      */
     static Map<String, Object> run(Path root, Properties props, boolean shutdown) throws Exception {
         Map<String, Object> m = new LinkedHashMap<>();
         long t0 = System.nanoTime();
         StoreHandle handle = new StoreHandle(root, props);
+        if (handle.config.getMaxIndexNum() <= 100_000) {
+            spreadIndexNames(handle);
+        }
         boolean ok = handle.load();
         long t1 = System.nanoTime();
         m.put("load_ok", ok);
@@ -37,9 +40,6 @@ final class Dispatch {
         if (!ok) {
             handle.store.shutdown();
             return m;
-        }
-        if (handle.config.getMaxIndexNum() <= 100_000) {
-            spreadIndexNames(handle);
         }
         long[] done = {0};
         Thread watch = new Thread(() -> {

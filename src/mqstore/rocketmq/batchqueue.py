@@ -112,3 +112,10 @@ class BatchQueueReader:
         bases = self.units["base_offset"].astype(np.int64)
         ends = bases + self.units["count"]
         return self.units[(bases < stop) & (ends > start)]
+
+    def place(self, position: int) -> tuple[str, int]:
+        """(file relative to the store, byte in it) of a byte of the run."""
+        for file in self.files:
+            if file.start <= position < file.start + file.size:
+                return file.relative, position - file.start
+        return self.relative, position

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, m
 from mqstore.rocketmq.dispatch import QueueRun
 from mqstore.rocketmq.proof.index import IndexProof, check_chains, missing_ranges
 from mqstore.rocketmq.proof.log import SplitCheck, check_split, plan
-from mqstore.rocketmq.proof.queues import QueueProof
+from mqstore.rocketmq.proof.queues import BatchQueueProof, QueueProof
 from mqstore.rocketmq.reader import RocketMQStore
 
 __all__ = ["verify"]
 
 Progress = Callable[[int, int], None]
 
+_GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED})
 _LOG_KINDS = frozenset(
     {Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE, Kind.WRONG_SIZE}
 )
@@ -48,6 +50,7 @@ class _Verification:
         self.damage: list[Damage] = list(store.findings)
         self.notes: list[str] = []
         self.queues: dict[tuple[str, int], QueueProof] = {}
+        self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
         self.unlisted: dict[tuple[str, int], int] = {}  # records of queues that have no files at all
         self.indexes = [IndexProof(file, number > 0) for number, file in enumerate(store.index_files())]
         self.unindexed = 0
@@ -66,6 +69,7 @@ class _Verification:
                 progress(check.split.file.start - self.log.start + check.split.stop, total)
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
         self._settle_queues()
+        self._count_lost_messages()
         self._settle_index()
         self._settle_batch_queues()
         self._settle_offsets()
@@ -117,10 +121,7 @@ class _Verification:
             self._take_keys(dispatched.keys)
 
     def _take_run(self, run: QueueRun) -> None:
-        if run.batch:
-            self.store.batch_units(run.topic, run.queue_id).compare(run)
-            return
-        proof = self.queues.get((run.topic, run.queue_id))
+        proof = (self.batch_queues if run.batch else self.queues).get((run.topic, run.queue_id))
         if proof is None:
             key = (run.topic, run.queue_id)
             self.unlisted[key] = self.unlisted.get(key, 0) + len(run)
@@ -164,6 +165,15 @@ class _Verification:
         if behind:
             self.notes.append(f"{behind} messages are in the log but not yet in their queues: the broker died before it dispatched them, and will when it loads")
 
+    def _count_lost_messages(self) -> None:
+        """A stretch of bad bytes in the log held as many messages as queue entries lead into it, at least one."""
+        lost = np.sort(np.array([offset for proof in self.queues.values() for offset in proof.leads_nowhere], np.int64))
+        starts = {file.relative: file.start for file in self.log.files}
+        for number, item in enumerate(self.damage):
+            if item.kind in _GAPS and item.file in starts:
+                low, high = np.searchsorted(lost, [starts[item.file] + item.offset, starts[item.file] + item.offset + item.length])
+                self.damage[number] = replace(item, messages=max(item.messages, int(high - low)))
+
     def _missing_entries(self, directory: str, first: tuple[int, int], count: int) -> None:
         sentence = f"{count} messages of the log have no entry in this queue, the first at queue offset {first[0]}, physical offset {first[1]}"
         self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; `mqstore rebuild` makes them", count))
@@ -194,9 +204,9 @@ class _Verification:
             self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; `mqstore rebuild` makes the index", behind))
 
     def _settle_batch_queues(self) -> None:
-        for queue in self.store.batch_queues():
-            self.checked.queue_entries += queue.unit_count
-            self.damage.extend(queue.findings)
+        for proof in self.batch_queues.values():
+            self.checked.queue_entries += proof.queue.unit_count
+            self.damage.extend((*proof.queue.findings, *proof.damage(self.log)))
 
     def _settle_offsets(self) -> None:
         """Offsets outside their queue are no damage: a client may commit what it likes. They are told all the same."""

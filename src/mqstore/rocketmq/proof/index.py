@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels import chains
 from mqstore.rocketmq.commitlog import CommitLog
@@ -38,7 +39,7 @@ class IndexProof:
     @property
     def stop(self) -> int:
         """Number behind the last entry."""
-        return self.file.header.index_count
+        return min(self.file.header.index_count, self.file.positions)
 
     def first_at(self, physical_offset: int) -> int:
         """Number of the first entry whose record lies at or behind a physical offset. Entries ascend in a sound file."""
@@ -53,34 +54,56 @@ class IndexProof:
 
     def compare(self, keys: NDArray[np.void]) -> NDArray[np.bool_]:
         """Lay the keys of a stretch of log against the file; which of them it holds."""
+        held = self._lay(keys, self.first_at(int(keys["physical_offset"][0])))
+        if not held.any():
+            # a damaged offset may have misled the search: look for the first key's record everywhere
+            found = self._number_of(int(keys["physical_offset"][0]))
+            if found:
+                held = self._lay(keys, found)
+        return held
+
+    def _number_of(self, physical_offset: int) -> int:
+        """Number of the first entry with a physical offset, 0 if none has it."""
+        for low in range(1, self.stop, BLOCK):
+            entries = self.file.entry_bytes(low, min(self.stop, low + BLOCK)).view(ENTRY)
+            found = np.flatnonzero(entries["physical_offset"] == physical_offset)
+            if len(found):
+                return low + int(found[0])
+        return 0
+
+    def _lay(self, keys: NDArray[np.void], number: int) -> NDArray[np.bool_]:
+        """Compare keys and entries side by side, beginning with the first key and entry `number`; which keys are held."""
         held = np.zeros(len(keys), np.bool_)
-        offsets = keys["physical_offset"]
+        offsets = keys["physical_offset"].astype(np.int64)
         rows = keys.view(np.uint8)
         begin = self.file.header.begin_timestamp
-        k, number = 0, self.first_at(int(offsets[0]))
+        k = 0
         while k < len(keys) and number < self.stop:
-            entry = self.file.entry(number)
-            key_offset = int(offsets[k])
-            if entry.physical_offset < key_offset:
-                number += 1
-                continue
-            if entry.physical_offset > key_offset:
-                k += max(1, int(np.searchsorted(offsets[k:].astype(np.int64), entry.physical_offset)))
-                continue
-            run = min(len(keys) - k, self.stop - number)
-            matched = chains.match(rows[20 * k : 20 * (k + run)], self.file.entry_bytes(number, number + run), begin)
-            if not matched and number == 1 and self.inherits and entry.key_hash == int(keys["hash"][k]):
-                matched = 1
+            matched = self._match(rows, keys, k, number, begin)
             if matched:
                 held[k : k + matched] = True
                 self._prove(number, number + matched)
                 k, number = k + matched, number + matched
+                continue
+            physical = self.file.entry(number).physical_offset
+            if k + 1 < len(keys) and number + 1 < self.stop and self._match(rows, keys, k + 1, number + 1, begin):
+                k, number = k + 1, number + 1  # one entry is wrong, the next ones are in step again
+            elif physical < int(offsets[k]):
+                number += 1
+            elif physical > int(offsets[k]):
+                k += max(1, int(np.searchsorted(offsets[k:], physical)))
             else:
-                # the same record, another key: entries of one record may start in the file before
-                k += 1
-                if k < len(keys) and int(offsets[k]) != key_offset:
-                    number += 1
+                k += 1  # another key of the same record: its entry may stand in the file before
         return held
+
+    def _match(self, rows: Bytes, keys: NDArray[np.void], k: int, number: int, begin: int) -> int:
+        """How many keys from k on equal the entries from `number` on."""
+        run = min(len(keys) - k, self.stop - number)
+        matched = chains.match(rows[20 * k : 20 * (k + run)], self.file.entry_bytes(number, number + run), begin)
+        if not matched and number == 1 and self.inherits:
+            entry = self.file.entry(1)
+            matched = int(entry.key_hash == int(keys["hash"][k]) and entry.physical_offset == int(keys["physical_offset"][k]))
+        return matched
 
     def _prove(self, low: int, high: int) -> None:
         if self.proved and self.proved[-1][1] == low:

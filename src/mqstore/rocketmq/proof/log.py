@@ -92,7 +92,7 @@ def record_damage(columns: RecordColumns) -> list[Damage]:
     for mask, kind, sentence in (
         (columns.crc_ok, Kind.BAD_CHECKSUM, "the body does not fit its CRC"),
         (columns.property_crc_ok, Kind.BAD_PROPERTY_CHECKSUM, "the record does not fit its __CRC32# property"),
-        (columns.expands, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG says"),
+        (columns.expands | ~columns.crc_ok, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG says"),
         (columns.text_ok, Kind.BAD_TEXT, "topic or properties are not UTF-8"),
         (columns.pairs_ok, Kind.BAD_PROPERTIES, "a part of the property text is no name/value pair"),
     ):

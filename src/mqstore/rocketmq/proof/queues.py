@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.batchqueue import UNIT, UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.commitlog import CommitLog
 from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.dispatch import SCHEDULE_TOPIC, QueueRun
 from mqstore.rocketmq.javatext import java_hash
 from mqstore.rocketmq.record import Record
 
-__all__ = ["QueueProof"]
+__all__ = ["BatchQueueProof", "QueueProof"]
 
 MAX_TOLD = 200  # findings per queue that are told one by one
 
@@ -34,7 +35,7 @@ class QueueProof:
     missing: list[tuple[int, int]] = field(default_factory=list)  # (queue offset, physical offset) of records without an entry
     missing_count: int = 0
     damage: list[Damage] = field(default_factory=list)
-    max_physical: int = -1
+    leads_nowhere: list[int] = field(default_factory=list)  # physical offsets of entries without a believable record
 
     def compare(self, run: QueueRun) -> None:
         """Compare the entries that a stretch of log yields for this queue with those on disk."""
@@ -121,6 +122,7 @@ class QueueProof:
             return
         message = log.record(physical)
         if message is None:
+            self.leads_nowhere.append(physical)
             self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"no believable record starts at physical offset {physical}")
             return
         listed = (self.queue.topic, self.queue.queue_id)
@@ -156,4 +158,39 @@ class QueueProof:
             for k in np.flatnonzero(steps <= 0).tolist()[:MAX_TOLD]:
                 self._say(start + int(written[k]), Kind.QUEUE_ORDER, "lies before the entry in front of it in the log")
             previous = int(physical[-1])
-        self.max_physical = max(self.max_physical, previous)
+
+
+@dataclass(slots=True)
+class BatchQueueProof:
+    """One batch queue under proof: its units, and which of them the log has yielded."""
+
+    queue: BatchQueueReader
+    proved: NDArray[np.bool_] = field(init=False)
+    missing: list[int] = field(default_factory=list)  # physical offsets of records without a unit
+
+    def __post_init__(self) -> None:
+        self.proved = np.zeros(len(self.queue.units), np.bool_)
+
+    def compare(self, run: QueueRun) -> None:
+        """Compare the units that a stretch of log yields with those on disk."""
+        units = self.queue.units
+        stored = units["physical_offset"].astype(np.int64)
+        for unit in run.entries.view(UNIT):
+            number = int(np.searchsorted(stored, int(unit["physical_offset"])))
+            if number < len(units) and units[number].tobytes() == unit.tobytes():
+                self.proved[number] = True
+            else:
+                self.missing.append(int(unit["physical_offset"]))
+
+    def damage(self, log: CommitLog) -> list[Damage]:
+        """What is wrong with the queue once the whole log was compared."""
+        who = f"batch queue of topic {self.queue.topic!r}, queue {self.queue.queue_id}"
+        told = []
+        for number in np.flatnonzero(~self.proved & (self.queue.units["physical_offset"] >= log.start)).tolist():
+            position = number * UNIT_SIZE
+            sentence = f"unit {number} leads to physical offset {int(self.queue.units['physical_offset'][number])}, whose record says otherwise ({who})"
+            told.append(Damage(*self.queue.place(position), UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, sentence))
+        if self.missing:
+            sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"
+            told.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))
+        return told

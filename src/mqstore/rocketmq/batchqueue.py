@@ -1,12 +1,21 @@
-"""Batch consume queue (5.x, topics of queue.type BatchCQ): one 46-byte unit per record that may hold several messages.
+"""Batch consume queue of 5.x: where the batches of one topic queue are in the commit log.
 
-    offset  size  field                          offset  size  field
-         0     8  physical offset                    28     8  queue offset of the first message
-         8     4  size of the record                 36     2  number of messages
-        12     8  tags code                          38     4  compacted offset, -1
-        20     8  store time, ms                     42     4  0
+Topics with the attribute queue.type=BatchCQ keep whole batches in one record each. Their queues lie in
+`batchconsumequeue/<topic>/<queueId>`, in units of 46 bytes, big-endian:
 
-Files start at byte 0 of the run and are named by byte offsets, not by message numbers.
+    offset  size  field                               offset  size  field
+         0     8  physical offset of the record           28     8  base: queue offset of the first message
+         8     4  size of the record in bytes             36     2  messages in the batch
+        12     8  tags code                               38     4  compacted offset, -1
+        20     8  store time, ms                          42     4  reserved, 0
+
+A file is named by the position of its first byte, which says nothing about queue offsets: these are found by the bases,
+which ascend. A unit is believed when neither its physical offset nor its base is negative and both its size and its
+number of messages are positive.
+
+    >>> raw = "00000000000003e8 000000b8 0000000000017862 0000017e12ef9c7b 0000000000000007 0003 ffffffff 00000000"
+    >>> [int(value) for value in np.frombuffer(bytes.fromhex(raw), UNIT)[0]]
+    [1000, 184, 96354, 1640995200123, 7, 3, -1, 0]
 
 Format: docs/formats/rocketmq.md, section 4.10.
 """
@@ -19,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import MappedFile, ReadOnlyDirectory
-from mqstore.findings import Damage
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq import filequeue
 from mqstore.rocketmq.filequeue import QueueFile
 
-__all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader"]
+__all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader", "believable"]
 
 UNIT = np.dtype(
     [
@@ -39,20 +48,32 @@ UNIT = np.dtype(
 )
 UNIT_SIZE = 46
 DEFAULT_FILE_SIZE = 13_800_000
+MAX_TOLD = 200  # findings per queue that are told one by one
+
+Units = NDArray[np.void]
+
+
+def believable(units: Units) -> NDArray[np.bool_]:
+    """Which units a broker takes for valid."""
+    mask: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0) & (units["base_offset"] >= 0) & (units["count"] > 0)
+    return mask
 
 
 class BatchQueueReader:
-    """Units of one batch queue, by the queue offsets of their messages."""
+    """The units of one batch queue, as they lie on disk. Satisfies `view.QueueView`."""
 
     batch = True
 
-    def __init__(self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None) -> None:
+    def __init__(
+        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "batchconsumequeue"
+    ) -> None:
         self.directory_name = topic
         self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self.queue_id = queue_id
-        self.relative = f"batchconsumequeue/{topic}/{queue_id}"
+        self.relative = f"{place}/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
+        self._maps: dict[str, MappedFile] = {}
 
     @cached_property
     def _queue(self) -> filequeue.FileQueue:
@@ -64,58 +85,95 @@ class BatchQueueReader:
 
     @property
     def file_size(self) -> int:
+        """Bytes of a file of this queue."""
         return self._queue.file_size
 
-    @property
-    def findings(self) -> tuple[Damage, ...]:
-        return self._queue.findings
-
-    def _mapped(self, file: QueueFile) -> MappedFile:
-        return self._directory.map(file.relative)
+    def rows(self, file: QueueFile) -> Units:
+        """The units of a file up to the last one that is not all zeros: a view of the map."""
+        mapped = self._maps.get(file.name)
+        if mapped is None:
+            mapped = self._maps[file.name] = self._directory.map(file.relative)
+        written = mapped.last_nonzero(0, mapped.size - mapped.size % UNIT_SIZE) // UNIT_SIZE + 1
+        return mapped.data[: written * UNIT_SIZE].view(UNIT)
 
     @cached_property
-    def units(self) -> NDArray[np.void]:
-        """All valid units in order: a copy of 46 bytes a record."""
-        parts = []
-        for file in self.files:
-            mapped = self._mapped(file)
-            end = min(mapped.size, mapped.data_end(0))
-            rows = mapped.data[: end - end % UNIT_SIZE].view(UNIT)
-            valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0) & (rows["base_offset"] >= 0) & (rows["count"] > 0)
-            stop = len(rows) if valid.all() else int(np.argmin(valid))
-            parts.append(rows[:stop].copy())
-            if stop < len(rows):
-                break
-        return np.concatenate(parts) if parts else np.empty(0, UNIT)
+    def _written(self) -> tuple[tuple[QueueFile, Units], ...]:
+        return tuple((file, self.rows(file)) for file in self.files)
+
+    @cached_property
+    def _ends(self) -> tuple[int, int, int] | None:
+        """Base of the first believable unit, end of the last one's batch, its physical offset; None without any."""
+        first: int | None = None
+        end, physical = 0, -1
+        for _, units in self._written:
+            good = units[believable(units)]
+            if not len(good):
+                continue
+            if first is None:
+                first = int(good["base_offset"][0])
+            end = int(good["base_offset"][-1]) + int(good["count"][-1])
+            physical = int(good["physical_offset"][-1])
+        return None if first is None else (first, end, physical)
 
     @property
     def unit_count(self) -> int:
-        return len(self.units)
+        """Units that are written, believable or not."""
+        return sum(len(units) for _, units in self._written)
 
     @property
     def min_offset(self) -> int:
-        """Queue offset of the first message; -1 while the queue is empty, as the broker says it."""
-        return int(self.units["base_offset"][0]) if len(self.units) else -1
+        """Queue offset of the first message; 0 for an empty queue."""
+        return self._ends[0] if self._ends is not None else 0
 
     @property
     def max_offset(self) -> int:
         """Queue offset behind the last message."""
-        return int(self.units["base_offset"][-1]) + int(self.units["count"][-1]) if len(self.units) else 0
+        return self._ends[1] if self._ends is not None else 0
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset at which the newest record starts (the broker keeps the start here, not the end); -1 if empty."""
-        return int(self.units["physical_offset"][-1]) if len(self.units) else -1
+        """Physical offset at which the newest listed record *starts*, as the broker keeps it; -1 for an empty queue."""
+        return self._ends[2] if self._ends is not None else -1
 
-    def entries(self, start: int, stop: int) -> NDArray[np.void]:
-        """The units that hold any of the messages start..stop-1."""
-        bases = self.units["base_offset"].astype(np.int64)
-        ends = bases + self.units["count"]
-        return self.units[(bases < stop) & (ends > start)]
+    def entries(self, start: int, stop: int) -> Units:
+        """The units that hold queue offsets start..stop-1."""
+        parts = []
+        for _, units in self._written if start < stop else ():
+            base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
+            parts.append(units[believable(units) & (base < stop) & (base > start - count)])
+        return np.concatenate(parts) if parts else np.empty(0, UNIT)
 
-    def place(self, position: int) -> tuple[str, int]:
-        """(file relative to the store, byte in it) of a byte of the run."""
-        for file in self.files:
-            if file.start <= position < file.start + file.size:
-                return file.relative, position - file.start
-        return self.relative, position
+    def unit_at(self, queue_offset: int) -> np.void | None:
+        """The unit whose batch holds a queue offset, by bisection as the broker looks it up; None if none does."""
+        for _, units in self._written:
+            if not len(units) or not int(units["base_offset"][0]) <= queue_offset:
+                continue
+            number = int(np.searchsorted(units["base_offset"].astype(np.int64), queue_offset, "right")) - 1
+            unit: np.void = units[number]
+            if int(unit["base_offset"]) <= queue_offset < int(unit["base_offset"]) + int(unit["count"]):
+                return unit
+        return None
+
+    @cached_property
+    def findings(self) -> tuple[Damage, ...]:
+        """What is odd about the files, the units that cannot be believed, and bases that do not follow each other."""
+        told: list[Damage] = list(self._queue.findings)
+        expected: int | None = None
+        for file, units in self._written:
+            base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
+            good = believable(units)
+            for number in np.flatnonzero(~good)[:MAX_TOLD].tolist():
+                empty = not units[number : number + 1].view(np.uint8).any()
+                kind, what = (Kind.QUEUE_GAP, "not written") if empty else (Kind.BAD_QUEUE_ENTRY, "no place of a batch")
+                told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
+            sound = np.flatnonzero(good)
+            if not len(sound):
+                continue
+            wanted = np.concatenate([[base[sound[0]] if expected is None else expected], (base + count)[sound[:-1]]])
+            for k in np.flatnonzero(base[sound] != wanted)[:MAX_TOLD].tolist():
+                number = int(sound[k])
+                sentence = f"unit {number} of the file begins at queue offset {base[number]}, the units before it end at {wanted[k]}"
+                kind = Kind.QUEUE_GAP if base[number] > wanted[k] else Kind.QUEUE_ORDER
+                told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, sentence))
+            expected = int(base[sound[-1]] + count[sound[-1]])
+        return tuple(told)

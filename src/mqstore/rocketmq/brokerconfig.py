@@ -1,10 +1,11 @@
-"""Broker settings: the broker's own `name=value` file, as given by --config.
+r"""The broker's own configuration file, as far as it decides how a store is read.
 
-Only the settings that change how files are laid out or queries are answered are taken; the rest of the file is
-ignored. A setting that is not given is None: its value is then inferred from the files.
+`name=value` lines as Java's Properties take them: `#` and `!` begin a comment, the name ends at `=`, `:` or a blank, a
+backslash escapes, at the end of a line it joins the next one, and bytes are Latin-1. Options that are not named below are ignored.
 
-    >>> parse("# sizes\\nmappedFileSizeCommitLog = 65536\\nmaxIndexNum=400\\n").commit_log_file_size
-    65536
+    >>> settings = parse(b"mappedFileSizeCommitLog = 65536\nmappedFileSizeConsumeQueue=2010\n# no comment\nqueueType.bills=BatchCQ\n")
+    >>> settings.commit_log_file_size, settings.consume_queue_file_size, settings.batch_topics
+    (65536, 2020, ('bills',))
 
 Format: docs/formats/rocketmq.md, section 1.4.
 """
@@ -12,20 +13,25 @@ Format: docs/formats/rocketmq.md, section 1.4.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files import ReadOnlyDirectory
 
-__all__ = ["BrokerConfig", "load", "parse"]
+__all__ = ["BrokerConfig", "load", "parse", "properties"]
 
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_LINE = re.compile(r"^\s*((?:\\.|[^=:\s\\])+)\s*[=:\s]?\s*(.*?)\s*$", re.DOTALL)
+LIMIT = 1 << 20
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_NAME_END = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Settings under mqstore's names; None where not given. Sizes in bytes."""
+    """Settings that were given; None means not given. Sizes in bytes."""
 
     commit_log_file_size: int | None = None
     consume_queue_file_size: int | None = None
@@ -34,6 +40,7 @@ class BrokerConfig:
     max_hash_slot_num: int | None = None
     max_index_num: int | None = None
     max_msgs_num_batch: int | None = None
+    max_message_size: int | None = None
     message_delay_level: str | None = None
     enable_consume_queue_ext: bool | None = None
     enable_multi_dispatch: bool | None = None
@@ -43,12 +50,13 @@ class BrokerConfig:
     check_crc_on_recover: bool | None = None
     force_verify_prop_crc: bool | None = None
     duplication_enable: bool | None = None
-    recheck_reput_offset_from_cq: bool | None = None
+    store_path_root_dir: str | None = None
     store_path_commit_log: str | None = None
+    store_type: str | None = None
     batch_topics: tuple[str, ...] = ()
 
 
-_NAMES = {
+_SIZES = {
     "mappedFileSizeCommitLog": "commit_log_file_size",
     "mappedFileSizeConsumeQueue": "consume_queue_file_size",
     "mappedFileSizeConsumeQueueExt": "consume_queue_ext_file_size",
@@ -56,7 +64,9 @@ _NAMES = {
     "maxHashSlotNum": "max_hash_slot_num",
     "maxIndexNum": "max_index_num",
     "maxMsgsNumBatch": "max_msgs_num_batch",
-    "messageDelayLevel": "message_delay_level",
+    "maxMessageSize": "max_message_size",
+}
+_SWITCHES = {
     "enableConsumeQueueExt": "enable_consume_queue_ext",
     "enableMultiDispatch": "enable_multi_dispatch",
     "enableLmq": "enable_lmq",
@@ -65,54 +75,77 @@ _NAMES = {
     "checkCRCOnRecover": "check_crc_on_recover",
     "forceVerifyPropCRC": "force_verify_prop_crc",
     "duplicationEnable": "duplication_enable",
-    "recheckReputOffsetFromCq": "recheck_reput_offset_from_cq",
-    "storePathCommitLog": "store_path_commit_log",
 }
-_KINDS = {field.name: str(field.type) for field in fields(BrokerConfig)}
+_TEXTS = {
+    "messageDelayLevel": "message_delay_level",
+    "storePathRootDir": "store_path_root_dir",
+    "storePathCommitLog": "store_path_commit_log",
+    "storeType": "store_type",
+}
+_QUEUE_TYPE = "queueType."
+_ENTRY_SIZE = 20
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Lines with continuations joined; comments and blank lines left out."""
+    lines: list[str] = []
+    joined: list[str] = []
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(" \t\f")
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            joined.append(line[:-1])
+            continue
+        lines.append("".join((*joined, line)))
+        joined.clear()
+    return [*lines, "".join(joined)] if joined else lines
 
 
 def _unescape(text: str) -> str:
-    known = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-    return _ESCAPE.sub(lambda match: chr(int(match[1][1:], 16)) if match[1][0] == "u" and len(match[1]) == 5 else known.get(match[1], match[1]), text)
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]), text)
 
 
-def properties(text: str) -> dict[str, str]:
-    """Java properties: name -> value; comments, continued lines and escapes as Java reads them."""
-    found: dict[str, str] = {}
-    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t]*", r"\1", text)
-    for line in joined.splitlines():
-        if line.strip() and line.lstrip()[0] not in "#!" and (match := _LINE.match(line)):
-            found[_unescape(match[1])] = _unescape(match[2])
+def properties(raw: bytes) -> dict[str, str]:
+    """Names and values of a properties file; of repeated names the last counts."""
+    found = {}
+    for line in _logical_lines(raw.decode("latin-1")):
+        end = _NAME_END.match(line)
+        split = end.end() if end else 0
+        separator = _SEPARATOR.match(line, split)
+        found[_unescape(line[:split])] = _unescape(line[separator.end() if separator else split :])
     return found
 
 
-def _value(name: str, setting: str, text: str) -> int | bool | str:
-    kind = _KINDS[setting]
-    if kind.startswith("int"):
-        if not text.isdecimal() or not 0 < int(text) < 2**63:
-            raise UsageError(f"{name}={text} in the configuration is no positive number")
-        return int(text)
-    return text.lower() == "true" if kind.startswith("bool") else text
-
-
-def parse(text: str) -> BrokerConfig:
-    """The settings in a configuration's text. Raises UsageError for a size that is no number."""
-    found: dict[str, int | bool | str | tuple[str, ...]] = {}
-    batch_topics = []
-    for name, value in properties(text).items():
-        if name in _NAMES and value:
-            found[_NAMES[name]] = _value(name, _NAMES[name], value)
-        elif name.startswith("queueType.") and value == "BatchCQ":
-            batch_topics.append(name[len("queueType.") :])
-    size = found.get("consume_queue_file_size")
-    if isinstance(size, int):
-        found["consume_queue_file_size"] = -(-size // 20) * 20
-    return BrokerConfig(**found, batch_topics=tuple(batch_topics))  # type: ignore[arg-type]
+def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
+    """The settings in raw. Raises UsageError for a value that is no number where a number is needed."""
+    given: dict[str, int | bool | str] = {}
+    batch: list[str] = []
+    for name, value in properties(raw).items():
+        if name in _SIZES:
+            text = value.strip()
+            if not (text.isascii() and text.isdigit() and len(text) <= 10 and 0 < int(text) < 1 << 31):
+                raise UsageError(f"{where}: {name}={value} is no number from 1 to 2147483647; correct it or leave the line out")
+            given[_SIZES[name]] = int(text)
+        elif name in _SWITCHES:
+            given[_SWITCHES[name]] = value.strip().lower() == "true"
+        elif name in _TEXTS:
+            given[_TEXTS[name]] = value
+        elif name.startswith(_QUEUE_TYPE) and value.strip() == "BatchCQ":
+            batch.append(name.removeprefix(_QUEUE_TYPE))
+    queue_size = given.get("consume_queue_file_size")
+    if isinstance(queue_size, int):
+        given["consume_queue_file_size"] = -(-queue_size // _ENTRY_SIZE) * _ENTRY_SIZE
+    return BrokerConfig(**given, batch_topics=tuple(sorted(batch)))  # type: ignore[arg-type]
 
 
 def load(path: Path) -> BrokerConfig:
-    """The settings in a file. Raises CannotOpenError, UsageError."""
-    try:
-        return parse(path.read_text("utf-8", errors="replace"))
-    except OSError as error:
-        raise CannotOpenError(f"the configuration {path} cannot be read: {error.strerror}") from None
+    """Read a configuration file. Raises CannotOpenError or UsageError."""
+    parent = path.parent
+    raw = ReadOnlyDirectory(parent).read(path.name, LIMIT + 1) if parent.is_dir() else None
+    if raw is None:
+        raise CannotOpenError(f"{path} does not exist; --config wants the broker's own file of name=value lines")
+    if len(raw) > LIMIT:
+        raise UsageError(f"{path} has more than {LIMIT} bytes; --config wants the broker's own file of name=value lines")
+    return parse(raw, str(path))

@@ -1,18 +1,20 @@
-"""Checkpoint: how far log, queues and index had been written to disk, by store time.
+"""Checkpoint: how far a broker's files were safely on disk when it last said so.
 
-    offset  size  field                                            versions
-         0     8  physicMsgTimestamp: last flushed log record      both
-         8     8  logicsMsgTimestamp: last dispatched record       both
-        16     8  indexMsgTimestamp: end of the last full index    both
-        24     8  masterFlushedOffset                              5.x
-        32     8  confirmPhyOffset                                 5.x
+`checkpoint` is a file of 4096 bytes; behind these fields it is all zeros:
 
-The file has 4096 bytes, the rest is zero. After an unclean exit the broker starts its recovery from these times.
+    offset  width  field
+         0      8  physicMsgTimestamp   store time of the last message flushed with the log, ms
+         8      8  logicsMsgTimestamp   store time of the last message listed in a consume queue, ms
+        16      8  indexMsgTimestamp    last store time of the newest index file that is full and flushed, ms
+        24      8  masterFlushedOffset  5.x only
+        32      8  confirmPhyOffset     5.x only: where the last valid record starts, as the last recovery found it
 
-    >>> parse(bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b0000000000000000") + bytes(4072)).min_timestamp
+Recovery after a crash begins at a log file that is three seconds older than both of the first two:
+
+    >>> decode(bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b")).min_timestamp
     1640995197123
 
-Format: docs/formats/rocketmq.md, section 7.
+Format: docs/formats/rocketmq.md, section 7.1.
 """
 
 from __future__ import annotations
@@ -23,54 +25,59 @@ from dataclasses import dataclass
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 
-__all__ = ["SIZE", "Checkpoint", "encode", "load", "parse"]
+__all__ = ["SIZE", "Checkpoint", "decode", "load"]
 
 SIZE = 4096
+SAFETY_MS = 3000
+
 _FIELDS = struct.Struct(">qqqqq")
-_PLAUSIBLE = 1 << 48  # milliseconds: some 8,900 years
+_NAMES = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset")
+_LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The five fields; zeros where there is no file. Times in milliseconds since the epoch."""
+    """The five fields, zero where the file is missing or too short for them. physic, logics, index: store times in ms."""
 
     physic: int = 0
     logics: int = 0
     index: int = 0
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
-    present: bool = False
+    exists: bool = False
     findings: tuple[Damage, ...] = ()
 
     @property
     def min_timestamp(self) -> int:
-        """Store time up to which log and queues are certainly on disk: three seconds before the earlier of the two."""
-        return max(0, min(self.physic, self.logics) - 3000)
+        """The store time up to which log and queues are complete for certain."""
+        return max(0, min(self.physic, self.logics) - SAFETY_MS)
 
     @property
     def min_timestamp_index(self) -> int:
-        """As min_timestamp, with the index as well."""
+        """The same with the index files taken in."""
         return min(self.min_timestamp, self.index)
 
 
-def parse(raw: bytes) -> Checkpoint:
-    """The fields of a checkpoint file; what is missing at its end counts as 0. Odd lengths and times are findings."""
+def decode(raw: bytes, relative: str = "checkpoint") -> Checkpoint:
+    """The fields in raw; what is missing at its end counts as zeros, as for a broker."""
+    fields = _FIELDS.unpack(raw[: _FIELDS.size].ljust(_FIELDS.size, b"\0"))
     findings = []
     if len(raw) != SIZE:
-        findings.append(Damage("checkpoint", 0, len(raw), Kind.BAD_CHECKPOINT, f"the checkpoint has {len(raw)} bytes, not {SIZE}"))
-    fields = _FIELDS.unpack(raw[: _FIELDS.size].ljust(_FIELDS.size, b"\0"))
-    if any(not 0 <= stamp < _PLAUSIBLE for stamp in fields[:3]):
-        findings.append(Damage("checkpoint", 0, 24, Kind.BAD_CHECKPOINT, f"the times {fields[:3]} are no times"))
-    return Checkpoint(*fields, present=True, findings=tuple(findings))
+        findings.append(Damage(relative, 0, len(raw), Kind.BAD_CHECKPOINT, f"the file has {len(raw)} bytes, a checkpoint has {SIZE}"))
+    for number, (name, value) in enumerate(zip(_NAMES, fields, strict=True)):
+        if value < 0 or (number < 3 and value > _LATEST):
+            what = "no time" if number < 3 else "no offset"
+            findings.append(Damage(relative, 8 * number, 8, Kind.BAD_CHECKPOINT, f"{name} is {value}, which is {what}"))
+    if any(raw[_FIELDS.size :]):
+        rest = max(0, len(raw) - _FIELDS.size)
+        findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero behind the five fields"))
+    physic, logics, index, master, confirm = fields
+    return Checkpoint(physic, logics, index, master, confirm, True, tuple(findings))
 
 
-def load(directory: ReadOnlyDirectory) -> Checkpoint:
-    """The checkpoint of a store; zeros if it has none."""
-    raw = directory.read("checkpoint", SIZE + 1)
-    return Checkpoint() if raw is None else parse(raw)
-
-
-def encode(checkpoint: Checkpoint) -> bytes:
-    """The 4096 bytes of a checkpoint file."""
-    fields = (checkpoint.physic, checkpoint.logics, checkpoint.index, checkpoint.master_flushed_offset, checkpoint.confirm_physical_offset)
-    return _FIELDS.pack(*fields).ljust(SIZE, b"\0")
+def load(directory: ReadOnlyDirectory, relative: str = "checkpoint") -> Checkpoint:
+    """Read the checkpoint of a store. A missing one is all zeros, and no damage: a broker makes a new one."""
+    if directory.is_directory(relative):
+        return Checkpoint(findings=(Damage(relative, 0, 0, Kind.BAD_CHECKPOINT, "a directory stands in the place of the checkpoint"),))
+    raw = directory.read(relative, 16 * SIZE)
+    return Checkpoint() if raw is None else decode(raw, relative)

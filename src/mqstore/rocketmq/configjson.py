@@ -1,19 +1,19 @@
-"""Configuration files in the brokers' own JSON: as fastjson writes it, with unquoted integer keys.
+r"""Configuration files in the brokers' dialect of JSON, with the brokers' way of falling back.
+
+The brokers write maps with number keys without quotes, so a plain JSON parser stops at them:
 
     {
         "offsetTable":{
-            "%RETRY%g2@g2":{0:5000000000
-            },
-            "TestTopic@TestTopicGroup":{0:0,1:1,2:1,3:0
+            "orders@billing":{0:29,1:27
             }
         }
     }
 
-The previous version of a file is kept beside it as `.bak`. A broker reads that one when the file is missing or empty,
-or cannot be parsed; `load` does the same, and tells of the file that could not be read.
+Everything else is JSON; quoted number keys are taken as well. Each file has a predecessor `<name>.bak`. A broker reads the
+file; if it is missing, empty or cannot be parsed, the `.bak`; without one it starts with an empty table.
 
-    >>> parse('{"offsetTable":{"t@g":{0:5,1:7}}}')
-    {'offsetTable': {'t@g': {'0': 5, '1': 7}}}
+    >>> parse('{"offsetTable":{"orders@billing":{0:29,1:27}}}')
+    {'offsetTable': {'orders@billing': {'0': 29, '1': 27}}}
 
 Format: docs/formats/rocketmq.md, section 1.5.
 """
@@ -23,82 +23,99 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.javatext import decode_utf8
 
-__all__ = ["BadConfigError", "ConfigFile", "load", "parse"]
+__all__ = ["ConfigFile", "load", "parse"]
 
-MAX_SIZE = 256 << 20
-MAX_DEPTH = 64
+LIMIT = 32 << 20  # bytes of a file that are looked at; real ones have some megabytes at most
+BLANK = " \t\r\n\f\b"
 
-# strings are matched whole so that nothing inside them is taken for a bare key
-_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):', re.DOTALL)
-_BRACES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
-
-
-class BadConfigError(ValueError):
-    """Text that is no configuration; says where."""
+# A string always matches, terminated or not, so that no text is scanned twice.
+_TOKEN = re.compile(r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))|(-?[0-9]++)(?=\s*:)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a configuration file holds. value: {} where nothing could be read. used: the path that was read, None if none was."""
+    """What a broker would take from a configuration file. used: which of the two files the value is from; None: neither.
+
+    value: the outermost object; empty where there is nothing to read.
+    """
 
     value: dict[str, Any]
-    used: str | None
+    used: Literal["main", "bak"] | None
     findings: tuple[Damage, ...] = ()
 
 
-def _quote(match: re.Match[str]) -> str:
-    return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}:'
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The object in the text; integer keys become their decimal text. Raises BadConfigError, never anything else."""
-    depth = 0
-    for match in _BRACES.finditer(text):
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match[0], 0)
-        if depth > MAX_DEPTH:
-            raise BadConfigError(f"more than {MAX_DEPTH} levels deep at character {match.start()}")
+    """The object in text; keys are strings. Raises ValueError for anything else, however deep or long it is."""
+    quoted = _TOKEN.sub(lambda found: found[1] or f'"{found[2]}"', text)
     try:
-        value = json.loads(_BARE_KEY.sub(_quote, text), strict=False)
-    except (ValueError, RecursionError) as error:
-        raise BadConfigError(str(error)) from None
+        value = json.loads(quoted, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict):
-        raise BadConfigError(f"an object is expected, not {type(value).__name__}")
+        raise ValueError("the text is no object")
     return value
 
 
-def _read(directory: ReadOnlyDirectory, relative: str) -> tuple[dict[str, Any] | None, Damage | None]:
-    """(value, finding) of one file; (None, None) if it is missing or empty."""
-    try:
-        raw = directory.read(relative, MAX_SIZE + 1)
-    except CannotOpenError as error:
-        return None, Damage(relative, 0, 0, Kind.UNREADABLE, str(error))
-    if not raw:
-        return None, None
-    if len(raw) > MAX_SIZE:
-        return None, Damage(relative, 0, len(raw), Kind.BAD_CONFIG, f"longer than {MAX_SIZE} bytes")
-    if raw.count(0) == len(raw):
-        return None, Damage(relative, 0, len(raw), Kind.BAD_CONFIG, "nothing but zeros: the file was lost in a crash")
-    try:
-        return parse(raw.decode("utf-8")), None
-    except UnicodeDecodeError as error:
-        return None, Damage(relative, error.start, len(raw) - error.start, Kind.BAD_CONFIG, f"not UTF-8 at byte {error.start}")
-    except BadConfigError as error:
-        return None, Damage(relative, 0, len(raw), Kind.BAD_CONFIG, f"cannot be parsed: {error}")
-
-
 def load(directory: ReadOnlyDirectory, relative: str) -> ConfigFile:
-    """A configuration file, or its `.bak`, by the broker's own rules."""
-    findings = []
-    for path in (relative, f"{relative}.bak"):
-        value, finding = _read(directory, path)
-        if finding is not None:
-            findings.append(finding)
-        if value is not None:
-            return ConfigFile(value, path, tuple(findings))
+    """Read a configuration file as a broker does. What it could not take is a finding; nothing raises."""
+    findings: list[Damage] = []
+    main, present = _read(directory, relative, findings)
+    if main is not None:
+        return ConfigFile(main, "main", tuple(findings))
+    bak, bak_present = _read(directory, f"{relative}.bak", findings)
+    if bak is not None:
+        if not present:
+            findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, f"the file is missing; {relative}.bak is used instead"))
+        return ConfigFile(bak, "bak", tuple(findings))
+    if bak_present and not present:
+        findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, "the file is missing, and its .bak is of no use"))
     return ConfigFile({}, None, tuple(findings))
+
+
+def _read(directory: ReadOnlyDirectory, relative: str, findings: list[Damage]) -> tuple[dict[str, Any] | None, bool]:
+    """(value or None, whether the file is there)."""
+    try:
+        raw = directory.read(relative, LIMIT + 1)
+    except CannotOpenError as error:
+        findings.append(Damage(relative, 0, 0, Kind.UNREADABLE, str(error)))
+        return None, True
+    if raw is None:
+        return None, False
+
+    def bad(sentence: str) -> None:
+        findings.append(Damage(relative, 0, len(raw), Kind.BAD_CONFIG, sentence))
+
+    if not raw:
+        bad("the file is empty")
+        return None, True
+    if len(raw) > LIMIT:
+        bad(f"the file has more than {LIMIT} bytes, which no broker writes")
+        return None, True
+    text = decode_utf8(raw)
+    if not text.strip(BLANK):
+        bad("the file holds nothing but blanks, which a broker takes for an empty table")
+        return {}, True
+    if not any(raw):
+        bad("the file is full of zeros")
+        return None, True
+    try:
+        value = parse(text)
+    except ValueError as error:
+        bad(f"the file cannot be parsed: {error}")
+        return None, True
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        findings.append(Damage(relative, error.start, error.end - error.start, Kind.BAD_CONFIG, "bytes that are not UTF-8"))
+    return value, True

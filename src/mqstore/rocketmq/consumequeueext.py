@@ -1,15 +1,18 @@
-"""Extended consume queue: what did not fit into 20 bytes of a queue entry, in `consumequeue_ext/<topic>/<queue id>`.
+"""Extended consume queue: tags codes that were moved out of the consume queue, with a time and a filter bitmap beside them.
 
-    offset  size  field                              A file ends with a size of -1.
-         0     2  size of the unit
-         2     8  tags code
-        10     8  store time, ms
-        18     2  bytes of the bitmap, then the bitmap
+A broker with enableConsumeQueueExt stores an address in place of the tags code. The address is the position of a unit in
+the file queue `consumequeue_ext/<topic>/<queueId>`, plus -2^63, so every address is below every 32-bit hash:
 
-An entry's tags code leads here when it is at most -2147483649: the byte offset of the unit plus -2^63.
+    unit     0   2  size of the unit, 20 + bitmap bytes        10   8  store time, ms
+             2   8  tags code                                  18   2  bitmap bytes, then the bitmap
 
-    >>> is_address(-2**63 + 28), offset_of(-2**63 + 28), is_address(-2147483648)
-    (True, 28, False)
+Units do not cross files: -1 in place of a size, or anything else that is not positive, ends a file.
+
+    >>> unit = unpack(bytes.fromhex("001c000000000027a8070000017e12ef9c7b00080102030405060708"), 0)
+    >>> unit.address, unit.size, unit.tags_code, unit.store_timestamp, unit.bitmap.hex()
+    (-9223372036854775808, 28, 2598919, 1640995200123, '0102030405060708')
+    >>> is_address(-(2**63) + 28), is_address(-(2**31))
+    (True, False)
 
 Format: docs/formats/rocketmq.md, section 4.8.
 """
@@ -17,22 +20,30 @@ Format: docs/formats/rocketmq.md, section 4.8.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
+from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq import filequeue
+from mqstore.rocketmq.filequeue import QueueFile
 
-__all__ = ["ConsumeQueueExt", "ExtUnit", "is_address", "offset_of"]
+__all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueueExt", "ExtUnit", "address_of", "is_address", "position_of", "unpack"]
 
-HIGHEST_ADDRESS = -2147483649
+DEFAULT_FILE_SIZE = 50_331_648
+MIN_UNIT_SIZE = 20
+
+_BASE = -(1 << 63)
+_MAX_ADDRESS = -(1 << 31) - 1
 _UNIT = struct.Struct(">hqqh")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtUnit:
-    """One unit. bitmap: the filter bits, empty where no filters are used."""
+class ExtUnit(NamedTuple):
+    """One unit. address: what a consume queue entry holds to lead here. size: of the whole unit in bytes."""
 
+    address: int
     size: int
     tags_code: int
     store_timestamp: int
@@ -40,45 +51,86 @@ class ExtUnit:
 
 
 def is_address(tags_code: int) -> bool:
-    """Whether a stored tags code leads into the extended queue."""
-    return tags_code <= HIGHEST_ADDRESS
+    """Whether a stored tags code is the address of a unit."""
+    return tags_code <= _MAX_ADDRESS
 
 
-def offset_of(address: int) -> int:
-    """Byte offset of the unit at an address."""
-    return address + 2**63
+def address_of(position: int) -> int:
+    """The address of the unit at a position of the run."""
+    return position + _BASE
+
+
+def position_of(address: int) -> int:
+    """The position in the run that an address stands for."""
+    return address - _BASE
+
+
+def unpack(raw: bytes, position: int) -> ExtUnit | None:
+    """The unit at the beginning of raw, which stands at `position` of the run; None if it is none."""
+    if len(raw) < MIN_UNIT_SIZE:
+        return None
+    size, tags_code, store_timestamp, bitmap = _UNIT.unpack_from(raw)
+    if size < MIN_UNIT_SIZE or size > len(raw) or bitmap != size - MIN_UNIT_SIZE:
+        return None
+    return ExtUnit(address_of(position), size, tags_code, store_timestamp, raw[MIN_UNIT_SIZE:size])
 
 
 class ConsumeQueueExt:
-    """The extended queue of one queue. A missing directory is an empty one."""
+    """The extended queue of one topic queue. A store without one is simply empty."""
 
-    def __init__(self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None) -> None:
+    def __init__(
+        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "consumequeue_ext"
+    ) -> None:
+        self.relative = f"{place}/{topic}/{queue_id}"
         self._directory = directory
-        self._relative = f"consumequeue_ext/{topic}/{queue_id}"
         self._file_size = file_size
-        self._maps: dict[str, MappedFile] = {}
+        self._maps: dict[str, MappedFile | None] = {}
 
     @cached_property
-    def _queue(self) -> filequeue.FileQueue:
-        return filequeue.load(self._directory, self._relative, size=self._file_size)
+    def queue(self) -> filequeue.FileQueue:
+        """The files, listed when first asked for."""
+        return filequeue.load(self._directory, self.relative, size=self._file_size)
+
+    def _mapped(self, file: QueueFile) -> MappedFile | None:
+        if file.name not in self._maps:
+            try:
+                self._maps[file.name] = self._directory.map(file.relative)
+            except CannotOpenError:
+                self._maps[file.name] = None
+        return self._maps[file.name]
 
     def unit(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None where none can be read."""
-        file = self._queue.file_at(offset_of(address)) if is_address(address) else None
-        if file is None:
+        """The unit at an address; None if there is none that can be believed."""
+        position = position_of(address)
+        file = self.queue.file_at(position) if is_address(address) else None
+        mapped = self._mapped(file) if file is not None else None
+        if file is None or mapped is None:
             return None
-        mapped = self._maps.get(file.name)
-        if mapped is None:
-            mapped = self._maps[file.name] = self._directory.map(file.relative)
-        at = offset_of(address) - file.start
-        if at + _UNIT.size > mapped.size:
-            return None
-        size, tags_code, stored, length = _UNIT.unpack_from(mapped.data, at)
-        if size < _UNIT.size or length != size - _UNIT.size or at + size > mapped.size:
-            return None
-        return ExtUnit(size, tags_code, stored, mapped.bytes(at + _UNIT.size, at + size))
+        at = position - file.start
+        return unpack(mapped.bytes(at, at + 0x7FFF), position)
 
     def tags_code(self, stored: int) -> int:
-        """The tags code that a stored one stands for: itself, or what the unit at its address says."""
-        unit = self.unit(stored) if is_address(stored) else None
-        return stored if unit is None else unit.tags_code
+        """The tags code that a stored one stands for: itself unless it is an address that leads to a unit."""
+        if not is_address(stored):
+            return stored
+        found = self.unit(stored)
+        return stored if found is None else found.tags_code
+
+    def scan(self) -> Iterator[ExtUnit | Damage]:
+        """All units in order. A size that leads on although its unit is none is a finding, and the scan goes on behind it."""
+        for file in self.queue.files:
+            mapped = self._mapped(file)
+            if mapped is None:
+                yield Damage(file.relative, 0, file.size, Kind.UNREADABLE, "the file cannot be read")
+                continue
+            at = 0
+            while at + 2 <= mapped.size:
+                raw = mapped.bytes(at, at + 0x7FFF)
+                size = int.from_bytes(raw[:2], "big", signed=True)
+                if size <= 0:
+                    break
+                found = unpack(raw, file.start + at)
+                yield found if found is not None else Damage(
+                    file.relative, at, min(size, len(raw)), Kind.BAD_QUEUE_ENTRY, f"{size} bytes that are no unit of an extended queue"
+                )
+                at += size

@@ -1,13 +1,19 @@
-"""File queue: one run of bytes cut into files of equal size, the shape of commit log, consume queue and extended queue.
+"""File queue: one long run of bytes cut into equally sized files, as logs and queues are kept.
 
-    00000000000000000000   a file is named by the offset of its first byte, 20 digits
-    00000000001073741824   the next one by that plus the file size
+    consumequeue/orders/0/00000000000000000000    bytes       0 .. 1999 of the run
+    consumequeue/orders/0/00000000000000002000    bytes    2000 .. 3999
 
-The first file need not be 0: retention deletes from the front. The file size is written nowhere; it is what the names
-and lengths agree on. What does not fit (a file of another length, a gap, a name that is no number) is a finding here;
-a broker refuses to start on some of it, which `refusals` tells.
+A file is named by the position of its first byte in 20 decimal digits. Its size is fixed when it is created, and nothing
+else says what that size is: it is inferred from the lengths of the files and the distances between their names. Heads are
+deleted by retention; a hole in the middle is a loss. Directories that a broker refuses to load are read all the same;
+`FileQueue.refusals` says what the broker objects to.
 
-Format: docs/formats/rocketmq.md, section 1.
+    >>> infer_size([(0, 2000), (2000, 2000), (4000, 700)])
+    2000
+    >>> infer_size([(0, 700), (2000, 1300)])
+    2000
+
+Format: docs/formats/rocketmq.md, sections 1.2 and 1.3.
 """
 
 from __future__ import annotations
@@ -15,17 +21,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 
-__all__ = ["FileQueue", "QueueFile", "load"]
+__all__ = ["FileQueue", "QueueFile", "infer_size", "load"]
+
+NAME_DIGITS = 20
+_MAX_START = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """One file. start: offset of its first byte in the run; size: its length in bytes; relative: its path in the store."""
+    """One file. start: position of its first byte in the run. size: its own length in bytes. relative: path in the store."""
 
     name: str
     start: int
@@ -35,87 +45,97 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class FileQueue:
-    """The files of one directory in order. file_size: bytes a file ought to have; 0 without files."""
+    """The files of a queue in order, without overlaps, and what is odd about the directory.
 
-    relative: str
+    file_size: bytes that every file should have; 0 without files.
+    """
+
     files: tuple[QueueFile, ...]
     file_size: int
     findings: tuple[Damage, ...] = ()
-    strays: tuple[DirectoryEntry, ...] = ()
+    relative: str = ""
+    listing: tuple[DirectoryEntry, ...] = field(default=(), repr=False)
 
-    def file_at(self, offset: int) -> QueueFile | None:
-        """The file that holds an offset of the run."""
-        number = bisect_right([file.start for file in self.files], offset) - 1
-        if number < 0 or offset >= self.files[number].start + self.files[number].size:
+    def file_at(self, position: int) -> QueueFile | None:
+        """The file that holds a position of the run; None in front of, between and behind the files."""
+        number = bisect_right(self.files, position, key=lambda file: file.start) - 1
+        if number < 0:
             return None
-        return self.files[number]
+        file = self.files[number]
+        return file if position < file.start + file.size else None
 
     def refusals(self, version: str) -> tuple[str, ...]:
-        """Why a broker of this version would refuse to start on the directory, a sentence each; empty if it would not."""
-        five = version != "4.9.3"
+        """Why a broker of this version (`4.9.3`, `5.3.3`) would not start on this directory: one sentence each, none if it would."""
         told = []
-        entries: Sequence[tuple[str, int, bool]] = sorted(
-            [(file.name, file.size, False) for file in self.files] + [(entry.name, entry.size, entry.is_directory) for entry in self.strays]
-        )
-        if five:
-            entries = [entry for entry in entries if not entry[2]]
-            if entries and entries[-1][1] == 0:
-                entries = entries[:-1]
-        for name, size, _ in entries:
-            if size != self.file_size:
-                told.append(f"{self.relative}/{name} has {size} bytes, the broker expects {self.file_size}")
-            elif not name.isdecimal():
-                told.append(f"{self.relative}/{name} is named like no file of the broker")
+        for number, entry in enumerate(self.listing):
+            where = f"{self.relative}/{entry.name}"
+            if entry.is_directory:
+                if version == "4.9.3":
+                    told.append(f"{where} is a directory: 4.9.3 takes it for a file of a wrong size; move it away")
+            elif entry.size == 0 and number == len(self.listing) - 1 and version != "4.9.3":
+                continue
+            elif entry.size != self.file_size:
+                what = "is empty" if entry.size == 0 else f"has {entry.size} bytes"
+                told.append(f"{where} {what}, every file must have {self.file_size}; move it away or bring it to that size")
+            elif _start_of(entry.name) is None:
+                told.append(f"{where} has the size of a queue file, but its name is no number; move it away")
         return tuple(told)
 
 
-def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None) -> FileQueue:
-    """List a file queue. size: bytes of a file as configured; by default what the directory shows."""
-    files: list[QueueFile] = []
-    strays: list[DirectoryEntry] = []
-    for entry in directory.entries(relative):
-        if entry.is_file and entry.name.isascii() and entry.name.isdecimal() and int(entry.name) < 2**63:
-            files.append(QueueFile(entry.name, int(entry.name), entry.size, f"{relative}/{entry.name}"))
-        else:
-            strays.append(entry)
-    files.sort(key=lambda file: file.start)
-    file_size = size if size is not None else infer_size(files)
-    findings = [
-        Damage(f"{relative}/{entry.name}", 0, entry.size, Kind.STRAY_FILE, "an entry that is no file of this directory's kind") for entry in strays
-    ]
-    findings.extend(_misfits(files, file_size))
-    return FileQueue(relative, tuple(files), file_size, tuple(findings), tuple(strays))
+def infer_size(files: Sequence[tuple[int, int]]) -> int:
+    """The common size of files given as (start, length) in order of start; 0 if there is nothing to go by.
 
-
-def infer_size(files: Sequence[QueueFile]) -> int:
-    """The file size that lengths and names agree on: a length that most files have and every distance of names is a multiple of."""
-    if not files:
+    Every length and every distance between neighbours has one vote. Among equals a size that divides the distances wins,
+    then one that no file exceeds, then the larger.
+    """
+    distances = [b[0] - a[0] for a, b in pairwise(files) if b[0] > a[0]]
+    votes = Counter(length for _, length in files if length > 0) + Counter(distances)
+    if not votes:
         return 0
-    distances = [after.start - before.start for before, after in zip(files, files[1:], strict=False)]
-    lengths = Counter(file.size for file in files if file.size > 0)
-    for length, _ in lengths.most_common():
-        if all(distance % length == 0 for distance in distances):
-            return length
-    if distances:
-        return min(distances)
-    return files[-1].size
+    largest = max(length for _, length in files)
+    return max(votes, key=lambda size: (votes[size], all(gap % size == 0 for gap in distances), size >= largest, size))
 
 
-def _misfits(files: Sequence[QueueFile], file_size: int) -> list[Damage]:
-    findings = []
-    for number, file in enumerate(files):
+def _start_of(name: str) -> int | None:
+    """The number a file name stands for; None where a broker cannot read it as one."""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > NAME_DIGITS:
+        return None
+    start = int(name)
+    return start if -_MAX_START - 1 <= start <= _MAX_START else None
+
+
+def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None) -> FileQueue:
+    """List a file queue. size: bytes of each file as configured; inferred where None. A missing directory is an empty queue."""
+    listing = tuple(directory.entries(relative))
+    findings: list[Damage] = []
+    files: list[QueueFile] = []
+    for entry in listing:
+        start = _start_of(entry.name)
+        if entry.is_file and start is not None and start >= 0 and len(entry.name) == NAME_DIGITS:
+            files.append(QueueFile(entry.name, start, entry.size, f"{relative}/{entry.name}"))
+        else:
+            what = "a directory" if entry.is_directory else "its name is no position of 20 digits" if entry.is_file else "no regular file"
+            findings.append(_damage(f"{relative}/{entry.name}", entry.size, Kind.STRAY_FILE, f"does not belong to the files here: {what}"))
+    file_size = size or infer_size([(file.start, file.size) for file in files])
+    kept: list[QueueFile] = []
+    for file in files:
+        before = kept[-1] if kept else None
+        if before is not None and file.start < before.start + min(before.size, file_size):
+            sentence = f"starts inside the file {before.name} in front of it; it is not read"
+            findings.append(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence))
+            continue
+        if before is not None and file.start > before.start + file_size:
+            gap = file.start - before.start - file_size
+            sentence = f"{gap} bytes are missing between the files {before.name} and {file.name}"
+            findings.append(_damage(f"{relative}/{before.start + file_size:020d}", gap, Kind.MISSING_FILE, sentence))
         if file.size != file_size:
-            last = number == len(files) - 1
-            if file.size == 0:
-                why = "an empty file" + (", made ahead when the disk was full or the broker died; 5.x deletes it, 4.9 refuses to start" if last else "")
-            else:
-                why = f"{file.size} bytes, the others have {file_size}; a broker refuses to start on it"
-            findings.append(Damage(file.relative, min(file.size, file_size), abs(file_size - file.size), Kind.WRONG_SIZE, why))
-        if number and file.start != files[number - 1].start + file_size and file.start > files[number - 1].start:
-            gap = file.start - files[number - 1].start - file_size
-            missing = f"{file.relative.rpartition('/')[0]}/{files[number - 1].start + file_size:020d}"
-            if gap > 0:
-                findings.append(Damage(missing, 0, gap, Kind.MISSING_FILE, f"{gap} bytes between two files are not there"))
-            else:
-                findings.append(Damage(file.relative, 0, -gap, Kind.WRONG_SIZE, "the file before reaches into this one"))
-    return findings
+            what = "is empty" if file.size == 0 else f"has {file.size} bytes"
+            sentence = f"the file {what}, the files of this queue have {file_size}"
+            findings.append(_damage(file.relative, file.size, Kind.WRONG_SIZE, sentence))
+        kept.append(file)
+    return FileQueue(tuple(kept), file_size, tuple(findings), relative, listing)
+
+
+def _damage(file: str, length: int, kind: Kind, sentence: str) -> Damage:
+    return Damage(file, 0, length, kind, sentence)

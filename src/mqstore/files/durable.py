@@ -1,0 +1,405 @@
+"""The durable layer: every byte this package writes goes through here, can be synced, and can be recorded.
+
+A `DurableDirectory` is an existing directory that is written to, by paths relative to it. A `NewDirectory` (or `NewFile`)
+appears under its name only when it is whole:
+
+    target's parent/
+        .NAME.mqstore-XXXXXXXX     staged beside the target, so that one rename publishes it
+        NAME                       there only after every file and directory in it was synced
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place, NewDirectory(f"{place}/store") as new:
+    ...     new.directory.create("consumequeue/orders/0/00000000000000000000", size=40)
+    ...     new.directory.pwrite("consumequeue/orders/0/00000000000000000000", 20, b"second entry")
+    ...     new.publish()
+    ...     sorted(os.listdir(place))
+    ['store']
+
+Leaving the block without `publish` (an error, an interrupt) removes the staged directory. One that a killed process left
+behind is removed by the next run with the same target: its maker held a lock on it, which died with it.
+
+Tasks in other processes write into the staged directory by `DurableDirectory(root)`. That never makes the root, so a
+late attempt cannot write after the rename: its root is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.durablefile import DurableFile, copy_file, sync_path, target_error, writing
+from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
+
+__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile"]
+
+OPEN_FILES = 64
+STAGED = ".mqstore-"
+
+
+class DurableDirectory:
+    """An existing directory that is written to. Paths are relative, `/` between names; none leads out of the root.
+
+    root: never created here. within: what recorded paths start with (a staged directory is recorded relative to its parent).
+    Files opened by `pwrite` and `append` stay open, up to 64, until `close`. Not safe for two threads at once.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, recorder: Recorder | None = None, within: str = "") -> None:
+        self.root = Path(root)
+        self._recorder = recorder
+        self._within = within
+        self._files: OrderedDict[str, DurableFile] = OrderedDict()
+        self._made: set[str] = {""}
+        if not self.root.is_dir():
+            raise TargetError(f"{self.root} cannot be written to: it is no directory, or no longer there; give an existing directory")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files that `pwrite` and `append` keep open."""
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def path(self, relative: str) -> Path:
+        """The path of the machine. Raises TargetError for a name that leads elsewhere: names may come from damaged bytes."""
+        if relative and any(part in ("", ".", "..") or "\0" in part for part in relative.split("/")):
+            raise TargetError(f"{relative!r} cannot be the name of a file below {self.root}: it would lead elsewhere")
+        try:
+            os.fsencode(relative)
+        except UnicodeEncodeError:
+            raise TargetError(f"{relative!r} cannot be the name of a file on this system") from None
+        return self.root / relative if relative else self.root
+
+    def named(self, relative: str) -> str:
+        """The path as recorded."""
+        return "/".join(part for part in (self._within, relative) if part)
+
+    def note(self, operation: Operation) -> None:
+        if self._recorder is not None:
+            self._recorder.record(operation)
+
+    def note_write(self, relative: str, offset: int, view: memoryview) -> None:
+        if self._recorder is not None:
+            self._recorder.record(Write(self.named(relative), offset, bytes(view)))
+
+    def exists(self, relative: str) -> bool:
+        return os.path.lexists(self.path(relative))
+
+    def make_directory(self, relative: str) -> None:
+        """Make a directory and those above it, but never the root. No error if it is there."""
+        if relative in self._made:
+            return
+        path = self.path(relative)
+        self.make_directory(relative.rpartition("/")[0])
+        with writing(path):
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if not path.is_dir():
+                    raise
+            else:
+                self.note(MakeDirectory(self.named(relative)))
+        self._made.add(relative)
+
+    def create(self, relative: str, size: int = 0) -> None:
+        """Make a new file of size zero bytes that occupy no disk yet. Raises TargetError if it exists."""
+        path = self.path(relative)
+        self.make_directory(relative.rpartition("/")[0])
+        with writing(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+        self.note(Create(self.named(relative), size))
+
+    def ensure(self, relative: str, size: int) -> None:
+        """Make a file of size zero bytes unless it is there. Several processes may do so at once: what they write meanwhile stays."""
+        if relative in self._files:
+            return
+        path = self.path(relative)
+        self.make_directory(relative.rpartition("/")[0])
+        with writing(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            try:
+                grown = os.fstat(descriptor).st_size < size
+                if grown:
+                    os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+        if grown:
+            self.note(Create(self.named(relative), size))
+
+    def open(self, relative: str) -> DurableFile:
+        """An existing file, open for writing; the caller closes it."""
+        return DurableFile(self, relative)
+
+    def open_new(self, relative: str) -> DurableFile:
+        """A new file, open for writing; the caller closes it. Raises TargetError if it exists."""
+        self.path(relative)
+        self.make_directory(relative.rpartition("/")[0])
+        return DurableFile(self, relative, exclusive=True)
+
+    def pwrite(self, relative: str, offset: int, buffer: Any) -> None:
+        """Write the whole buffer at offset of an existing file."""
+        self._file(relative).pwrite(offset, buffer)
+
+    def append(self, relative: str, buffer: Any) -> int:
+        """Write at the end of a file, made if need be. Returns the offset of the first byte."""
+        if relative not in self._files and not self.exists(relative):
+            self.create(relative)
+        file = self._file(relative)
+        offset = file.size
+        file.pwrite(offset, buffer)
+        return offset
+
+    def truncate(self, relative: str, size: int) -> None:
+        """Cut an existing file to size bytes, or grow it by zeros that occupy no disk."""
+        self._file(relative).truncate(size)
+
+    def write_small(self, relative: str, content: bytes, *, mode: int = 0o666) -> None:
+        """Put a whole small file in place, synced: a reader sees the old content or the new, never a part.
+
+        mode: permission bits, less the process's mask.
+        """
+        path = self.path(relative)
+        above, _, name = relative.rpartition("/")
+        self.make_directory(above)
+        draft = "/".join(part for part in (above, f".{name[:200]}{STAGED}{secrets.token_hex(4)}") if part)
+        try:
+            with self.open_new(draft) as file:
+                file.write(content)
+                if mode != 0o666:
+                    with writing(path):
+                        os.fchmod(file.fileno(), mode)
+                file.sync()
+            self.rename(draft, relative)
+            self.sync_directory(above)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path(draft))
+            raise
+
+    def link_or_copy(self, source: str | os.PathLike[str], relative: str, *, copy: bool = False) -> bool:
+        """Make `relative` the file at `source`: a hard link, or a copy if asked for or if no link can be made.
+
+        Returns whether it is a link. A copy keeps holes and the time of last change (brokers expire log files by it).
+        """
+        path = self.path(relative)
+        self.make_directory(relative.rpartition("/")[0])
+        origin = os.path.realpath(source)
+        if not copy:
+            try:
+                os.link(origin, path)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES):
+                    if error.errno == errno.ENOENT and not os.path.exists(origin):
+                        raise CannotOpenError(f"{source} is gone: it was there when the directory was listed") from error
+                    raise target_error(error, path) from error
+            else:
+                self.note(Link(origin, self.named(relative), False))
+                return True
+        copy_file(origin, path)
+        self.note(Link(origin, self.named(relative), True))
+        return False
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or directory; a file at the new name is replaced."""
+        self._forget(old)
+        self._forget(new)
+        with writing(self.path(new)):
+            os.replace(self.path(old), self.path(new))
+        self.note(Rename(self.named(old), self.named(new)))
+
+    def remove(self, relative: str) -> None:
+        """Unlink a file. Raises TargetError if it is not there."""
+        self._forget(relative)
+        with writing(self.path(relative)):
+            os.unlink(self.path(relative))
+        self.note(Remove(self.named(relative)))
+
+    def remove_tree(self, relative: str) -> None:
+        """Remove a directory with all that is in it. No error if it is not there."""
+        if not relative or not self.exists(relative):
+            return
+        self._forget(relative)
+        with writing(self.path(relative)):
+            shutil.rmtree(self.path(relative))
+        self.note(RemoveTree(self.named(relative)))
+
+    def sync(self, relative: str) -> None:
+        """Return when the bytes of a file have reached the disk, whichever process wrote them."""
+        path = self.path(relative)
+        with writing(path):
+            sync_path(path)
+        self.note(Sync(self.named(relative)))
+
+    def sync_directory(self, relative: str = "") -> None:
+        """Return when the names in a directory have reached the disk."""
+        path = self.path(relative)
+        with writing(path):
+            sync_path(path)
+        self.note(SyncDirectory(self.named(relative)))
+
+    def sync_tree(self, relative: str = "") -> None:
+        """Sync every file and directory at and below relative. Hard links are left out: their bytes are older than this run."""
+        path = self.path(relative)
+        with writing(path):
+            entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+        for entry in entries:
+            below = f"{relative}/{entry.name}" if relative else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                self.sync_tree(below)
+            elif entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_nlink == 1:
+                self.sync(below)
+        self.sync_directory(relative)
+
+    def _file(self, relative: str) -> DurableFile:
+        file = self._files.get(relative)
+        if file is None:
+            file = self._files[relative] = DurableFile(self, relative)
+            if len(self._files) > OPEN_FILES:
+                self._files.popitem(last=False)[1].close()
+        else:
+            self._files.move_to_end(relative)
+        return file
+
+    def _forget(self, relative: str) -> None:
+        """Close the open files at or below a path that is about to change its meaning."""
+        for name in [name for name in self._files if name == relative or name.startswith(relative + "/")]:
+            self._files.pop(name).close()
+        self._made = {name for name in self._made if name != relative and not name.startswith(relative + "/")}
+
+
+class _Staged:
+    """What `NewDirectory` and `NewFile` share: a private directory beside the target, gone when the block is left."""
+
+    def __init__(self, target: str | os.PathLike[str], *, recorder: Recorder | None = None) -> None:
+        self.target = Path(os.path.abspath(target))
+        self._recorder = recorder
+        self._published = False
+        self._lock = -1
+        self._parent: DurableDirectory | None = None
+        self._staged = ""
+
+    def _stage(self) -> DurableDirectory:
+        name = self.target.name
+        if os.path.lexists(self.target):
+            raise TargetError(f"{self.target} exists already; choose another name or remove it first, nothing is ever overwritten")
+        if not self.target.parent.is_dir():
+            raise TargetError(f"{self.target} cannot be made: {self.target.parent} is no directory; create it first")
+        self._parent = DurableDirectory(self.target.parent, recorder=self._recorder)
+        prefix = f".{name[:100]}{STAGED}"
+        _remove_left_behind(self.target.parent, prefix)
+        self._staged = prefix + secrets.token_hex(4)
+        self._parent.make_directory(self._staged)
+        try:
+            with writing(self.target):
+                self._lock = os.open(self.target.parent / self._staged, os.O_RDONLY | os.O_CLOEXEC)
+                with contextlib.suppress(OSError):  # a file system without locks keeps what a killed process left
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return DurableDirectory(self.target.parent / self._staged, recorder=self._recorder, within=self._staged)
+        except BaseException:
+            self._unstage()
+            raise
+
+    def _put_in_place(self, staged: str) -> None:
+        assert self._parent is not None
+        if os.path.lexists(self.target):
+            raise TargetError(f"{self.target} has come into being meanwhile; nothing was overwritten and nothing written")
+        self._parent.rename(staged, self.target.name)
+        self._published = True
+        self._parent.sync_directory()
+
+    def _unstage(self) -> None:
+        """Remove what is staged. Never raises: it runs while an error is on its way."""
+        if self._parent is not None:
+            with contextlib.suppress(TargetError):
+                self._parent.remove_tree(self._staged)
+            shutil.rmtree(self.target.parent / self._staged, ignore_errors=True)
+            self._parent.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_left_behind(parent: Path, prefix: str) -> None:
+    """Remove the staged directories of the same target whose makers are dead. What cannot be removed stays."""
+    for path in parent.glob(_literal(prefix) + "*"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+class NewDirectory(_Staged):
+    """A directory that does not exist yet. `directory` is where to write; `publish` makes it appear, synced and whole.
+
+    Raises TargetError when the target exists, or its parent is missing or not writable.
+    """
+
+    directory: DurableDirectory
+
+    def __enter__(self) -> Self:
+        self.directory = self._stage()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            with contextlib.suppress(TargetError):
+                self.directory.close()
+        finally:
+            self._unstage()
+
+    def publish(self) -> None:
+        """Sync everything that is staged, then give it its name."""
+        self.directory.close()
+        self.directory.sync_tree()
+        self._put_in_place(self._staged)
+
+
+class NewFile(_Staged):
+    """A file that does not exist yet. `file` is a binary sink; `publish` makes it appear, synced and whole."""
+
+    file: DurableFile
+
+    def __enter__(self) -> Self:
+        directory = self._stage()
+        self.file = directory.open_new("file")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            with contextlib.suppress(TargetError):
+                self.file.close()
+        finally:
+            self._unstage()
+
+    def publish(self) -> None:
+        """Sync the file, then give it its name."""
+        self.file.sync()
+        self.file.close()
+        self._put_in_place(f"{self._staged}/file")

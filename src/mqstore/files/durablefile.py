@@ -1,0 +1,234 @@
+"""One file that is written, and the sentence for each way in which the operating system refuses.
+
+A file with a second hard link is never opened for writing: the link may be a store that must not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.recorder import Create, Operation, Sync, Truncate
+
+__all__ = ["DurableFile", "copy_file", "sync_path", "writing"]
+
+COPY_CHUNK = 64 << 20
+
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EFBIG: "the file size limit is reached"}
+_REFUSED = {errno.EACCES: "permission denied", errno.EPERM: "operation not permitted", errno.EROFS: "the file system is read-only"}
+
+
+def target_error(error: OSError, path: str | os.PathLike[str]) -> TargetError:
+    """The sentence for an error of the operating system while writing path."""
+    code = error.errno or 0
+    if code in _FULL:
+        return TargetError(f"{path} cannot be written: {_FULL[code]}; free some space or choose a target on another disk")
+    if code in _REFUSED:
+        return TargetError(f"{path} cannot be written: {_REFUSED[code]}; choose a target where this user may write")
+    if code == errno.ENOENT:
+        return TargetError(f"{path} cannot be written: its directory does not exist (any more); create it first")
+    if code == errno.EEXIST:
+        return TargetError(f"{path} exists already; choose another name or remove it first, nothing is ever overwritten")
+    if code == errno.ENAMETOOLONG:
+        return TargetError(f"{path} cannot be written: the name is too long for this file system")
+    return TargetError(f"{path} cannot be written: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns errors of the operating system into the TargetError that names path."""
+    try:
+        yield
+    except OSError as error:
+        raise target_error(error, path) from error
+
+
+def _octets(buffer: Any) -> memoryview:
+    """The bytes of any contiguous buffer, structured arrays included, without a copy."""
+    view = memoryview(buffer)
+    if not view.contiguous:
+        raise ValueError("only contiguous buffers can be written")
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):
+        return memoryview(buffer.reshape(-1).view("u1"))
+
+
+def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def _open_forwriting(path: Path, flags: int = 0) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        reason = "it has a second hard link, whose bytes must not change" if stat.S_ISREG(status.st_mode) else "it is not a regular file"
+        raise TargetError(f"{path} is not written to: {reason}; work on a real copy (--copy)")
+    return descriptor
+
+
+class FileOwner(Protocol):
+    """The directory that a file belongs to: it knows paths, and who records."""
+
+    def path(self, relative: str) -> Path: ...
+    def named(self, relative: str) -> str: ...
+    def note(self, operation: Operation) -> None: ...
+    def note_write(self, relative: str, offset: int, view: memoryview) -> None: ...
+
+
+class DurableFile(io.RawIOBase):
+    """One file open for writing, also usable as a binary sink. `write` goes to the position, `pwrite` to an offset.
+
+    Every error is a TargetError. Closing does not sync.
+    """
+
+    def __init__(self, directory: FileOwner, relative: str, *, exclusive: bool = False) -> None:
+        super().__init__()
+        self.path = directory.path(relative)
+        self.relative = relative
+        self._directory = directory
+        self._position = 0
+        self._descriptor = -1
+        with writing(self.path):
+            self._descriptor = _open_forwriting(self.path, os.O_CREAT | os.O_EXCL if exclusive else 0)
+        if exclusive:
+            directory.note(Create(directory.named(relative), 0))
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence, self.size if whence == os.SEEK_END else 0)
+        self._position = start + offset
+        return self._position
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file now."""
+        with writing(self.path):
+            return os.fstat(self._descriptor).st_size
+
+    def write(self, buffer: Any) -> int:
+        view = _octets(buffer)
+        self.pwrite(self._position, view)
+        self._position += len(view)
+        return len(view)
+
+    def pwrite(self, offset: int, buffer: Any) -> None:
+        """Write the whole buffer at offset; the file grows if need be."""
+        view = _octets(buffer)
+        with writing(self.path):
+            _pwrite(self._descriptor, view, offset)
+        self._directory.note_write(self.relative, offset, view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Cut the file to size bytes, or grow it by zeros that occupy no disk."""
+        wanted = self._position if size is None else size
+        with writing(self.path):
+            os.ftruncate(self._descriptor, wanted)
+        self._directory.note(Truncate(self._directory.named(self.relative), wanted))
+        return wanted
+
+    def sync(self) -> None:
+        """Return when the bytes have reached the disk."""
+        with writing(self.path):
+            os.fsync(self._descriptor)
+        self._directory.note(Sync(self._directory.named(self.relative)))
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if self._descriptor >= 0:
+                descriptor, self._descriptor = self._descriptor, -1
+                with writing(self.path):
+                    os.close(descriptor)
+
+
+def sync_path(path: Path) -> None:
+    """Return when the bytes of a file, or the names in a directory, have reached the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def copy_file(origin: str, path: Path) -> None:
+    """Copy a file, its holes and its time of last change; nothing stays if it fails."""
+    try:
+        reading = os.open(origin, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CannotOpenError(f"{origin} cannot be read: {error.strerror}") from error
+    try:
+        status = os.fstat(reading)
+        with writing(path):
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                os.ftruncate(target, status.st_size)
+                for start, stop in _written_ranges(reading, status.st_size):
+                    _copy_range(reading, target, start, stop)
+                os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+            except BaseException:
+                os.unlink(path)
+                raise
+            finally:
+                os.close(target)
+    finally:
+        os.close(reading)
+
+
+def _written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """The ranges of a file that are no holes; the whole file where the file system does not tell."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+            stop = os.lseek(descriptor, start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            start, stop = at, size
+        yield start, min(stop, size)
+        at = stop
+
+
+def _copy_range(reading: int, target: int, start: int, stop: int) -> None:
+    """Copy bytes start..stop-1 inside the kernel, or through a buffer where it cannot. Ends early if the source has shrunk."""
+    by_kernel = hasattr(os, "copy_file_range")
+    while start < stop:
+        count = min(stop - start, COPY_CHUNK)
+        if by_kernel:
+            try:
+                copied = os.copy_file_range(reading, target, count, start, start)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+                    raise
+                by_kernel = False
+                continue
+        else:
+            chunk = os.pread(reading, min(count, 1 << 20), start)
+            _pwrite(target, memoryview(chunk), start)
+            copied = len(chunk)
+        if not copied:
+            return
+        start += copied

@@ -130,7 +130,11 @@ class ConsumeQueueExt:
                 if size <= 0:
                     break
                 found = unpack(raw, file.start + at)
-                yield found if found is not None else Damage(
-                    file.relative, at, min(size, len(raw)), Kind.BAD_QUEUE_ENTRY, f"{size} bytes that are no unit of an extended queue"
+                yield (
+                    found
+                    if found is not None
+                    else Damage(
+                        file.relative, at, min(size, len(raw)), Kind.BAD_QUEUE_ENTRY, f"{size} bytes that are no unit of an extended queue"
+                    )
                 )
                 at += size

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 
-__all__ = ["SIZE", "Checkpoint", "decode", "load"]
+__all__ = ["SIZE", "Checkpoint", "decode", "encode", "load"]
 
 SIZE = 4096
 SAFETY_MS = 3000
@@ -73,6 +73,12 @@ def decode(raw: bytes, relative: str = "checkpoint") -> Checkpoint:
         findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero behind the five fields"))
     physic, logics, index, master, confirm = fields
     return Checkpoint(physic, logics, index, master, confirm, True, tuple(findings))
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The 4096 bytes of a checkpoint file."""
+    fields = (checkpoint.physic, checkpoint.logics, checkpoint.index, checkpoint.master_flushed_offset, checkpoint.confirm_physical_offset)
+    return _FIELDS.pack(*fields).ljust(SIZE, b"\0")
 
 
 def load(directory: ReadOnlyDirectory, relative: str = "checkpoint") -> Checkpoint:

@@ -166,7 +166,7 @@ class ConsumeQueueReader:
             at = upto
         if at < stop:
             parts.append(np.zeros(stop - at, ENTRY))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, dtype=ENTRY)
 
     def place(self, queue_offset: int) -> tuple[str, int]:
         """(file relative to the store, byte in it) of an entry; the directory and the byte of the run where no file holds it."""

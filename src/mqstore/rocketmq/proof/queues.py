@@ -165,19 +165,20 @@ class BatchQueueProof:
     """One batch queue under proof: its units, and which of them the log has yielded."""
 
     queue: BatchQueueReader
+    units: NDArray[np.void] = field(init=False)
     proved: NDArray[np.bool_] = field(init=False)
     missing: list[int] = field(default_factory=list)  # physical offsets of records without a unit
 
     def __post_init__(self) -> None:
-        self.proved = np.zeros(len(self.queue.units), np.bool_)
+        self.units = self.queue.entries(self.queue.min_offset, self.queue.max_offset)
+        self.proved = np.zeros(len(self.units), np.bool_)
 
     def compare(self, run: QueueRun) -> None:
         """Compare the units that a stretch of log yields with those on disk."""
-        units = self.queue.units
-        stored = units["physical_offset"].astype(np.int64)
+        stored = self.units["physical_offset"].astype(np.int64)
         for unit in run.entries.view(UNIT):
             number = int(np.searchsorted(stored, int(unit["physical_offset"])))
-            if number < len(units) and units[number].tobytes() == unit.tobytes():
+            if number < len(self.units) and self.units[number].tobytes() == unit.tobytes():
                 self.proved[number] = True
             else:
                 self.missing.append(int(unit["physical_offset"]))
@@ -186,10 +187,9 @@ class BatchQueueProof:
         """What is wrong with the queue once the whole log was compared."""
         who = f"batch queue of topic {self.queue.topic!r}, queue {self.queue.queue_id}"
         told = []
-        for number in np.flatnonzero(~self.proved & (self.queue.units["physical_offset"] >= log.start)).tolist():
-            position = number * UNIT_SIZE
-            sentence = f"unit {number} leads to physical offset {int(self.queue.units['physical_offset'][number])}, whose record says otherwise ({who})"
-            told.append(Damage(*self.queue.place(position), UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, sentence))
+        for unit in self.units[~self.proved & (self.units["physical_offset"] >= log.start)]:
+            sentence = f"the unit for queue offset {int(unit['base_offset'])} leads to physical offset {int(unit['physical_offset'])}, whose record says otherwise"
+            told.append(Damage(self.queue.relative, 0, UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, f"{sentence} ({who})"))
         if self.missing:
             sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"
             told.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))

@@ -50,6 +50,7 @@ class BrokerConfig:
     check_crc_on_recover: bool | None = None
     force_verify_prop_crc: bool | None = None
     duplication_enable: bool | None = None
+    recheck_reput_offset_from_cq: bool | None = None
     store_path_root_dir: str | None = None
     store_path_commit_log: str | None = None
     store_type: str | None = None
@@ -75,6 +76,7 @@ _SWITCHES = {
     "checkCRCOnRecover": "check_crc_on_recover",
     "forceVerifyPropCRC": "force_verify_prop_crc",
     "duplicationEnable": "duplication_enable",
+    "recheckReputOffsetFromCq": "recheck_reput_offset_from_cq",
 }
 _TEXTS = {
     "messageDelayLevel": "message_delay_level",

@@ -1,0 +1,93 @@
+"""Where the tasks of a job run: in this thread, in threads of this process, or on Spark. The functions are the same.
+
+Kernels release the GIL, so threads read a log on all cores of one host; for one store on one host that is the fastest way.
+Spark does it on as many hosts as its master has. Results come in the order of the tasks, whatever order they finish in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Runner", "SparkRunner", "ThreadRunner"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """A place where tasks run."""
+
+    @property
+    def width(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether results may hold large arrays: tasks run in this process."""
+        ...
+
+    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
+        """The results, in the order of the tasks. done: told how many tasks have finished so far."""
+        ...
+
+
+class ThreadRunner:
+    """Threads of this process; one thread means the caller's own."""
+
+    shares_memory = True
+
+    def __init__(self, threads: int) -> None:
+        self.width = max(1, threads)
+
+    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
+        if self.width == 1 or len(tasks) <= 1:
+            for number, task in enumerate(tasks, 1):
+                yield function(task)
+                if done is not None:
+                    done(number)
+            return
+        waiting: deque[Future[R]] = deque()
+        with ThreadPoolExecutor(self.width, thread_name_prefix="mqstore") as pool:
+            try:
+                finished = 0
+                for task in tasks:
+                    # results wait in memory until their turn: no more than a few ahead
+                    while len(waiting) > self.width + 1:
+                        yield waiting.popleft().result()
+                        finished += 1
+                        if done is not None:
+                            done(finished)
+                    waiting.append(pool.submit(function, task))
+                while waiting:
+                    yield waiting.popleft().result()
+                    finished += 1
+                    if done is not None:
+                        done(finished)
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+class SparkRunner:
+    """Tasks of a Spark session. Functions must be importable on the executors, tasks and results small."""
+
+    shares_memory = False
+
+    def __init__(self, spark: SparkSession) -> None:
+        from mqstore.pipeline.tasks import parallelism
+
+        self.spark = spark
+        self.width = parallelism(spark)
+
+    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
+        from mqstore.pipeline.tasks import run_tasks
+
+        progress = None if done is None else lambda finished, total: done(finished)
+        yield from run_tasks(self.spark, tasks, function, progress=progress)

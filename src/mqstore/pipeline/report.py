@@ -1,0 +1,121 @@
+"""What a pipeline job did: counts from the tasks' own results, never from Spark's accumulators, which count retries twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mqstore.findings import Coverage, Damage
+
+__all__ = ["ExportReport", "Progress", "RebuildReport"]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """Outcome of `rebuild`. log_bytes: of the log that was read. queue_entries: written, those of batch queues as units.
+
+    exact_queues: queues that were not plain and were built entry by entry. rewalked: splits that had begun at a record inside a body.
+    stages: seconds of each step, in order. seconds: all of it, the start of a Spark session apart.
+    """
+
+    store: str
+    to: str
+    log_bytes: int
+    messages: int
+    queues: int
+    queue_entries: int
+    exact_queues: int
+    index_files: int
+    index_keys: int
+    splits: int
+    rewalked: int
+    seconds: float
+    stages: tuple[tuple[str, float], ...] = ()
+    linked: bool = True
+    damage: tuple[Damage, ...] = ()
+    coverage: Coverage = Coverage()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of the log was believable and everything in it is listed."""
+        return not self.damage and self.coverage.complete
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """Log read per second, in 10^9 bytes."""
+        return self.log_bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `rebuild -o json` prints."""
+        return {
+            "store": self.store,
+            "to": self.to,
+            "ok": self.ok,
+            "log_bytes": self.log_bytes,
+            "messages": self.messages,
+            "queues": self.queues,
+            "queue_entries": self.queue_entries,
+            "exact_queues": self.exact_queues,
+            "index_files": self.index_files,
+            "index_keys": self.index_keys,
+            "splits": self.splits,
+            "rewalked_splits": self.rewalked,
+            "log_files": "linked" if self.linked else "copied",
+            "seconds": round(self.seconds, 3),
+            "gb_per_s": round(self.gigabytes_per_second, 3),
+            "stages": {name: round(seconds, 3) for name, seconds in self.stages},
+            "coverage": self.coverage.as_dict(),
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """Outcome of `export`. bytes: of the files written; log_bytes: of the log that was read."""
+
+    store: str
+    to: str
+    format: str
+    run_id: str
+    log_bytes: int
+    messages: int
+    files: tuple[str, ...]
+    bytes: int
+    seconds: float
+    damage: tuple[Damage, ...] = ()
+    coverage: Coverage = Coverage()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of the log that was asked for was believable."""
+        return not self.damage and self.coverage.complete
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """Log read per second, in 10^9 bytes."""
+        return self.log_bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `export -o json` prints."""
+        return {
+            "store": self.store,
+            "to": self.to,
+            "format": self.format,
+            "run_id": self.run_id,
+            "ok": self.ok,
+            "log_bytes": self.log_bytes,
+            "messages": self.messages,
+            "files": list(self.files),
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "gb_per_s": round(self.gigabytes_per_second, 3),
+            "coverage": self.coverage.as_dict(),
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes, MappedFile
+from mqstore.rocketmq.batchqueue import UNIT
 from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.dispatch import QueueRun
 
@@ -46,18 +47,6 @@ Longs = NDArray[np.int64]
 Rows = NDArray[np.void]
 Source = Callable[[], MappedFile]
 
-UNIT = np.dtype(
-    [
-        ("physical_offset", ">i8"),
-        ("size", ">i4"),
-        ("tags_code", ">i8"),
-        ("store_timestamp", ">i8"),
-        ("base_offset", ">i8"),
-        ("count", ">i2"),
-        ("compacted_offset", ">i4"),
-        ("reserved", ">i4"),
-    ]
-)
 BLANK = np.array((0, BLANK_SIZE, 0), ENTRY)
 
 _SCAN = 8192  # rows looked at in one stroke

@@ -1,0 +1,143 @@
+"""The index service as a broker holds it in memory: files that were kept, files that dispatch makes, keys appended to the last one.
+
+For every dispatched record, in this order: a new file is made where there is none or the last one is full; a record
+before the last indexed one is skipped; each of its keys is put. A new file inherits times and offsets of the full one
+before it, so the first entry of a follow-up file counts its seconds from that file's end.
+
+    >>> import numpy as np
+    >>> from mqstore.rocketmq.dispatch import KEY_ROW
+    >>> service = IndexService([], slots=10, positions=3)
+    >>> service.add(np.array([0, 100, 200, 300]), np.array([(5, 0, 1000), (15, 100, 3500), (5, 200, 9000)], KEY_ROW))
+    >>> [(file.name, file.begin_timestamp, file.index_count) for file in service.files]
+    [('recovered-1', 1000, 3), ('recovered-2', 9000, 2)]
+    >>> service.files[0].entry(2)
+    IndexEntry(key_hash=15, physical_offset=100, seconds=2, previous=1)
+    >>> service.files[1].entry(1)
+    IndexEntry(key_hash=5, physical_offset=200, seconds=5, previous=0)
+
+The names of new files are made up: a broker would name them by the time of their creation.
+
+Format: docs/formats/rocketmq.md, sections 5.3 to 5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.kernels import chains
+from mqstore.rocketmq.indexfile import ENTRY, IndexEntry, IndexFile
+
+__all__ = ["IndexImage", "IndexService"]
+
+Longs = NDArray[np.int64]
+Rows = NDArray[np.void]
+
+
+class IndexImage:
+    """An index file in memory: new, or laid over one on disk that is only read. Satisfies `indexquery.IndexFileLike`."""
+
+    def __init__(self, name: str, slot_count: int, positions: int, base: IndexFile | None = None, before: IndexImage | None = None) -> None:
+        """base: the file on disk. before: the full file that a new one follows."""
+        self.name = name
+        self.slot_count = slot_count
+        self.positions = positions
+        self.begin_timestamp = self.end_timestamp = 0
+        self.begin_physical_offset = self.end_physical_offset = 0
+        self.hash_slot_count = 0
+        self.index_count = 1
+        self._base = base
+        if base is not None:
+            header = base.header
+            self.begin_timestamp, self.end_timestamp = header.begin_timestamp, header.end_timestamp
+            self.begin_physical_offset, self.end_physical_offset = header.begin_physical_offset, header.end_physical_offset
+            self.hash_slot_count, self.index_count = header.hash_slot_count, header.index_count
+        elif before is not None:
+            if before.end_physical_offset > 0:
+                self.begin_physical_offset = self.end_physical_offset = before.end_physical_offset
+            if before.end_timestamp > 0:
+                self.begin_timestamp = self.end_timestamp = before.end_timestamp
+        self._own_from = self.index_count
+        self._slots: NDArray[np.int32] | None = None
+        self._rows: Rows = np.empty(0, ENTRY)
+
+    @property
+    def full(self) -> bool:
+        return self.index_count >= self.positions
+
+    def slot(self, number: int) -> int:
+        """What a slot holds."""
+        if self._slots is not None:
+            return int(self._slots[number])
+        return 0 if self._base is None else self._base.slot(number)
+
+    def entry(self, number: int) -> IndexEntry:
+        """Entry `number`; zeros where none was written."""
+        if self._own_from <= number < self.index_count:
+            row = self._rows[number - self._own_from]
+            return IndexEntry(int(row["key_hash"]), int(row["physical_offset"]), int(row["seconds"]), int(row["previous"]))
+        return IndexEntry(0, 0, 0, 0) if self._base is None else self._base.entry(number)
+
+    def put(self, keys: Rows) -> int:
+        """Put as many of the keys as there is room for; returns how many."""
+        count = max(0, min(len(keys), self.positions - self.index_count))
+        at = 0
+        while at < count:
+            # the time of the first key of a file is taken against what the file has inherited
+            part = keys[at : at + 1] if self.index_count <= 1 else keys[at:count]
+            self._put(part)
+            at += len(part)
+        return count
+
+    def _put(self, keys: Rows) -> None:
+        if self._slots is None:
+            self._slots = np.zeros(self.slot_count, np.int32) if self._base is None else self._base.slots()
+        used = self.index_count - self._own_from
+        if used + len(keys) > len(self._rows):
+            room = max(used + len(keys), min(2 * len(self._rows), self.positions), 64)
+            grown = np.empty(room, ENTRY)
+            grown[:used] = self._rows[:used]
+            self._rows = grown
+        out = self._rows[used : used + len(keys)].view(np.uint8)
+        raw = np.ascontiguousarray(keys).view(np.uint8)
+        self.hash_slot_count += chains.build(raw, self.begin_timestamp, self.index_count, self._slots, out)
+        if self.index_count <= 1:
+            self.begin_physical_offset = int(keys["physical_offset"][0])
+            self.begin_timestamp = int(keys["store_timestamp"][0])
+        self.index_count += len(keys)
+        self.end_physical_offset = int(keys["physical_offset"][-1])
+        self.end_timestamp = int(keys["store_timestamp"][-1])
+
+
+class IndexService:
+    """All index files, oldest first, and the rule by which keys get into the last one."""
+
+    def __init__(self, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
+        """slots, positions: of new files."""
+        self.files = [IndexImage(file.name, file.slot_count, file.positions, file) for file in kept]
+        self._slots = slots
+        self._positions = max(2, positions)
+        self._made = 0
+
+    def _last(self) -> IndexImage:
+        """The file that takes the next key; made where there is none or the last one is full."""
+        last = self.files[-1] if self.files else None
+        if last is None or last.full:
+            self._made += 1
+            last = IndexImage(f"recovered-{self._made}", self._slots, self._positions, None, last)
+            self.files.append(last)
+        return last
+
+    def add(self, physical: Longs, keys: Rows) -> None:
+        """Index dispatched records, in log order. physical: their physical offsets, ascending. keys: their `KEY_ROW` rows."""
+        if not len(physical):
+            return
+        end = self._last().end_physical_offset
+        offsets = keys["physical_offset"].astype(np.int64)
+        at = int(np.searchsorted(offsets, end))
+        while at < len(keys):
+            at += self._last().put(keys[at:])
+        if len(keys) and int(physical[-1]) > int(offsets[-1]):
+            self._last()

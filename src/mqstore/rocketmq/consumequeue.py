@@ -113,20 +113,22 @@ class ConsumeQueueReader:
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
-        low: int | None = None
         high = 0
+        for file in reversed(self.files):
+            last = self.mapped(file).last_nonzero(0, file.size - file.size % ENTRY_SIZE)
+            if last >= 0:
+                high = (file.start + last) // ENTRY_SIZE + 1
+                break
         for file in self.files:
             rows = self.rows(file)
-            end = self.mapped(file).data_end(0) // ENTRY_SIZE + 1
-            written = np.flatnonzero((rows["size"][:end] != 0) | (rows["physical_offset"][:end] != 0))
-            if not len(written):
-                continue
-            first = file.start // ENTRY_SIZE
-            high = first + int(written[-1]) + 1
-            if low is None:
-                real = written[rows["size"][written] != BLANK_SIZE]
-                low = first + int(real[0]) if len(real) else None
-        return (high if low is None else low), high
+            for start in range(0, len(rows), 4096):
+                part = rows[start : start + 4096]
+                real = np.flatnonzero((part["size"] != 0) & (part["size"] != BLANK_SIZE) | (part["physical_offset"] != 0))
+                if len(real):
+                    return file.start // ENTRY_SIZE + start + int(real[0]), high
+                if file.start // ENTRY_SIZE + start >= high:
+                    return high, high
+        return high, high
 
     @property
     def min_offset(self) -> int:

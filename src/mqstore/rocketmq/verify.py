@@ -26,6 +26,8 @@ from mqstore.rocketmq.reader import RocketMQStore
 
 __all__ = ["verify"]
 
+DROP_EVERY = 32  # splits, half a gigabyte of log
+
 Progress = Callable[[int, int], None]
 
 _GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED})
@@ -63,8 +65,10 @@ class _Verification:
             self.queues[queue.topic, queue.queue_id] = QueueProof(queue, self.store.tags_code_resolver(queue.topic, queue.queue_id))
             self.damage.extend(queue.findings)
         total = self.log.size_on_paper
-        for check in self._splits(max(1, threads)):
+        for number, check in enumerate(self._splits(max(1, threads))):
             self._take(check)
+            if number % DROP_EVERY == 0:
+                self._drop()
             if progress is not None:
                 progress(check.split.file.start - self.log.start + check.split.stop, total)
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
@@ -80,6 +84,13 @@ class _Verification:
             Skipped(item.file, item.offset, item.length, str(item.kind)) for item in self.damage if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
         )
         return Report(str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes))
+
+    def _drop(self) -> None:
+        """Let go of the mapped pages of queues and index: what was compared is not needed again soon."""
+        for proof in self.queues.values():
+            proof.queue.drop()
+        for index in self.indexes:
+            index.file.drop()
 
     # the log
 
@@ -150,6 +161,7 @@ class _Verification:
         for (topic, queue_id), proof in sorted(self.queues.items()):
             self.checked.queue_entries += proof.queue.max_offset - proof.queue.min_offset
             proof.settle(self.log, self.log_end)
+            proof.queue.drop()
             self.damage.extend(proof.damage)
             tail = [place for place in proof.missing if place[0] >= proof.queue.max_offset]
             if self.store.unclean and len(tail) == len(proof.missing):

@@ -15,7 +15,7 @@ from mqstore.rocketmq.filequeue import QueueFile
 
 __all__ = ["SPLIT", "LogSplit", "SplitCheck", "check_split", "plan"]
 
-SPLIT = 32 << 20  # bytes of log a thread checks at once
+SPLIT = 16 << 20  # bytes of log a thread checks at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,12 +93,14 @@ class QueueProof:
 
     def settle(self, log: CommitLog, log_end: int) -> None:
         """Look at every entry that was not proved, and say what is wrong with it."""
-        for low, high in self.unproved():
+        left = list(self.unproved())
+        for low, high in left:
             for start in range(low, high, 4096):
                 entries = self.queue.entries(start, min(high, start + 4096))
                 for k in range(len(entries)):
                     self._judge(start + k, entries[k], log, log_end)
-        self._order()
+        if left:
+            self._order()  # entries that were proved stand in the log's own order
 
     def _say(self, queue_offset: int, kind: Kind, sentence: str, messages: int = 0) -> None:
         file, position = self.queue.place(queue_offset)

@@ -12,8 +12,9 @@
     entry    0  i32  hash of `topic#key`                12  i32  seconds from the header's first time
              4  i64  physical offset of the record      16  i32  number of the entry before in the same slot, 0: none
 
-Nothing in the file says how many slots it has. `geometry` infers it: from the length where the broker's ratio of four
-positions per slot gives it, else by trying which number of slots makes the chains of the first entries true.
+Nothing in the file says how many slots it has. `load` infers it: from the length, in the broker's ratio of four positions
+a slot; where that is no whole number or the entries do not bear it out, from the place at which the last entry's physical
+offset is found. A geometry is borne out when the first entries are in the chains that it gives them.
 
     >>> geometry_of_length(420_000_040)
     (5000000, 20000000)
@@ -24,9 +25,8 @@ Format: docs/formats/rocketmq.md, section 5.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,9 @@ ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", "
 HEADER_SIZE = 40
 SLOT_SIZE = 4
 ENTRY_SIZE = 20
+
+SAMPLE = 64  # entries that bear out a geometry
+MAX_CANDIDATES = 1000
 
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
@@ -97,7 +100,7 @@ def geometry_of_length(length: int) -> tuple[int, int] | None:
 
 
 class IndexFile:
-    """One index file, mapped. Searching touches a slot and the entries of its chain, nothing else."""
+    """One index file, mapped. Searching touches a slot and the entries of its chain, nothing else. inferred: where the geometry is from."""
 
     def __init__(self, name: str, relative: str, mapped: MappedFile, slot_count: int, positions: int, inferred: str) -> None:
         self.name = name
@@ -106,33 +109,16 @@ class IndexFile:
         self.positions = positions
         self.inferred = inferred
         self._mapped = mapped
-        self._view = memoryview(mapped.data)
+        self._view = mapped.data.data
         self._base = HEADER_SIZE + SLOT_SIZE * slot_count
-
-    @cached_property
-    def header(self) -> Header:
-        fields = _HEADER.unpack_from(self._view, 0)
-        return Header(*fields[:5], max(1, fields[5]))
-
-    @property
-    def begin_timestamp(self) -> int:
-        return self.header.begin_timestamp
-
-    @property
-    def end_timestamp(self) -> int:
-        return self.header.end_timestamp
-
-    @property
-    def begin_physical_offset(self) -> int:
-        return self.header.begin_physical_offset
-
-    @property
-    def end_physical_offset(self) -> int:
-        return self.header.end_physical_offset
-
-    @property
-    def index_count(self) -> int:
-        return self.header.index_count
+        self._size = mapped.size
+        stored = _header(mapped)
+        self.header = stored._replace(index_count=max(1, stored.index_count))
+        self.begin_timestamp: int = self.header.begin_timestamp
+        self.end_timestamp: int = self.header.end_timestamp
+        self.begin_physical_offset: int = self.header.begin_physical_offset
+        self.end_physical_offset: int = self.header.end_physical_offset
+        self.index_count: int = self.header.index_count
 
     def entry_position(self, number: int) -> int:
         """Byte of entry `number` in the file."""
@@ -145,9 +131,14 @@ class IndexFile:
     def entry(self, number: int) -> IndexEntry:
         """Entry `number`; zeros where the file does not reach."""
         position = self._base + ENTRY_SIZE * number
-        if number < 0 or position + ENTRY_SIZE > self._mapped.size:
+        if number < 0 or position + ENTRY_SIZE > self._size:
             return IndexEntry(0, 0, 0, 0)
         return IndexEntry(*_ENTRY.unpack_from(self._view, position))
+
+    def entries(self, low: int, high: int) -> NDArray[np.void]:
+        """Entries low..high-1 as a structured array, as far as the file reaches: a view of the map."""
+        raw = self.entry_bytes(low, high)
+        return raw[: len(raw) - len(raw) % ENTRY_SIZE].view(ENTRY)
 
     def entry_bytes(self, low: int, high: int) -> Bytes:
         """The stored bytes of entries low..high-1, as far as the file reaches."""
@@ -176,70 +167,117 @@ class IndexDirectory:
 
 
 def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | None = None, positions: int | None = None) -> IndexDirectory:
-    """Map every index file. slots, positions: as configured; inferred where None."""
+    """Map every index file. slots, positions: as configured; what is None is inferred."""
     files: list[IndexFile] = []
     findings: list[Damage] = []
     mapped: list[tuple[str, str, MappedFile]] = []
     for entry in directory.entries(place):
         relative = f"{place}/{entry.name}"
-        if not entry.is_file or not entry.name.isdecimal():
-            findings.append(Damage(relative, 0, entry.size, Kind.STRAY_FILE, "an entry of the index directory that is no index file: the broker skips it"))
+        if not entry.is_file or not (entry.name.isascii() and entry.name.isdigit() and len(entry.name) < 20):
+            sentence = "an entry of the index directory that is no index file: the broker skips it"
+            findings.append(Damage(relative, 0, entry.size, Kind.STRAY_FILE, sentence))
             continue
         try:
             mapped.append((entry.name, relative, directory.map(relative)))
         except CannotOpenError as error:
             findings.append(Damage(relative, 0, entry.size, Kind.UNREADABLE, str(error)))
-    known = (slots, positions) if slots is not None and positions is not None else None
+    geometries = _geometries([file for _, _, file in mapped], slots, positions)
     for name, relative, file in mapped:
-        geometry, how = (known, "configured") if known is not None else _infer(file)
+        geometry, how = geometries[file.size]
         if geometry is None:
-            findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, f"{file.size} bytes fit no number of slots and positions: give --config with maxHashSlotNum and maxIndexNum"))
+            sentence = f"{file.size} bytes fit no number of slots and positions; if the file is sound, say them with --config"
+            findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
             continue
-        if HEADER_SIZE + SLOT_SIZE * geometry[0] + ENTRY_SIZE * geometry[1] > file.size:
-            findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, f"{file.size} bytes are fewer than {geometry[0]} slots and {geometry[1]} positions take"))
-            if HEADER_SIZE + SLOT_SIZE * geometry[0] > file.size:
-                continue
-        files.append(IndexFile(name, relative, file, *geometry, how))
+        needed = HEADER_SIZE + SLOT_SIZE * geometry[0] + ENTRY_SIZE * geometry[1]
+        if needed != file.size:
+            sentence = f"the file has {file.size} bytes, {geometry[0]} slots and {geometry[1]} positions take {needed}"
+            findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
+        if HEADER_SIZE + SLOT_SIZE * geometry[0] <= file.size:
+            files.append(IndexFile(name, relative, file, *geometry, how))
     return IndexDirectory(tuple(files), tuple(findings))
 
 
-def _infer(file: MappedFile) -> tuple[tuple[int, int] | None, str]:
-    if file.size < HEADER_SIZE + SLOT_SIZE + ENTRY_SIZE:
-        return None, "too short"
-    guess = geometry_of_length(file.size)
-    if guess is not None and _fits(file, *guess):
-        return guess, "inferred from the length, four positions a slot"
-    body = file.size - HEADER_SIZE
-    # 4 slots + 20 positions = body; slots is a multiple of 5 apart from one remainder
-    first = next((slots for slots in range(1, 6) if (body - SLOT_SIZE * slots) % ENTRY_SIZE == 0), None)
-    if first is not None:
-        for slots in _candidates(first, body // SLOT_SIZE):
-            if _fits(file, slots, (body - SLOT_SIZE * slots) // ENTRY_SIZE, strict=True):
-                return (slots, (body - SLOT_SIZE * slots) // ENTRY_SIZE), "inferred from the chains"
-    return (guess, "inferred from the length, four positions a slot") if guess is not None else (None, "no geometry fits")
+def _geometries(files: Sequence[MappedFile], slots: int | None, positions: int | None) -> dict[int, tuple[tuple[int, int] | None, str]]:
+    """By file length: (slots, positions) and where they are from. A broker makes all its files alike, so the commonest length decides."""
+    if slots is not None and positions is not None:
+        return {file.size: ((slots, positions), "configured") for file in files}
+    by_length: dict[int, list[MappedFile]] = {}
+    for file in files:
+        by_length.setdefault(file.size, []).append(file)
+    found = {length: _infer(length, same, slots, positions) for length, same in by_length.items()}
+    common = max(by_length, key=lambda length: (len(by_length[length]), length), default=0)
+    for length in found:
+        if not found[length][1].endswith(_PROVED) and found[common][0] is not None:
+            found[length] = found[common]
+    return found
 
 
-def _candidates(first: int, limit: int) -> Sequence[int]:
-    return range(first, min(limit, first + 5 * 200_000), 5)
+_PROVED = "the entries agree"
 
 
-def _fits(file: MappedFile, slots: int, positions: int, *, strict: bool = False) -> bool:
-    """Whether the first entries stand in the slots that their hashes name, and link downwards."""
-    count = _HEADER.unpack_from(file.data, 0)[5]
-    if not 0 <= count <= positions:
-        return False
-    base = HEADER_SIZE + SLOT_SIZE * slots
+def _infer(length: int, files: Sequence[MappedFile], slots: int | None, positions: int | None) -> tuple[tuple[int, int] | None, str]:
+    """Geometry of files of one length: a candidate that the entries of every file with entries bear out, else the broker's ratio."""
+    fullest = sorted((file for file in files if file.size >= HEADER_SIZE), key=lambda file: -_header(file).index_count)[:4]
+    if slots is not None or positions is not None:
+        given = (
+            _complete(length, slots)
+            if slots is not None
+            else _complete(length, (length - HEADER_SIZE - ENTRY_SIZE * (positions or 0)) // SLOT_SIZE)
+        )
+        return given, "half configured, the rest from the length"
+    ratio = geometry_of_length(length)
+    if ratio is not None and all(_fits(file, *ratio) for file in fullest) and any(_header(file).index_count > 1 for file in fullest):
+        return ratio, f"from the length, four positions a slot; {_PROVED}"
+    for file in fullest:
+        for candidate in _candidates(file):
+            if all(_fits(other, *candidate) for other in fullest):
+                return candidate, f"from the place of the last entry; {_PROVED}"
+    return ratio, "from the length, four positions a slot" if ratio is not None else "no geometry fits"
+
+
+def _complete(length: int, slots: int) -> tuple[int, int] | None:
+    """(slots, positions) when that many slots leave room for whole entries."""
+    positions, rest = divmod(length - HEADER_SIZE - SLOT_SIZE * slots, ENTRY_SIZE)
+    return (slots, positions) if slots > 0 and positions > 1 and rest == 0 else None
+
+
+def _header(file: MappedFile) -> Header:
+    return Header(*_HEADER.unpack_from(file.data.data))
+
+
+def _candidates(file: MappedFile) -> Iterator[tuple[int, int]]:
+    """Geometries that put the last entry where its physical offset, which the header repeats, is found."""
+    header = _header(file)
+    last = header.index_count - 1
+    if last < 1 or header.end_physical_offset <= 0:
+        return
+    pattern = header.end_physical_offset.to_bytes(8, "big")
+    at = HEADER_SIZE - 1
+    for _ in range(MAX_CANDIDATES):
+        at = file.find(pattern, at + 1, file.data_end(0))
+        if at < 0:
+            return
+        slots, rest = divmod(at - 4 - ENTRY_SIZE * last - HEADER_SIZE, SLOT_SIZE)
+        candidate = _complete(file.size, slots) if rest == 0 else None
+        if candidate is not None and candidate[1] > last:
+            yield candidate
+
+
+def _fits(file: MappedFile, slots: int, positions: int) -> bool:
+    """Whether the first entries stand in the slots that their hashes name, and link downwards. True for a file without entries."""
+    count = _header(file).index_count
     if count <= 1:
-        return not strict
-    sample = min(count - 1, 64)
-    rows = file.data[base + ENTRY_SIZE : base + ENTRY_SIZE * (1 + sample)]
-    if len(rows) < ENTRY_SIZE * sample:
-        return False
-    entries = rows.view(ENTRY)
+        return True
+    view = file.data.data
+    base = HEADER_SIZE + SLOT_SIZE * slots
+    sample = min(count, positions, SAMPLE + 1) - 1
     newest: dict[int, int] = {}
     wrong = 0
-    for k in range(sample):
-        slot = int(entries["key_hash"][k]) % slots
-        wrong += int(entries["previous"][k]) != newest.get(slot, 0) or int(entries["physical_offset"][k]) < 0
-        newest[slot] = k + 1
-    return wrong <= sample // 8
+    for number in range(1, sample + 1):
+        key_hash, physical, seconds, previous = _ENTRY.unpack_from(view, base + ENTRY_SIZE * number)
+        slot = key_hash % slots
+        head: int = _SLOT.unpack_from(view, HEADER_SIZE + SLOT_SIZE * slot)[0]
+        wrong += previous != newest.get(slot, 0) or key_hash < 0 or physical < 0 or seconds < 0 or head < number
+        newest[slot] = number
+    # damaged entries must not talk a file out of its geometry; a wrong geometry gets nearly all of them wrong
+    return wrong <= sample // 4

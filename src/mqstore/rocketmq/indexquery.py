@@ -22,6 +22,7 @@ from mqstore.rocketmq.javatext import index_hash
 __all__ = ["MAX_RESULTS", "IndexAnswer", "IndexFileLike", "MessageAnswer", "query_messages", "query_offsets", "search", "time_matches"]
 
 MAX_RESULTS = 64
+MAX_STEPS = 100_000  # steps of one search that are told
 END_OF_TIME = 2**63 - 1
 
 
@@ -32,6 +33,8 @@ class IndexFileLike(Protocol):
     def name(self) -> str: ...
     @property
     def slot_count(self) -> int: ...
+    @property
+    def positions(self) -> int: ...
     @property
     def begin_timestamp(self) -> int: ...
     @property
@@ -48,7 +51,7 @@ class IndexFileLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswer:
-    """offsets: physical offsets in the broker's order. looping: names of files whose chain was cut because it does not end."""
+    """offsets: physical offsets in the broker's order. looping: names of files whose chain leads back into itself."""
 
     offsets: tuple[int, ...]
     last_update_timestamp: int
@@ -74,45 +77,71 @@ def time_matches(file: IndexFileLike, begin: int, end: int) -> bool:
 def search(
     file: IndexFileLike, key_hash: int, max_num: int, begin: int, end: int, found: list[int], steps: list[SearchStep] | None = None
 ) -> bool:
-    """Append to `found` what one file holds for a hash. False if its chain was cut because it would not end."""
+    """Append to `found` what one file holds for a hash. False if the chain leads back into itself.
+
+    On such a chain a broker stays until `max_num` is reached, or for ever where nothing on it matches; the latter is cut here.
+    """
     slot = key_hash % file.slot_count
     number = file.slot(slot)
     count = file.index_count
+
+    def note(at: int, physical: int | None, time: int | None, outcome: str) -> None:
+        if steps is not None and len(steps) <= MAX_STEPS:
+            rest = "the search goes on, its further steps are not listed"
+            steps.append(SearchStep(file.name, slot, at, physical, time, outcome if len(steps) < MAX_STEPS else rest))
+
     if number <= 0 or number > count or count <= 1:
-        if steps is not None:
-            outcome = "the slot is empty" if number == 0 else f"the slot holds {number}, beyond the {count - 1} entries of the file"
-            steps.append(SearchStep(file.name, slot, 0, None, None, outcome))
+        beyond = f"the slot holds {number}, beyond the {count - 1} entries of the file"
+        note(0, None, None, "the slot is empty" if number == 0 else beyond)
         return True
+    entry = file.entry
+    positions = file.positions
     file_begin = file.begin_timestamp
-    visited = 0
+    rises = 0  # links to newer entries; a chain without any ends by itself
+    mark, found_at_mark = -1, 0
     while True:
         if len(found) >= max_num:
-            if steps is not None:
-                steps.append(SearchStep(file.name, slot, number, None, None, f"not visited: {max_num} offsets are found"))
+            note(number, None, None, f"not visited: {max_num} offsets are found")
             return True
-        entry_hash, physical, seconds, previous = file.entry(number)
+        if number >= positions:
+            note(number, None, None, "stops the search: the file ends before this entry")
+            return True
+        entry_hash, physical, seconds, previous = entry(number)
         if seconds < 0:
-            if steps is not None:
-                steps.append(SearchStep(file.name, slot, number, physical, None, "stops the search: its time is negative"))
+            note(number, physical, None, "stops the search: its time is negative")
             return True
         time = file_begin + seconds * 1000
+        if time > END_OF_TIME:
+            time -= 1 << 64  # 64-bit overflow, as in the broker
         matches = entry_hash == key_hash and begin <= time <= end
         if matches:
             found.append(physical)
         if steps is not None:
             outcome = "taken" if matches else "another hash" if entry_hash != key_hash else "outside the time range"
-            if previous > 0 and previous <= count and previous != number and time < begin:
+            if 0 < previous <= count and previous != number and time < begin:
                 outcome += "; older than the range, so the search of the chain stops here"
-            steps.append(SearchStep(file.name, slot, number, physical, time, outcome))
+            note(number, physical, time, outcome)
         if previous <= 0 or previous > count or previous == number or time < begin:
             return True
-        visited += 1
-        if visited > count:
-            # more links than entries: a loop, on which the broker would go on until max_num or for ever
-            if steps is not None:
-                steps.append(SearchStep(file.name, slot, previous, None, None, "the chain loops: cut here"))
-            return False
+        if previous > number:
+            # Brent: a chain that comes back does so over one of its rises; the mark moves at powers of two, so it gets onto the loop
+            if number == mark:
+                note(previous, None, None, "the chain loops: cut here")
+                _go_round(found, found_at_mark, max_num)
+                return False
+            rises += 1
+            if rises & (rises - 1) == 0:
+                mark, found_at_mark = number, len(found)
         number = previous
+
+
+def _go_round(found: list[int], found_at_mark: int, max_num: int) -> None:
+    """Repeat what one round of a loop finds until there are max_num, as a broker does; nothing where a round finds nothing."""
+    per_round = found[found_at_mark:]
+    missing = min(max_num - len(found), MAX_STEPS)
+    if per_round and missing > 0:
+        rounds = -(-missing // len(per_round))
+        found.extend((per_round * rounds)[:missing])
 
 
 def query_offsets(
@@ -140,9 +169,7 @@ def query_offsets(
         if file.begin_timestamp < begin or len(found) >= max_num:
             break
     newest = files[-1] if files else None
-    return IndexAnswer(
-        tuple(found), newest.end_timestamp if newest else 0, newest.end_physical_offset if newest else 0, tuple(looping)
-    )
+    return IndexAnswer(tuple(found), newest.end_timestamp if newest else 0, newest.end_physical_offset if newest else 0, tuple(looping))
 
 
 def query_messages(

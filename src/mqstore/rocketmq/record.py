@@ -36,6 +36,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mqstore.kernels.frames import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from mqstore.rocketmq.javatext import decode_utf8
@@ -114,6 +115,7 @@ def _host_size(sys_flag: int, bit: int) -> int:
     return 20 if sys_flag & bit else 8
 
 
+@lru_cache(4096)
 def format_host(raw: bytes) -> str:
     """`ip:port` of 8 host bytes, `[ip]:port` of 20."""
     address = ipaddress.ip_address(raw[:-4])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,9 @@ class MappedFile:
                 return
 
 
+KEPT_MAPS = 256
+
+
 class ReadOnlyDirectory:
     """A store's directory, read by paths relative to it with `/` as separator."""
 
@@ -157,11 +161,18 @@ class ReadOnlyDirectory:
         except FileNotFoundError:
             raise CannotOpenError(f"{self.root} does not exist; give the directory that holds commitlog/ or msg_stores/") from None
         except PermissionError:
-            raise CannotOpenError(f"{self.root} cannot be read: permission denied; run as the broker's user or copy the directory") from None
+            raise CannotOpenError(
+                f"{self.root} cannot be read: permission denied; run as the broker's user or copy the directory"
+            ) from None
         except OSError as error:
             raise CannotOpenError(f"{self.root} cannot be read: {error.strerror}") from None
         if not stat.S_ISDIR(status.st_mode):
             raise CannotOpenError(f"{self.root} is a file, not a directory; give the store's root directory or an archive of it")
+        self._kept: dict[str, MappedFile] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[ReadOnlyDirectory], tuple[Path]]:
+        return ReadOnlyDirectory, (self.root,)
 
     def path(self, relative: str) -> Path:
         return self.root / relative if relative else self.root
@@ -199,7 +210,9 @@ class ReadOnlyDirectory:
         except NotADirectoryError:
             return []
         except PermissionError:
-            raise CannotOpenError(f"{directory} cannot be listed: permission denied; run as the broker's user or copy the directory") from None
+            raise CannotOpenError(
+                f"{directory} cannot be listed: permission denied; run as the broker's user or copy the directory"
+            ) from None
         except OSError as error:
             raise CannotOpenError(f"{directory} cannot be listed: {error.strerror}") from None
         return sorted(found, key=lambda entry: entry.name)
@@ -232,3 +245,16 @@ class ReadOnlyDirectory:
             raise CannotOpenError(f"{self.path(relative)} is gone: it was there when the directory was listed") from None
         except OSError as error:
             raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror or error}") from None
+
+    def mapped(self, relative: str) -> MappedFile:
+        """As `map`, but the files asked for last stay mapped, at most KEPT_MAPS: each map holds a descriptor, and a process has few."""
+        with self._lock:
+            found = self._kept.pop(relative, None) or self.map(relative)
+            self._kept[relative] = found
+            if len(self._kept) > KEPT_MAPS:
+                del self._kept[next(iter(self._kept))]
+            return found
+
+    def kept(self, relative: str) -> MappedFile | None:
+        """The map of a file if `mapped` still has it."""
+        return self._kept.get(relative)

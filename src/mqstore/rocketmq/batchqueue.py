@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq import filequeue
 from mqstore.rocketmq.filequeue import QueueFile
@@ -73,7 +73,6 @@ class BatchQueueReader:
         self.relative = f"{place}/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
-        self._maps: dict[str, MappedFile] = {}
 
     @cached_property
     def _queue(self) -> filequeue.FileQueue:
@@ -90,9 +89,7 @@ class BatchQueueReader:
 
     def rows(self, file: QueueFile) -> Units:
         """The units of a file up to the last one that is not all zeros: a view of the map."""
-        mapped = self._maps.get(file.name)
-        if mapped is None:
-            mapped = self._maps[file.name] = self._directory.map(file.relative)
+        mapped = self._directory.mapped(file.relative)
         written = mapped.last_nonzero(0, mapped.size - mapped.size % UNIT_SIZE) // UNIT_SIZE + 1
         return mapped.data[: written * UNIT_SIZE].view(UNIT)
 
@@ -141,7 +138,7 @@ class BatchQueueReader:
         for _, units in self._written if start < stop else ():
             base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
             parts.append(units[believable(units) & (base < stop) & (base > start - count)])
-        return np.concatenate(parts) if parts else np.empty(0, UNIT)
+        return np.concatenate(parts, dtype=UNIT) if parts else np.empty(0, UNIT)
 
     def unit_at(self, queue_offset: int) -> np.void | None:
         """The unit whose batch holds a queue offset, by bisection as the broker looks it up; None if none does."""

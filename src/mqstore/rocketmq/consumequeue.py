@@ -11,7 +11,7 @@ Entry n of the queue stands at byte 20*n of the whole run; a file is named by it
 not been written; (0, 0x7fffffff, 0) fills the places in front of the first entry of a queue that does not begin at a
 file's start. The queue is derived: after damage it is rebuilt from the log.
 
-    >>> unpack(bytes.fromhex("00000000000003e8" "000000b8" "0000000000017862"))
+    >>> unpack(bytes.fromhex("00000000000003e8000000b80000000000017862"))
     QueueEntry(physical_offset=1000, size=184, tags_code=96354)
 
 Format: docs/formats/rocketmq.md, section 4.
@@ -19,14 +19,16 @@ Format: docs/formats/rocketmq.md, section 4.
 
 from __future__ import annotations
 
+import re
 import struct
+from bisect import bisect_right
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq import filequeue
 from mqstore.rocketmq.filequeue import QueueFile
@@ -38,7 +40,10 @@ ENTRY_SIZE = 20
 DEFAULT_FILE_SIZE = 6_000_000
 BLANK_SIZE = 0x7FFFFFFF
 
+MAX_GAP = 1000  # files that may be missing in one place before the files behind it count as astray
+
 _ENTRY = struct.Struct(">qiq")
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class QueueEntry(NamedTuple):
@@ -60,9 +65,11 @@ def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tu
     for topic in directory.entries(place):
         if not topic.is_directory:
             continue
-        for queue in directory.entries(f"{place}/{topic.name}"):
-            if queue.is_directory and queue.name.isdecimal():
-                found.append((topic.name, int(queue.name)))
+        found.extend(
+            (topic.name, int(queue.name))
+            for queue in directory.entries(f"{place}/{topic.name}")
+            if queue.is_directory and _QUEUE_ID.fullmatch(queue.name) and int(queue.name) < 1 << 31
+        )
     return sorted(found)
 
 
@@ -80,11 +87,10 @@ class ConsumeQueueReader:
         self.relative = f"{place}/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
-        self._maps: dict[str, MappedFile] = {}
 
     @cached_property
     def _queue(self) -> filequeue.FileQueue:
-        return filequeue.load(self._directory, self.relative, size=self._file_size)
+        return filequeue.load(self._directory, self.relative, size=self._file_size, max_gap=MAX_GAP)
 
     @property
     def files(self) -> tuple[QueueFile, ...]:
@@ -99,23 +105,16 @@ class ConsumeQueueReader:
     def findings(self) -> tuple[Damage, ...]:
         return tuple(self._queue.findings)
 
-    def mapped(self, file: QueueFile) -> MappedFile:
-        """The map of one file, made once."""
-        found = self._maps.get(file.name)
-        if found is None:
-            found = self._maps[file.name] = self._directory.map(file.relative)
-        return found
-
     def rows(self, file: QueueFile) -> NDArray[np.void]:
         """All whole entries of a file, written or not: a view of the map."""
-        data = self.mapped(file).data
-        return data[: len(data) - len(data) % ENTRY_SIZE].view(ENTRY)
+        size = min(file.size, self.file_size)
+        return self._directory.mapped(file.relative).data[: size - size % ENTRY_SIZE].view(ENTRY)
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
         high = 0
         for file in reversed(self.files):
-            last = self.mapped(file).last_nonzero(0, file.size - file.size % ENTRY_SIZE)
+            last = self._directory.mapped(file.relative).last_nonzero(0, file.size - file.size % ENTRY_SIZE)
             if last >= 0:
                 high = (file.start + last) // ENTRY_SIZE + 1
                 break
@@ -155,10 +154,13 @@ class ConsumeQueueReader:
             return np.empty(0, ENTRY)
         parts = []
         at = start
-        for file in self.files:
+        first_file = max(0, bisect_right(self.files, start * ENTRY_SIZE, key=lambda file: file.start) - 1)
+        for file in self.files[first_file:]:
             first = file.start // ENTRY_SIZE
+            if first >= stop:
+                break
             rows = self.rows(file)
-            if first + len(rows) <= at or first >= stop:
+            if first + len(rows) <= at:
                 continue
             if first > at:
                 parts.append(np.zeros(first - at, ENTRY))
@@ -173,12 +175,12 @@ class ConsumeQueueReader:
     def place(self, queue_offset: int) -> tuple[str, int]:
         """(file relative to the store, byte in it) of an entry; the directory and the byte of the run where no file holds it."""
         position = queue_offset * ENTRY_SIZE
-        for file in self.files:
-            if file.start <= position < file.start + file.size:
-                return file.relative, position - file.start
-        return self.relative, position
+        file = self._queue.file_at(position)
+        return (self.relative, position) if file is None else (file.relative, position - file.start)
 
     def drop(self) -> None:
         """Let go of the resident pages of this queue's maps."""
-        for mapped in self._maps.values():
-            mapped.drop(0, mapped.size)
+        for file in self.files:
+            mapped = self._directory.kept(file.relative)
+            if mapped is not None:
+                mapped.drop(0, mapped.size)

@@ -84,7 +84,6 @@ class ConsumeQueueExt:
         self.relative = f"{place}/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
-        self._maps: dict[str, MappedFile | None] = {}
 
     @cached_property
     def queue(self) -> filequeue.FileQueue:
@@ -92,12 +91,10 @@ class ConsumeQueueExt:
         return filequeue.load(self._directory, self.relative, size=self._file_size)
 
     def _mapped(self, file: QueueFile) -> MappedFile | None:
-        if file.name not in self._maps:
-            try:
-                self._maps[file.name] = self._directory.map(file.relative)
-            except CannotOpenError:
-                self._maps[file.name] = None
-        return self._maps[file.name]
+        try:
+            return self._directory.mapped(file.relative)
+        except CannotOpenError:
+            return None
 
     def unit(self, address: int) -> ExtUnit | None:
         """The unit at an address; None if there is none that can be believed."""

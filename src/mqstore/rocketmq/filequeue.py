@@ -105,8 +105,24 @@ def _start_of(name: str) -> int | None:
     return start if -_MAX_START - 1 <= start <= _MAX_START else None
 
 
-def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None) -> FileQueue:
-    """List a file queue. size: bytes of each file as configured; inferred where None. A missing directory is an empty queue."""
+def _largest_group(files: list[QueueFile], gap: int) -> tuple[list[QueueFile], list[QueueFile]]:
+    """The most numerous run of files without a distance beyond gap, the newest of equals; and the files outside of it."""
+    groups: list[list[QueueFile]] = []
+    for file in files:
+        if groups and file.start - groups[-1][-1].start <= gap:
+            groups[-1].append(file)
+        else:
+            groups.append([file])
+    largest = max(reversed(groups), key=len, default=[])
+    return largest, [file for group in groups if group is not largest for file in group]
+
+
+def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None, max_gap: int | None = None) -> FileQueue:
+    """List a file queue. A missing directory is an empty queue.
+
+    size: bytes of each file as configured; inferred where None. max_gap: missing files in one place up to which files belong
+    together; for queues that are read entry by entry, and must not be led astray by one odd name.
+    """
     listing = tuple(directory.entries(relative))
     findings: list[Damage] = []
     files: list[QueueFile] = []
@@ -118,6 +134,10 @@ def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None
             what = "a directory" if entry.is_directory else "its name is no position of 20 digits" if entry.is_file else "no regular file"
             findings.append(_damage(f"{relative}/{entry.name}", entry.size, Kind.STRAY_FILE, f"does not belong to the files here: {what}"))
     file_size = size or infer_size([(file.start, file.size) for file in files])
+    if max_gap is not None:
+        files, astray = _largest_group(files, file_size * max_gap)
+        sentence = "lies far away from the other files of its queue; it is not read"
+        findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
     kept: list[QueueFile] = []
     for file in files:
         before = kept[-1] if kept else None

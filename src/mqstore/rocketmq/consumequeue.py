@@ -61,7 +61,7 @@ def unpack(raw: bytes) -> QueueEntry:
 
 def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tuple[str, int]]:
     """(topic, queue id) of every queue directory, sorted. What is no queue directory is left out, as the broker does."""
-    found = []
+    found: list[tuple[str, int]] = []
     for topic in directory.entries(place):
         if not topic.is_directory:
             continue

@@ -1,9 +1,9 @@
 """mqstore: the directories that message brokers leave on disk, as files one can open, trust and compute on.
 
-    >>> import mqstore
-    >>> store = mqstore.open("/backup/broker-a/store")              # doctest: +SKIP
-    >>> for batch in store.view("disk").batches(["topic", "size"]): # doctest: +SKIP
-    ...     print(batch.num_rows)
+>>> import mqstore
+>>> store = mqstore.open("/backup/broker-a/store")  # doctest: +SKIP
+>>> for batch in store.view("disk").batches(["topic", "size"]):  # doctest: +SKIP
+...     print(batch.num_rows)
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ class UnpackedArchive:
             self.close()
             if error.filename is not None and Path(error.filename) == archive:
                 raise CannotOpenError(f"{archive} cannot be read: {error.strerror}") from None
-            raise TargetError(f"{archive} cannot be unpacked below {place}: {error.strerror or error}; set TMPDIR to a place with room") from None
+            raise TargetError(
+                f"{archive} cannot be unpacked below {place}: {error.strerror or error}; set TMPDIR to a place with room"
+            ) from None
         except BaseException:
             self.close()
             raise

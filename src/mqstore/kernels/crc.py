@@ -23,7 +23,7 @@ __all__ = ["crc32", "crc_of_spans"]
 
 def crc_of_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """CRC-32 without its top bit of buffer[starts[k] : starts[k] + lengths[k]] for each k; 0 for an empty span."""
-    view = memoryview(buffer)
+    view = buffer.data
     crc = crc32
     ends = starts + lengths
     found = [crc(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -51,7 +51,9 @@ FIELD_COUNT = 19
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def check(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, base: cython.longlong, strict: cython.bint) -> cython.int:
+def check(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, base: cython.longlong, strict: cython.bint
+) -> cython.int:
     """Status of the record at p: STOP if believable, else what is wrong. Never reads at or behind limit."""
     size: cython.longlong
     magic: cython.longlong
@@ -123,7 +125,9 @@ SEARCH = 8192  # bytes in which a lane looks for its first record
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def synchronise(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong) -> cython.Py_ssize_t:
+def synchronise(
+    b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong
+) -> cython.Py_ssize_t:
     """First position in [start, stop) where a believable record starts, or -1."""
     limit: cython.Py_ssize_t = b.shape[0]
     end: cython.Py_ssize_t = stop + 4
@@ -345,7 +349,7 @@ def known_properties(
     lengths: cython.longlong[::1],
     out: cython.longlong[:, ::1],
 ):
-    """Spans of TAGS (rows 0, 1), KEYS (2, 3) and UNIQ_KEY (4, 5) as start and length; length -1 where absent. The last of equal names counts."""
+    """Spans of TAGS (rows 0, 1), KEYS (2, 3) and UNIQ_KEY (4, 5): start and length, -1 where absent. The last of equal names counts."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -411,7 +415,9 @@ def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1]
     return total
 
 
-def pair_spans(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.longlong[:, ::1]):
+def pair_spans(
+    b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.longlong[:, ::1]
+):
     """Spans of all pairs, in order: rows name start, name length, value start, value length. Returns how many were written."""
     n: cython.Py_ssize_t = starts.shape[0]
     room: cython.Py_ssize_t = out.shape[1]

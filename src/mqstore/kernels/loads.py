@@ -1,9 +1,9 @@
 """Big-endian loads and stores for kernels that run uncompiled; `loads.pxd` holds their C twins.
 
-    >>> import numpy as np
-    >>> word = np.frombuffer(bytes.fromhex("daa320a7"), np.uint8)
-    >>> i32(word, 0), u8(word, 1)
-    (-626843481, 163)
+>>> import numpy as np
+>>> word = np.frombuffer(bytes.fromhex("daa320a7"), np.uint8)
+>>> i32(word, 0), u8(word, 1)
+(-626843481, 163)
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class RecordColumns:
         self.fields = fields
 
     def __len__(self) -> int:
-        return self.fields.shape[1]
+        return int(self.fields.shape[1])
 
     def take(self, mask: Mask) -> RecordColumns:
         """The records where mask is true."""
@@ -71,7 +71,8 @@ class RecordColumns:
 
     def row(self, field: int) -> Longs:
         """One fixed field, as int64."""
-        return self.fields[field]
+        row: Longs = self.fields[field]
+        return row
 
     # spans of text
 
@@ -110,7 +111,8 @@ class RecordColumns:
     def _is_utf8(self, starts: Longs, lengths: Longs) -> Mask:
         hashes = np.empty(len(starts), np.int64)
         hashing.hash_spans(self._data, np.ascontiguousarray(starts), np.ascontiguousarray(lengths), hashes)
-        return hashes != hashing.MALFORMED
+        mask: Mask = hashes != hashing.MALFORMED
+        return mask
 
     @cached_property
     def topic(self) -> pa.Array:
@@ -166,7 +168,7 @@ class RecordColumns:
     def _host_bytes(self, start_row: int, ipv6_bit: int) -> list[bytes]:
         starts = self.row(start_row).tolist()
         wide = (self.row(frames.SYS_FLAG) & ipv6_bit != 0).tolist()
-        view = memoryview(self._data)
+        view = self._data.data
         return [bytes(view[start : start + (20 if is_ipv6 else 8)]) for start, is_ipv6 in zip(starts, wide, strict=True)]
 
     def _hosts(self, start_row: int, ipv6_bit: int) -> pa.Array:
@@ -195,7 +197,8 @@ class RecordColumns:
         """Whether the stored body fits the stored CRC. A record without a body is never checked by a broker, and counts as fitting."""
         lengths = self.row(frames.BODY_LENGTH)
         found = crc_of_spans(self._data, self.row(frames.BODY_START), lengths)
-        return (found == self.row(frames.BODY_CRC)) | (lengths == 0)
+        mask: Mask = (found == self.row(frames.BODY_CRC)) | (lengths == 0)
+        return mask
 
     @cached_property
     def _compressed(self) -> NDArray[np.intp]:
@@ -263,7 +266,7 @@ class RecordColumns:
         ends = self.records.positions + self.row(frames.SIZE)
         tails = self._data[(ends[candidates] - CRC_PROPERTY_SIZE)[:, None] + np.arange(CRC_PROPERTY_SIZE)]
         marked = (tails[:, :9] == np.frombuffer(CRC_PROPERTY, np.uint8)).all(axis=1)
-        view = memoryview(self._data)
+        view = self._data.data
         for k, tail in zip(candidates[marked].tolist(), tails[marked], strict=True):
             digits = tail[9:19].tobytes()
             start, end = int(self.records.positions[k]), int(ends[k]) - CRC_PROPERTY_SIZE
@@ -282,7 +285,8 @@ class RecordColumns:
         """False where a part of the property text is no name/value pair: no broker writes a part without a separator."""
         odd = np.empty(len(self), np.uint8)
         frames.odd_parts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
-        return odd == 0
+        mask: Mask = odd == 0
+        return mask
 
     @cached_property
     def believable(self) -> Mask:
@@ -292,7 +296,10 @@ class RecordColumns:
     # the table
 
     def column(self, name: str, *, milliseconds: bool = False) -> pa.Array:
-        """One column of the message table except `verdict`. milliseconds: times as int64, else as timestamps; keys as stored text, else as a list."""
+        """One column of the message table except `verdict`.
+
+        milliseconds: the JSON form, with times as int64 and keys as stored text; else timestamps and a list.
+        """
         import pyarrow as pa
 
         if name in _INT32:
@@ -304,7 +311,9 @@ class RecordColumns:
             if milliseconds:
                 return pa.array(times)
             representable = (times <= _MAX_MS) & (times >= -_MAX_MS)
-            return pa.array(np.where(representable, times, 0) * 1000, pa.timestamp("us", "UTC"), mask=None if representable.all() else ~representable)
+            return pa.array(
+                np.where(representable, times, 0) * 1000, pa.timestamp("us", "UTC"), mask=None if representable.all() else ~representable
+            )
         if name == "keys":
             return self.stored_keys if milliseconds else self._keys()
         if name == "store_file":

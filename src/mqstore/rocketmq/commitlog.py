@@ -239,16 +239,28 @@ class CommitLog:
         if final < 0:
             if not last:
                 yield Damage(
-                    file.relative, at, mapped.size - at, Kind.ZEROED, "zeros up to the end of the file, though the log goes on in the next one", 1
+                    file.relative,
+                    at,
+                    mapped.size - at,
+                    Kind.ZEROED,
+                    "zeros up to the end of the file, though the log goes on in the next one",
+                    1,
                 )
             elif mapped.size < self.file_size:
                 yield Damage(file.relative, at, mapped.size - at, Kind.TORN_RECORD, "the file was cut here", 0)
             return
         length = final + 1 - at
-        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and frames.MAGIC_V1 == _size_at(mapped.data, at + 4):
+        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and _size_at(mapped.data, at + 4) == frames.MAGIC_V1:
             length = min(max(length, _size_at(mapped.data, at)), mapped.size - at)
         if last:
-            yield Damage(file.relative, at, length, Kind.TORN_RECORD, "the last record is incomplete: the broker died while it wrote, or the file was cut", 1)
+            yield Damage(
+                file.relative,
+                at,
+                length,
+                Kind.TORN_RECORD,
+                "the last record is incomplete: the broker died while it wrote, or the file was cut",
+                1,
+            )
         else:
             kind, sentence = _SENTENCES[status]
             yield Damage(file.relative, at, mapped.size - at, kind, f"{sentence}; no believable record follows in this file", 1)

@@ -284,7 +284,10 @@ class Dispatcher:
             low, high = np.searchsorted(key_offsets, [message.physical_offset, message.physical_offset + 1])
             keys["hash"][low:high] = [index_hash(message.topic, key) for key in asked.keys]
             for topic, queue_id, offset in asked.also:
-                entry = np.frombuffer(_ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0), np.uint8)
+                entry = np.frombuffer(
+                    _ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0),
+                    np.uint8,
+                )
                 extra.append(QueueRun(topic, queue_id, np.array([offset]), entry, True))
         return requests, extra
 

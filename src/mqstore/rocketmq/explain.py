@@ -148,7 +148,7 @@ def query(
         view.name,
         answer.offsets,
         tuple(sorted(matches)),
-        reason is None or (seen is not None and not missing and not damaged and not removed),
+        reason is None or (seen is not None and not seen.damage and not missing and not damaged and not removed),
         None if reason is None else str(reason),
         detail,
         "" if reason is None else _ADVICE[reason],
@@ -206,14 +206,21 @@ def _why_missing(
     counts = Counter(reasons.values())
     reason = min(counts, key=lambda each: (-counts[each], order.index(each)))
     offset = next(offset for offset, each in reasons.items() if each is reason)
-    many = f"{len(missing)} messages with the key are in the log and not in the answer; " if len(missing) > 1 else "a message with the key is in the log and not in the answer; "
+    many = (
+        f"{len(missing)} messages with the key are in the log and not in the answer; "
+        if len(missing) > 1
+        else "a message with the key is in the log and not in the answer; "
+    )
     newest = max((file.end_physical_offset for file in files), default=None)
     sentences = {
         Reason.AFTER_INDEX_END: f"it lies at physical offset {offset}, the index ends at {newest}",
-        Reason.INDEX_FILE_DROPPED: f"the index file that has the entry for physical offset {offset} is deleted by recovery, and recovery starts behind it",
+        Reason.INDEX_FILE_DROPPED: f"recovery deletes the index file with the entry for physical offset {offset}, and starts behind it",
         Reason.INDEX_FILE_MISSING: f"no index file covers physical offset {offset}" if files else "there is no index file at all",
         Reason.INDEX_FILE_UNSOUND: f"the index file that covers physical offset {offset} has no sound chain that leads to it",
-        Reason.OUTSIDE_TIME_WINDOW: f"the entry for physical offset {offset} is found, but its time in the index is outside {begin} to {end}, or hidden behind an older entry",
+        Reason.OUTSIDE_TIME_WINDOW: (
+            f"the time of the entry for physical offset {offset}, as the index tells it, is outside {begin} to {end}, "
+            "or an older entry ends the search before it"
+        ),
         Reason.CUT_BY_MAX: f"the search ended with enough hits before it came to physical offset {offset}",
     }
     return reason, many + sentences[reason]
@@ -254,13 +261,19 @@ def _why_nothing(
         return Reason.REMOVED_BY_RETENTION, f"the index leads to physical offset {removed[0]}, but the log now starts at {low}"
     older = _entries_below(view, topic, key, low)
     if older is not None:
-        return Reason.REMOVED_BY_RETENTION, f"the index has an entry of this hash for physical offset {older}, but the log now starts at {low}"
+        return (
+            Reason.REMOVED_BY_RETENTION,
+            f"the index has an entry of this hash for physical offset {older}, but the log now starts at {low}",
+        )
     if hits:
         return Reason.HASH_COLLISIONS_ONLY, f"all {len(hits)} hits have other keys or topics with the same 32-bit hash"
     known = seen.topic_met or any(queue.topic == topic for queue in view.queues()) or topic in store.topics.names
     if known:
         return Reason.KEY_NEVER_SEEN, f"none of the {seen.records} records of the log has this key in topic {topic!r}"
-    return Reason.TOPIC_NEVER_SEEN, f"none of the {seen.records} records of the log is of topic {topic!r}, and no queue or configuration names it"
+    return (
+        Reason.TOPIC_NEVER_SEEN,
+        f"none of the {seen.records} records of the log is of topic {topic!r}, and no queue or configuration names it",
+    )
 
 
 def _entries_below(view: View, topic: str, key: str, low: int) -> int | None:
@@ -284,5 +297,3 @@ def _damage_with(store: RocketMQStore, key: str, damage: Sequence[Damage]) -> Da
         if file is not None and needle and store.log.mapped(file).find(needle, item.offset, item.offset + item.length) >= 0:
             return item
     return None
-
-

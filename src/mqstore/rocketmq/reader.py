@@ -129,7 +129,15 @@ class RocketMQStore:
         point = self.checkpoint
         if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0 or self.topics.five or self.offset_table.five:
             return "5.3.3"
-        five_only = ("abort.bak", "timerwheel", "timerlog", "compaction", "batchconsumequeue", "config/timercheck", "config/topicQueueMapping.json")
+        five_only = (
+            "abort.bak",
+            "timerwheel",
+            "timerlog",
+            "compaction",
+            "batchconsumequeue",
+            "config/timercheck",
+            "config/topicQueueMapping.json",
+        )
         if any(self.directory.exists(place) for place in five_only) or self.directory.read("abort", 64):
             return "5.3.3"
         return "5.3.3" if self._newest_file_is_of_five() else "4.9.3"
@@ -189,12 +197,14 @@ class RocketMQStore:
 def consumer_offsets(store: RocketMQStore, queue_of: Callable[[str, int], QueueView | None]) -> list[ConsumerOffset]:
     """The offset table laid against the queues of a view."""
     found = []
-    topics = {queue.topic for queue in (*store.consume_queues(), *store.batch_queues())} | set(store.topics.names)
+    topics = {queue.topic for queue in store.consume_queues()} | {queue.topic for queue in store.batch_queues()} | set(store.topics.names)
     for (group, topic), by_queue in sorted(store.offset_table.offsets.items()):
         for queue_id, offset in sorted(by_queue.items()):
             queue = queue_of(topic, queue_id)
             if queue is None:
-                found.append(ConsumerOffset(group, topic, queue_id, offset, None, None, None, "no-queue" if topic in topics else "no-topic"))
+                found.append(
+                    ConsumerOffset(group, topic, queue_id, offset, None, None, None, "no-queue" if topic in topics else "no-topic")
+                )
                 continue
             low, high = queue.min_offset, queue.max_offset
             state = "below-min" if offset < low else "above-max" if offset > high else "ok"
@@ -268,7 +278,7 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
     """Whether the directory has the mark of a RocketMQ store: a commit log, or what is derived from one."""
     if directory.is_directory("commitlog"):
         return True
-    marks = sum(directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json"))
+    marks = sum(
+        directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
+    )
     return marks >= 2
-
-

@@ -19,7 +19,8 @@ A file ends with a BLANK record: i32 bytes left in the file, i32 0xCBD43194. Onl
     >>> raw = bytes.fromhex(
     ...     "00000075daa320a70cdc1683000000000000000000000000000000000000000000000000000000300000017e12ef9c00"
     ...     "105000000000000000050600300c326b0000007b0000017e12ef9c7b000000000000000000000000000000010000007c"
-    ...     "000000000000000000000000000000017801540000")
+    ...     "000000000000000000000000000000017801540000"
+    ... )
     >>> message = decode(raw)
     >>> message.topic, message.born_host, message.store_host, message.body
     ('T', '[1050::5:600:300c:326b]:123', '[::1]:124', b'x')
@@ -229,7 +230,7 @@ def decode(raw: bytes | memoryview) -> Record:
 
 
 def encode(record: Record) -> bytes:
-    """The record's bytes. SYSFLAG's host bits follow the hosts; a body_crc of None is computed. Raises BadRecordError if a part is too long."""
+    """The record's bytes. SYSFLAG's host bits follow the hosts; a body_crc of None is computed. Raises BadRecordError."""
     topic = record.topic.encode("utf-8", "surrogatepass")
     if len(topic) > (0x7F if record.version == 1 else 0x7FFF):
         raise BadRecordError(f"a topic of {len(topic)} bytes does not fit a version {record.version} record")

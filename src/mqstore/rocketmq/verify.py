@@ -26,6 +26,7 @@ from mqstore.rocketmq.reader import RocketMQStore
 
 __all__ = ["verify"]
 
+REMEDY = "`mqstore rebuild` makes queues and index from the log"
 DROP_EVERY = 32  # splits, half a gigabyte of log
 
 Progress = Callable[[int, int], None]
@@ -79,11 +80,17 @@ class _Verification:
         self._settle_offsets()
         self._settle_checkpoint()
         if self.store.unclean:
-            self.notes.append("the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory")
+            self.notes.append(
+                "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
+            )
         skipped = tuple(
-            Skipped(item.file, item.offset, item.length, str(item.kind)) for item in self.damage if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
+            Skipped(item.file, item.offset, item.length, str(item.kind))
+            for item in self.damage
+            if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
         )
-        return Report(str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes))
+        return Report(
+            str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes)
+        )
 
     def _drop(self) -> None:
         """Let go of the mapped pages of queues and index: what was compared is not needed again soon."""
@@ -172,10 +179,10 @@ class _Verification:
             if self.store.unclean:
                 behind += count
             else:
-                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue has no files; `mqstore rebuild` makes them"
+                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue has no files; {REMEDY}"
                 self.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
         if behind:
-            self.notes.append(f"{behind} messages are in the log but not yet in their queues: the broker died before it dispatched them, and will when it loads")
+            self.notes.append(f"{behind} messages are in the log but not yet in their queues: the broker died before it listed them")
 
     def _count_lost_messages(self) -> None:
         """A stretch of bad bytes in the log held as many messages as queue entries lead into it, at least one."""
@@ -187,8 +194,10 @@ class _Verification:
                 self.damage[number] = replace(item, messages=max(item.messages, int(high - low)))
 
     def _missing_entries(self, directory: str, first: tuple[int, int], count: int) -> None:
-        sentence = f"{count} messages of the log have no entry in this queue, the first at queue offset {first[0]}, physical offset {first[1]}"
-        self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; `mqstore rebuild` makes them", count))
+        sentence = (
+            f"{count} messages of the log have no entry in this queue, the first at queue offset {first[0]}, physical offset {first[1]}"
+        )
+        self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
 
     def _settle_index(self) -> None:
         for proof in self.indexes:
@@ -202,18 +211,30 @@ class _Verification:
         if not self.unindexed:
             return
         if not self.indexes:
-            self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; `mqstore rebuild` makes the index")
+            self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
             return
         behind = self.unindexed - len(self.unindexed_inside)
         if self.unindexed_inside:
             first = self.unindexed_inside[0]
-            sentence = f"keys of {len(self.unindexed_inside)} messages before the end of the index are in no index file, the first at physical offset {first}"
-            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; key queries miss them; `mqstore rebuild` makes the index", len(self.unindexed_inside)))
+            many = len(self.unindexed_inside)
+            sentence = f"keys of {many} messages before the end of the index are in no index file, the first at physical offset {first}"
+            self.damage.append(
+                Damage(
+                    "index",
+                    0,
+                    0,
+                    Kind.MISSING_INDEX_ENTRY,
+                    f"{sentence}; key queries miss them; {REMEDY}",
+                    len(self.unindexed_inside),
+                )
+            )
         if behind and self.store.unclean:
-            self.notes.append(f"keys of {behind} messages at the end of the log are not yet in the index: the broker died before it dispatched them")
+            self.notes.append(
+                f"keys of {behind} messages at the end of the log are not yet in the index: the broker died before it dispatched them"
+            )
         elif behind:
             sentence = f"keys of {behind} messages behind the end of the index are in no index file"
-            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; `mqstore rebuild` makes the index", behind))
+            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", behind))
 
     def _settle_batch_queues(self) -> None:
         for proof in self.batch_queues.values():
@@ -233,4 +254,6 @@ class _Verification:
         point = self.store.checkpoint
         for name, stamp in (("physicMsgTimestamp", point.physic), ("logicsMsgTimestamp", point.logics)):
             if self.last_timestamp and stamp > self.last_timestamp:
-                self.notes.append(f"the checkpoint's {name} {stamp} is later than the last message of the log, stored at {self.last_timestamp}")
+                self.notes.append(
+                    f"the checkpoint's {name} {stamp} is later than the last message of the log, stored at {self.last_timestamp}"
+                )

@@ -119,7 +119,9 @@ class IndexProof:
 
     def say(self, number: int, kind: Kind, sentence: str) -> None:
         """One finding about entry `number`."""
-        self.damage.append(Damage(self.file.relative, self.file.entry_position(number), ENTRY.itemsize, kind, f"entry {number}: {sentence}", 0))
+        self.damage.append(
+            Damage(self.file.relative, self.file.entry_position(number), ENTRY.itemsize, kind, f"entry {number}: {sentence}", 0)
+        )
 
     def settle(self, log: CommitLog, log_end: int, rules: Rules) -> None:
         """Look at every entry that was not proved, and say what is wrong with it."""
@@ -141,7 +143,11 @@ class IndexProof:
                 begin = self.file.header.begin_timestamp
                 seconds = 0 if begin <= 0 else min(max(0, message.store_timestamp - begin) // 1000, 2**31 - 1)
                 if entry.seconds != seconds:
-                    self.say(number, Kind.BAD_INDEX_ENTRY, f"says {entry.seconds} s after the file's begin, the record was stored {seconds} s after it")
+                    self.say(
+                        number,
+                        Kind.BAD_INDEX_ENTRY,
+                        f"says {entry.seconds} s after the file's begin, the record was stored {seconds} s after it",
+                    )
 
 
 def check_chains(file: IndexFile) -> list[Damage]:
@@ -149,7 +155,15 @@ def check_chains(file: IndexFile) -> list[Damage]:
     damage: list[Damage] = []
     header = file.header
     if not 0 <= header.index_count <= file.positions:
-        return [Damage(file.relative, 36, 4, Kind.BAD_INDEX_HEADER, f"indexCount {header.index_count} is beyond the {file.positions} positions of the file")]
+        return [
+            Damage(
+                file.relative,
+                36,
+                4,
+                Kind.BAD_INDEX_HEADER,
+                f"indexCount {header.index_count} is beyond the {file.positions} positions of the file",
+            )
+        ]
     slots = np.zeros(file.slot_count, np.int32)
     bad = np.empty(MAX_TOLD, np.int64)
     for low in range(1, header.index_count, BLOCK):

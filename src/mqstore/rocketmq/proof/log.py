@@ -98,6 +98,7 @@ def record_damage(columns: RecordColumns) -> list[Damage]:
     ):
         for k in np.flatnonzero(~mask).tolist():
             position, size = int(columns.records.positions[k]), int(columns.row(frames.SIZE)[k])
-            who = f"topic {columns.topic[k].as_py()!r}, queue {int(columns.row(frames.QUEUE_ID)[k])}, queue offset {int(columns.row(frames.QUEUE_OFFSET)[k])}"
+            queue_id, queue_offset = int(columns.row(frames.QUEUE_ID)[k]), int(columns.row(frames.QUEUE_OFFSET)[k])
+            who = f"topic {columns.topic[k].as_py()!r}, queue {queue_id}, queue offset {queue_offset}"
             found.append(Damage(file, position, size, kind, f"{sentence} ({who})", 1))
     return found

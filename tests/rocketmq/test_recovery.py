@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from goldenkit import CASES, DAMAGED, PLAIN, GoldenCase, boot, boot_abort, case_
 import mqstore
 from mqstore.errors import RefusedError
 from mqstore.rocketmq.commitlog import Records
-from mqstore.rocketmq.indexfile import Header
 from mqstore.rocketmq.indexquery import query_offsets
 from mqstore.rocketmq.recovery import RecoveredView, recover
 

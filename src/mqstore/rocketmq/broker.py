@@ -108,7 +108,7 @@ class Broker:
         self._log = log
         self._checkpoint = checkpoint
         self._config = config
-        self._rules = rules
+        self._rules = rules if self.five else replace(rules, batch_topics=frozenset())
         self._unclean = unclean
         self._heap = heap
         self._queue_sizes: dict[bool, int] = {}

@@ -327,10 +327,11 @@ class QueueImage(_Image):
         if end <= self.max_physical_offset:
             return
         expected = wrapped(offset * ENTRY.itemsize)
-        file = self._tail(_quotient(expected, self.file_size) * self.file_size)
+        start = _quotient(expected, self.file_size) * self.file_size
+        file = self._tail(start)
         if file.first_created and offset != 0 and file.written == 0:
             self.min_logic_offset = expected
-            blanks = max(0, expected - file.start) // ENTRY.itemsize
+            blanks = max(0, expected - start) // ENTRY.itemsize
             if blanks:
                 file.put(np.repeat(BLANK, blanks))
         if offset != 0 and expected < file.end:

@@ -23,20 +23,25 @@ import java.util.Properties;
 import java.util.SplittableRandom;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /**
  * The real store as the peer of our benchmarks. MODE STORE [-Cname=value]... [--option value]...
  *
  * gen       --messages N --keys s1|s2 [--body 1024] [--topics 4] [--queues 8]   writes a store through the real put path
  * dispatch  [--rounds 3]                                  removes queues and index of STORE, builds them again; prints each round
+ * scan      [--rounds 3]                                  walks all records: checked with body CRC, checked without, decoded; prints seconds of each
  * query     [--count 100000] [--rounds 6] --messages N [--topics 4]        times key queries, microseconds
  *
  * Message i goes to topic bench-(i mod topics), queue (i / topics) mod queues; KEYS is order-%09d of i, TAGS is Tag(i mod 5); with s2 it also has
  * a UNIQ_KEY of 32 hex digits: 0A010203, then i as 24 digits.
  */
 public final class Bench {
+    private static final int BLANK = 0xCBD43194;
+
     private Bench() { }
 
     public static void main(String[] args) throws Exception {
@@ -67,6 +72,9 @@ public final class Bench {
                         Oracle.line(out, m);
                         out.flush();
                     }
+                    break;
+                case "scan":
+                    scan(store, props, opt, out);
                     break;
                 case "query":
                     query(store, props, opt, out);
@@ -164,6 +172,61 @@ public final class Bench {
         m.put("bytes", bytes);
         m.put("put_seconds", seconds);
         Oracle.line(out, m);
+    }
+
+    /** The walks a broker makes over its log: in recovery (with and without CRC), and to hand out messages (decoded with body). */
+    private static void scan(Path store, Properties props, Map<String, String> opt, Writer out) throws Exception {
+        props.setProperty("checkCRCOnRecover", "false");
+        StoreHandle handle = new StoreHandle(store, props);
+        if (!handle.load()) {
+            throw new IllegalStateException("load refused");
+        }
+        Object log = handle.store.getCommitLog();
+        Method check = Arrays.stream(log.getClass().getMethods())
+            .filter(m -> m.getName().equals("checkMessageAndReturnSize") && m.getParameterCount() == (handle.five ? 4 : 3)).findFirst().get();
+        long low = handle.store.getMinPhyOffset();
+        long high = handle.store.getMaxPhyOffset();
+        for (int round = 0; round < number(opt, "rounds", 3); round++) {
+            Map<String, Object> m = new LinkedHashMap<>();
+            m.put("round", round);
+            m.put("bytes", high - low);
+            for (String way : new String[] {"crc", "headers", "decode"}) {
+                long t0 = System.nanoTime();
+                long records = 0;
+                long at = low;
+                while (at < high) {
+                    SelectMappedBufferResult part = handle.store.getCommitLog().getData(at, at == 0);
+                    ByteBuffer buffer = part.getByteBuffer();
+                    int done = 0;
+                    boolean next = false;
+                    while (done < part.getSize()) {
+                        buffer.position(done);
+                        int size = buffer.getInt(done);
+                        if (buffer.getInt(done + 4) == BLANK) {
+                            next = true;
+                            break;
+                        }
+                        boolean good = way.equals("decode") ? MessageDecoder.decode(buffer, true, true) != null
+                            : ((DispatchRequest) check.invoke(log, arguments(buffer, way.equals("crc"), check.getParameterCount()))).isSuccess();
+                        if (!good) {
+                            throw new IllegalStateException("no sound record at " + (at + done));
+                        }
+                        done += size;
+                        records++;
+                    }
+                    at = next ? handle.store.getCommitLog().rollNextFile(at + done) : at + done;
+                    part.release();
+                }
+                m.put(way + "_seconds", (System.nanoTime() - t0) / 1e9);
+                m.put("records", records);
+            }
+            Oracle.line(out, m);
+            out.flush();
+        }
+    }
+
+    private static Object[] arguments(ByteBuffer buffer, boolean crc, int count) {
+        return count == 4 ? new Object[] {buffer, crc, false, crc} : new Object[] {buffer, crc, crc};
     }
 
     private static void query(Path store, Properties props, Map<String, String> opt, Writer out) throws Exception {

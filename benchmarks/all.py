@@ -1,0 +1,46 @@
+"""Runs every benchmark, one process each, on stores made once.
+
+Rows go to rows.jsonl in the work directory, a table to standard output at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchkit import Bench
+
+SCRIPTS = ("startup", "opening", "query", "verify", "in_process", "rebuild", "dataframe", "export", "memory")
+
+
+def main() -> int:
+    bench = Bench(__doc__ or "")
+    rows = bench.options.json or bench.work / "rows.jsonl"
+    rows.unlink(missing_ok=True)
+    stores = {kind: bench.store(kind) for kind in ("s1", "s2")}
+    failed = []
+    for script in SCRIPTS:
+        command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), "--work", str(bench.work), "--json", str(rows)]
+        for kind, path in stores.items():
+            command += [f"--{kind}", str(path)]
+        if subprocess.run([*command, "--rounds", str(bench.rounds)], check=False).returncode:
+            failed.append(script)
+    print("\n| what | target | measured | peer, same run | ratio | |\n|---|---|---|---|---|---|")
+    for line in rows.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        ours, peer = (", ".join(f"{name} {_short(value)}" for name, value in row[side].items()) for side in ("ours", "peer"))
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        print(f"| {row['what']} | {row['target']} | {ours} | {peer} | {ratio} | {'' if row['met'] in (True, None) else 'missed'} |")
+    for script in failed:
+        print(f"{script}.py failed; its rows are missing", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""What all benchmarks share: stores made by the real put path, the real 4.9.3 store as peer, medians, and one JSON row per figure.
+
+Stores are made once in the directory given by --work (a temporary one by default) and used again by every script that is given the same.
+Message i of a store goes to topic bench-(i mod 4), queue (i/4) mod 8; its KEYS is order-%09d of i, its TAGS Tag(i mod 5), its body 1 KiB of
+JSON text; in store s2 it also has a UNIQ_KEY of 32 characters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+ORACLE = ROOT / "tests" / "interop" / "rocketmq"
+TOPICS = 4
+MESSAGES = {"s1": 900_000, "s2": 3_700_000}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. ours, peer: numbers by name. ratio: how the target is met, where the target is one."""
+
+    what: str
+    target: str
+    ours: dict[str, Any]
+    peer: dict[str, Any] = field(default_factory=dict)
+    ratio: float | None = None
+    met: bool | None = None
+    conditions: str = ""
+
+
+class Bench:
+    """One run of one script: its options, its stores, its rows."""
+
+    def __init__(self, description: str) -> None:
+        parser = argparse.ArgumentParser(description=description.splitlines()[0])
+        parser.add_argument("--work", type=Path, help="directory for stores and outputs, kept; default: a temporary one")
+        parser.add_argument("--s1", type=Path, help="a store of kind s1 to use instead of making one")
+        parser.add_argument("--s2", type=Path, help="a store of kind s2 to use instead of making one")
+        parser.add_argument(
+            "--scale", type=float, default=1.0, help="share of the messages of a full store; figures of less than 1 are no proof"
+        )
+        parser.add_argument("--rounds", type=int, default=3)
+        parser.add_argument("--json", type=Path, help="file to append rows to, one JSON object a line")
+        self.options = parser.parse_args()
+        self._temporary = None if self.options.work else tempfile.TemporaryDirectory(prefix="mqstore-bench-")
+        self.work = (self.options.work or Path(self._temporary.name if self._temporary else ".")).resolve()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.rounds: int = self.options.rounds
+        self.environment = environment()
+        print(f"# {description.splitlines()[0]}\n# {self.environment}", flush=True)
+
+    def messages(self, kind: str) -> int:
+        """How many messages a store of that kind has."""
+        return max(1000, int(MESSAGES[kind] * self.options.scale))
+
+    def store(self, kind: str) -> Path:
+        """A store of that kind, made if need be; its log is in the page cache afterwards."""
+        given = getattr(self.options, kind)
+        path = given if given is not None else self.work / f"store-{kind}-{self.messages(kind)}"
+        if not path.exists():
+            being_made = path.with_name(path.name + ".part")
+            oracle("gen", being_made, "--messages", self.messages(kind), "--keys", kind)
+            being_made.rename(path)
+        warm(path)
+        return path.resolve()
+
+    @contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """A directory name beside the stores, with nothing there before and after."""
+        path = self.work / name
+        remove(path)
+        try:
+            yield path
+        finally:
+            remove(path)
+
+    def emit(self, row: Row) -> None:
+        """Print a row, and append it to the file of --json."""
+        mark = {True: "met", False: "MISSED", None: ""}[row.met]
+        print(f"\n{row.what}\n  target {row.target}  {mark}")
+        for side, figures in (("ours", row.ours), ("peer", row.peer)):
+            if figures:
+                print(f"  {side}: " + ", ".join(f"{name} {_short(value)}" for name, value in figures.items()))
+        if row.ratio is not None:
+            print(f"  ratio {row.ratio:.2f}")
+        if row.conditions:
+            print(f"  {row.conditions}")
+        sys.stdout.flush()
+        if self.options.json is not None:
+            with self.options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**asdict(row), "environment": self.environment, "scale": self.options.scale}) + "\n")
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def environment() -> str:
+    """The machine in one line."""
+    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    memory = next((int(line.split()[1]) // 1_000_000 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    try:
+        load = f", load {os.getloadavg()[0]:.1f}"
+    except OSError:
+        load = ""
+    return f"{model}, {os.cpu_count()} cores, {memory} GB, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}{load}"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def log_files(store: Path) -> list[Path]:
+    return sorted((store / "commitlog").iterdir())
+
+
+def warm(store: Path) -> None:
+    """Read log and index once, so that they are in the page cache."""
+    for folder in ("commitlog", "index"):
+        for path in sorted((store / folder).glob("*")):
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 24):
+                    pass
+
+
+def remove(path: Path) -> None:
+    subprocess.run(["rm", "-rf", "--", str(path)], check=True)
+
+
+def link_log(store: Path, target: Path) -> Path:
+    """A store of nothing but the log files of another, linked where the file system can."""
+    (target / "commitlog").mkdir(parents=True)
+    for path in log_files(store):
+        try:
+            os.link(path, target / "commitlog" / path.name)
+        except OSError:
+            subprocess.run(["cp", "--sparse=always", str(path), str(target / "commitlog")], check=True)
+    return target
+
+
+def oracle(mode: str, store: Path, *options: object, version: str = "4.9.3") -> list[dict[str, Any]]:
+    """Run the real store (tests/interop/rocketmq, built with Maven) and return the JSON lines it prints."""
+    jar = ORACLE / "target" / version / "oracle.jar"
+    if not jar.exists():
+        build = ["mvn", "-q", "-B", "package", f"-Drocketmq.version={version}"]
+        subprocess.run(build, cwd=ORACLE, check=True)
+    command = [str(ORACLE / "run.sh"), "-main", "mqstore.oracle.Bench", mode, str(store), *map(str, options)]
+    done = subprocess.run(command, env={**os.environ, "ROCKETMQ_VERSION": version}, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def peer_dispatch(store: Path, rounds: int, work: Path) -> list[dict[str, Any]]:
+    """The real store builds queues and index of a linked log, several times in one JVM, so that later rounds are warm."""
+    remove(work)
+    try:
+        return oracle("dispatch", link_log(store, work), "--rounds", rounds)
+    finally:
+        remove(work)
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Child:
+    """A finished child process. rss: peak resident bytes, mapped file pages included; anonymous: peak of what is not file pages."""
+
+    seconds: float
+    rss: int
+    anonymous: int
+    stdout: str
+    status: int
+
+
+def child(*command: object, sample: float = 0.02) -> Child:
+    """Run a command and watch its memory. Its standard output goes to a file, so that it never waits for us."""
+    peak = {"VmHWM": 0, "RssAnon": 0}
+    with tempfile.TemporaryFile() as out:
+        start = time.perf_counter()
+        process = subprocess.Popen([str(part) for part in command], stdout=out)
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(sample):
+                for line in _lines(f"/proc/{process.pid}/status"):
+                    name, _, value = line.partition(":")
+                    if name in peak:
+                        peak[name] = max(peak[name], int(value.split()[0]) * 1024)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        ended.set()
+        watcher.join()
+        out.seek(0)
+        text = out.read(1 << 24).decode("utf-8", "replace")
+    return Child(seconds, max(usage.ru_maxrss * 1024, peak["VmHWM"]), peak["RssAnon"], text, process.returncode)
+
+
+def mqstore(*arguments: object) -> list[str]:
+    """The command line of our own command."""
+    return [sys.executable, "-m", "mqstore", *map(str, arguments)]

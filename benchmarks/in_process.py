@@ -1,0 +1,45 @@
+"""Rebuild of queues and index in this process, one and two threads, against the real store's dispatch alone in the same run.
+
+Dispatch alone: reading the log, queue entries, index; for us without the final sync and rename, for the real store its
+total minus its load.
+"""
+
+from __future__ import annotations
+
+from benchkit import Bench, Row, median, peer_dispatch
+
+from mqstore.pipeline.rebuild import rebuild
+
+TARGETS = {1: 4.0, 2: 7.0}
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    for kind in ("s1", "s2"):
+        store = bench.store(kind)
+        peer = peer_dispatch(store, bench.rounds, bench.work / "peer")
+        peer_seconds = median([row["dispatch_seconds"] for row in peer])
+        for threads, target in TARGETS.items():
+            reports = []
+            for _ in range(bench.rounds):
+                with bench.scratch("rebuilt") as out:
+                    reports.append(rebuild(store, out, in_process_threads=threads))
+            assert reports[0].messages == peer[0]["entries"]
+            alone = median([sum(seconds for name, seconds in report.stages if name in ("scan", "queues", "index")) for report in reports])
+            whole = median([report.seconds for report in reports])
+            stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in reports[-1].stages)
+            bench.emit(
+                Row(
+                    f"dispatch in process, {threads} thread{'s' * (threads > 1)}, {kind}",
+                    f">= {target:.0f} x the real store's dispatch alone",
+                    {"M messages/s": reports[0].messages / alone / 1e6, "seconds": alone, "seconds with sync and rename": whole},
+                    {"M messages/s": peer[0]["entries"] / peer_seconds / 1e6, "seconds": peer_seconds},
+                    peer_seconds / alone,
+                    peer_seconds / alone >= target,
+                    f"{reports[0].messages} messages, {reports[0].log_bytes / 1e9:.2f} GB, medians of {bench.rounds}; stages: {stages}",
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()

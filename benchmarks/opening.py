@@ -1,0 +1,69 @@
+"""Opening a store of 100 GB (sparse files, a record at the head of each log file): time, and memory of the process.
+
+Opening means: names, sizes, settings, both views' log range. No broker is run on it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from benchkit import Bench, Row, child, log_files, median
+
+FILE = 1 << 30
+FILES = 100
+
+PROBE = """
+import json, sys, time
+import mqstore
+start = time.perf_counter()
+store = mqstore.open(sys.argv[1])
+opened = time.perf_counter() - start
+low, high = store.view("disk").log_range()
+print(json.dumps({"open": opened, "range": time.perf_counter() - start, "low": low, "high": high}))
+"""
+
+
+def make(target: Path, template: Path) -> None:
+    """100 log files of 1 GiB; each begins with the template's first record, moved to where it stands; the last is as full as that."""
+    with log_files(template)[0].open("rb") as file:
+        size = int.from_bytes(file.read(4), "big")
+        file.seek(0)
+        record = bytearray(file.read(size))
+    (target / "commitlog").mkdir(parents=True)
+    for number in range(FILES):
+        path = target / "commitlog" / f"{number * FILE:020d}"
+        record[28:36] = (number * FILE).to_bytes(8, "big")
+        with path.open("wb") as file:
+            file.write(record)
+            file.truncate(FILE)
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    template = bench.store("s1")
+    with bench.scratch("sparse") as target:
+        make(target, template)
+        runs = [child(sys.executable, "-c", PROBE, target) for _ in range(max(5, bench.rounds))]
+        answers = [json.loads(run.stdout) for run in runs]
+    opened, ranged = (median([answer[name] for answer in answers]) * 1e3 for name in ("open", "range"))
+    rss = max(run.rss for run in runs) / 1e6
+    bench.emit(
+        Row(
+            "opening a 100 GB store",
+            "<= 200 ms, RSS <= 150 MB",
+            {
+                "open ms": opened,
+                "to the log's range ms": ranged,
+                "process ms": median([run.seconds for run in runs]) * 1e3,
+                "peak RSS MB": rss,
+            },
+            met=ranged <= 200 and rss <= 150,
+            conditions=f"{FILES} files of 1 GiB, log {answers[0]['low']} to {answers[0]['high']}",
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""verify: every check of every record, queue entry and index entry, page cache warm.
+
+The peer walks the log with body CRCs, as its recovery does. It checks neither queues nor index, and does nothing about
+damage but stop; it is the nearest thing a broker has.
+"""
+
+from __future__ import annotations
+
+import json
+
+from benchkit import Bench, Row, child, median, mqstore, oracle
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    store = bench.store("s2")
+    walks = oracle("scan", store, "--rounds", bench.rounds)
+    peer = [walk["crc_seconds"] for walk in walks]
+    size = walks[0]["bytes"]
+    runs = [child(*mqstore("verify", store, "-o", "json", "-q")) for _ in range(bench.rounds)]
+    report = json.loads(runs[0].stdout)
+    assert report["ok"] is True, report["damage"][:3]
+    assert report["coverage"]["complete"] is True
+    ours = median([run.seconds for run in runs])
+    rate = size / ours / 1e9
+    bench.emit(
+        Row(
+            "verify, every check, both cores, the whole command",
+            ">= 1.5 GB/s of log",
+            {"GB/s": rate, "seconds": ours, "messages": report["checked"]["messages"], "peak RSS MB": max(run.rss for run in runs) / 1e6},
+            {"GB/s, one thread, CRC only": size / median(peer) / 1e9, "seconds": median(peer)},
+            median(peer) / ours,
+            rate >= 1.5,
+            f"{size / 1e9:.2f} GB of log, median of {bench.rounds}",
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

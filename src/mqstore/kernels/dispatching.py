@@ -12,7 +12,7 @@ import cython
 
 if not cython.compiled:
     from mqstore.kernels.hashing import hash_span
-    from mqstore.kernels.loads import LOW32, TWO31, TWO32, UNIQ_KEY, copy, find, i16, i32, i64, i8, prefetch, put32, put64, same, u8
+    from mqstore.kernels.loads import LOW32, TWO31, TWO32, UNIQ_KEY, ascii_hash, copy, find, i16, i32, i64, i8, prefetch, put32, put64, same, u8
 
 # places in the counters array
 RECORDS = 0  # records dispatched so far
@@ -57,7 +57,7 @@ def enter_groups(
         raise ValueError("the table's length must be a power of two")
     with cython.nogil:
         for g in range(count):
-            slot = slot_of(hash_span(b, group_topic[g], group_length[g], 0), group_queue[g]) & mask
+            slot = slot_of(hash_span(b, group_topic[g], group_length[g], 0), cython.cast(cython.int, group_queue[g])) & mask
             while table[slot] >= 0:
                 slot = (slot + 1) & mask
             table[slot] = g
@@ -156,7 +156,9 @@ def dispatch(
             else:
                 topic_length = i16(b, at)
                 topic = at + 2
-            topic_hash = hash_span(b, topic, topic_length, 0)
+            topic_hash = ascii_hash(b, topic, topic_length, 0)
+            if topic_hash >= TWO32:
+                topic_hash = hash_span(b, topic, topic_length, 0)
             if topic_hash >= TWO32:
                 is_special = True
             at = topic + topic_length
@@ -177,7 +179,9 @@ def dispatch(
                     if name - i == 4:
                         word = i32(b, i)
                         if word == 1413564243:  # TAGS
-                            h = hash_span(b, name + 1, j - name - 1, 0)
+                            h = ascii_hash(b, name + 1, j - name - 1, 0)
+                            if h >= TWO32:
+                                h = hash_span(b, name + 1, j - name - 1, 0)
                             if h >= TWO32:
                                 is_special = True
                             tags = h
@@ -233,7 +237,9 @@ def dispatch(
                     if keys_written >= key_room:
                         status = 1
                         break
-                    h = hash_span(b, uniq, uniq_length, seed)
+                    h = ascii_hash(b, uniq, uniq_length, seed)
+                    if h >= TWO32:
+                        h = hash_span(b, uniq, uniq_length, seed)
                     if h >= TWO32:
                         is_special = True
                     if h >= TWO31:
@@ -252,7 +258,9 @@ def dispatch(
                             if keys_written >= key_room:
                                 status = 1
                                 break
-                            h = hash_span(b, part, i - part, seed)
+                            h = ascii_hash(b, part, i - part, seed)
+                            if h >= TWO32:
+                                h = hash_span(b, part, i - part, seed)
                             if h >= TWO32:
                                 is_special = True
                             if h >= TWO31:

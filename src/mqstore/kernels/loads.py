@@ -63,3 +63,13 @@ def copy(to: Array, at: int, b: Array, start: int, n: int) -> None:
 
 def same(a: Array, p: int, b: Array, q: int, n: int) -> bool:
     return bytes(a[p : p + n]) == bytes(b[q : q + n])
+
+
+def ascii_hash(b: Array, p: int, n: int, seed: int) -> int:
+    """Java's string hash of n bytes, carried on from seed; TWO32 if one of them is not ASCII."""
+    h = seed
+    for byte in bytes(b[p : p + n]):
+        if byte >= 0x80:
+            return TWO32
+        h = (h * 31 + byte) & LOW32
+    return h

@@ -24,6 +24,8 @@ from mqstore.rocketmq.record import TRANSACTION_MASK, Record, decode, encode
 Entry = tuple[int, bytes]
 Key = tuple[int, int, int]
 
+PLAIN_RULES = Rules()
+
 
 def use(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatching, "dispatching", kernels.dispatching)
@@ -65,7 +67,7 @@ def made(outcome: dispatching.Dispatched) -> tuple[dict[tuple[str, int], list[En
     return queues, [tuple(row) for row in outcome.keys.tolist()]
 
 
-def agree(data: np.ndarray, positions: np.ndarray, rules: Rules = Rules()) -> dispatching.Dispatched:
+def agree(data: np.ndarray, positions: np.ndarray, rules: Rules = PLAIN_RULES) -> dispatching.Dispatched:
     outcome = dispatch_positions(data, positions, rules)
     assert outcome.records == len(positions)
     assert made(outcome) == model(data, positions, rules)

@@ -1,8 +1,8 @@
-"""The store that `mqstore rebuild` wrote, opened by the real brokers.
+"""The store that `rebuild` wrote, opened by the real brokers.
 
-For each golden store three directories are made: what `rebuild` writes, what the real store of the same version builds
-from the bare log, and copies of the former that both broker versions load, start and answer from. Queue and index files
-must be equal byte for byte, except for the names of index files, which tell when they were made.
+For each golden store three directories are made: what `rebuild` writes from seven splits on Spark, what the real store of
+the same version builds from the bare log, and copies of the former that both broker versions load, start and answer
+from. Queue and index files must be equal byte for byte, except for the names of index files, which tell when they were made.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from goldenkit import PLAIN, GoldenCase, boot, case_id, expected, has, opened, q
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
 
 from mqstore.pipeline.rebuild import rebuild
+from mqstore.pipeline.session import running
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -92,11 +93,11 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]
         if reason is not None:
             pytest.skip(reason)
     root = tmp_path_factory.mktemp("interop")
-    rebuilt = {}
-    for case in PLAIN:
-        rebuilt[case.id] = root / "rebuilt" / case.id
-        rebuilt[case.id].parent.mkdir(parents=True, exist_ok=True)
-        rebuild(opened(case), rebuilt[case.id], in_process_threads=2)
+    rebuilt = {case.id: root / "rebuilt" / case.id for case in PLAIN}
+    with running("local[2]") as spark:
+        for case in PLAIN:
+            rebuilt[case.id].parent.mkdir(parents=True, exist_ok=True)
+            rebuild(opened(case), rebuilt[case.id], spark=spark, splits=7)
     dispatched = {case.id: bare_log(case, root / "dispatched" / case.id) for case in PLAIN}
     outcomes: dict[str, Done] = {}
     found: dict[tuple[str, str], Opened] = {}

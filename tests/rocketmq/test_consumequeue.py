@@ -147,6 +147,22 @@ def test_a_directory_name_that_is_not_utf_8_is_shown_with_replacement(tmp_path: 
     assert (found.topic, found.max_offset) == ("x�", 1)
 
 
+def test_the_neighbours_of_a_cut_file_tell_its_length(tmp_path: Path) -> None:
+    for queue_id in range(3):
+        write(tmp_path, 0, entry(0), queue_id=queue_id)
+    write(tmp_path, 0, entry(0), queue_id=3, file_size=60)
+    directory = ReadOnlyDirectory(tmp_path)
+    size = consumequeue.common_file_size(directory)
+    assert size == 200
+    found = ConsumeQueueReader(directory, "T", 3, file_size=size)
+    assert (found.max_offset, [item.kind for item in found.findings]) == (1, [Kind.WRONG_SIZE])
+
+
+def test_one_file_alone_tells_no_common_length(tmp_path: Path) -> None:
+    write(tmp_path, 0, entry(0))
+    assert consumequeue.common_file_size(ReadOnlyDirectory(tmp_path)) is None
+
+
 def test_thousands_of_queues_stay_below_the_limit_of_open_files(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     for queue_id in range(600):

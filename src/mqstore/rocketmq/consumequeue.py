@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
+from collections import Counter
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,13 +34,24 @@ from mqstore.findings import Damage
 from mqstore.rocketmq import filequeue
 from mqstore.rocketmq.filequeue import QueueFile
 
-__all__ = ["BLANK_SIZE", "DEFAULT_FILE_SIZE", "ENTRY", "ENTRY_SIZE", "ConsumeQueueReader", "QueueEntry", "queues", "unpack"]
+__all__ = [
+    "BLANK_SIZE",
+    "DEFAULT_FILE_SIZE",
+    "ENTRY",
+    "ENTRY_SIZE",
+    "ConsumeQueueReader",
+    "QueueEntry",
+    "common_file_size",
+    "queues",
+    "unpack",
+]
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_SIZE = 20
 DEFAULT_FILE_SIZE = 6_000_000
 BLANK_SIZE = 0x7FFFFFFF
 
+MAX_ASKED = 256  # queues that are asked for the common length of files
 MAX_GAP = 1000  # files that may be missing in one place before the files behind it count as astray
 
 _ENTRY = struct.Struct(">qiq")
@@ -71,6 +83,21 @@ def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tu
             if queue.is_directory and _QUEUE_ID.fullmatch(queue.name) and int(queue.name) < 1 << 31
         )
     return sorted(found)
+
+
+def common_file_size(directory: ReadOnlyDirectory, place: str = "consumequeue") -> int | None:
+    """The length that most queue files have, as long as more than one has it; None otherwise. A broker makes all of them alike.
+
+    A queue of one file cannot tell whether that file was cut; its neighbours can.
+    """
+    votes = Counter(
+        file.size
+        for topic, queue_id in queues(directory, place)[:MAX_ASKED]
+        for file in directory.entries(f"{place}/{topic}/{queue_id}")
+        if file.is_file and file.size > 0
+    )
+    size, count = max(votes.items(), key=lambda vote: (vote[1], vote[0]), default=(0, 0))
+    return size if count > 1 else None
 
 
 class ConsumeQueueReader:

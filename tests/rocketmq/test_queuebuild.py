@@ -310,3 +310,23 @@ def test_a_recovered_queue_reads_across_files() -> None:
     assert queue.max_offset > 300, "the files of this case hold 100 entries"
     whole = queue.entries(0, queue.max_offset)
     assert [queue.entries(k, k + 1)[0].tobytes() for k in range(queue.max_offset)] == [row.tobytes() for row in whole]
+
+
+def test_an_empty_file_made_for_a_duplicate_counts_an_entry_after_truncation() -> None:
+    queue = QueueImage("T", 0, 40)
+    queue.append(run_of([(0, 100, 1), (100, 100, 2)], [0, 1]))
+    queue.append(run_of([(500, 100, 3)], [1]))
+    assert [file.start for file in queue.files] == [0, 40]
+    queue.truncate(400)
+    assert state(queue) == (0, 3, 0)
+
+
+def test_appending_goes_on_where_truncation_has_cut_the_file_on_disk(on_disk: Writer) -> None:
+    queue = QueueImage("T", 0, 200, on_disk(200, {0: rows_of(*((100 * k, 100, k) for k in range(6)))}))
+    queue.recover()
+    queue.append(run_of([(600, 100, 6), (700, 100, 7)], [6, 7]))
+    queue.truncate(300)
+    queue.append(run_of([(300, 50, 30)], [3]))
+    assert listed(queue) == [(0, 100, 0), (100, 100, 1), (200, 100, 2), (300, 50, 30)]
+    queue.truncate(10_000)
+    assert [entry[0] for entry in listed(queue)] == [0, 100, 200, 300, 400, 500, 600, 700]

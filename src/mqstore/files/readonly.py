@@ -65,22 +65,6 @@ class MappedFile:
         """A copy of bytes start..stop-1."""
         return b"" if self._map is None else self._map[start:stop]
 
-    def private(self) -> Bytes:
-        """A writable view of the whole file: what is written to it stays in this process, page by page. A copy once the file was replaced."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
-        except OSError:
-            return self.data.copy()
-        try:
-            status = os.fstat(descriptor)
-            if not self.size or (status.st_dev, status.st_ino) != self.identity or status.st_size < self.size:
-                return self.data.copy()
-            return np.frombuffer(mmap.mmap(descriptor, self.size, access=mmap.ACCESS_COPY), np.uint8)
-        except OSError:
-            return self.data.copy()
-        finally:
-            os.close(descriptor)
-
     def data_end(self, start: int) -> int:
         """Where the last stored block at or behind start ends, at most size; start if only a hole follows.
 

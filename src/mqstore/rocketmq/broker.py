@@ -39,7 +39,7 @@ from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.kernels import frames
 from mqstore.rocketmq import consumequeue, filequeue
 from mqstore.rocketmq.brokerconfig import BrokerConfig
-from mqstore.rocketmq.brokerparse import DEFAULT_HEAP, RecordParser, Stop
+from mqstore.rocketmq.brokerparse import LARGEST_ARRAY, RecordParser, Stop
 from mqstore.rocketmq.checkpoint import Checkpoint
 from mqstore.rocketmq.commitlog import CommitLog
 from mqstore.rocketmq.dispatch import QueueRun, Rules, dispatch_positions
@@ -97,9 +97,9 @@ class Broker:
         version: str,
         *,
         unclean: bool,
-        heap: int = DEFAULT_HEAP,
+        largest_array: int = LARGEST_ARRAY,
     ) -> None:
-        """rules: for dispatch, of that version. heap: bytes of memory the broker has for one record."""
+        """rules: for dispatch, of that version. largest_array: bytes of memory the broker can get in one piece."""
         self.version = version
         self.five = version != "4.9.3"
         self.notes: list[str] = []
@@ -110,7 +110,7 @@ class Broker:
         self._config = config
         self._rules = rules if self.five else replace(rules, batch_topics=frozenset())
         self._unclean = unclean
-        self._heap = heap
+        self._largest_array = largest_array
         self._queue_sizes: dict[bool, int] = {}
         self._refusals: list[str] = list(log.queue.refusals(version))
         self.log_files = [LogFile(file, file.size) for file in log.files if file.size == log.file_size]
@@ -194,7 +194,7 @@ class Broker:
             self.version,
             check_crc=config.check_crc_on_recover is not False,
             property_crc=self.five and bool(config.force_verify_prop_crc),
-            heap=self._heap,
+            largest_array=self._largest_array,
         )
         number = self._first_unclean() if self._unclean else self._first_clean(listed)
         while True:
@@ -303,7 +303,7 @@ class Broker:
             self._correct_minimums()
 
     def _catch_up(self) -> None:
-        parser = RecordParser(self.version, check_crc=False, heap=self._heap)
+        parser = RecordParser(self.version, check_crc=False, largest_array=self._largest_array)
         at = max([0, self.log_min, *(queue.max_physical_offset for queue in self.queues.values())])
         while at < self.log_max:
             at = max(at, self.log_min)

@@ -38,11 +38,11 @@ from mqstore.rocketmq.dispatch import SCHEDULE_TOPIC
 from mqstore.rocketmq.javatext import decode_utf8
 from mqstore.rocketmq.record import BORN_HOST_IPV6, CRC_PROPERTY_SIZE, STORE_HOST_IPV6, decode_properties
 
-__all__ = ["DEFAULT_HEAP", "RecordParser", "Stop", "java_integer"]
+__all__ = ["LARGEST_ARRAY", "RecordParser", "Stop", "java_integer"]
 
 Longs = NDArray[np.int64]
 
-DEFAULT_HEAP = 1 << 30
+LARGEST_ARRAY = 640 << 20  # what a heap of 1 GiB still has in one piece
 ROOM = 32768  # records that a run holds at the most
 
 _SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), np.uint8)
@@ -74,14 +74,14 @@ class RecordParser:
     """Parses records as a broker of a version does.
 
     check_crc: body CRCs are checked, as at load unless checkCRCOnRecover is off. property_crc: the `__CRC32#` property instead
-    (forceVerifyPropCRC). heap: bytes of memory that the broker can get for one record.
+    (forceVerifyPropCRC). largest_array: bytes of memory that the broker can get in one piece.
     """
 
-    def __init__(self, version: str, *, check_crc: bool = True, property_crc: bool = False, heap: int = DEFAULT_HEAP) -> None:
+    def __init__(self, version: str, *, check_crc: bool = True, property_crc: bool = False, largest_array: int = LARGEST_ARRAY) -> None:
         self._five = version != "4.9.3"
         self._check_crc = check_crc and not property_crc
         self._property_crc = check_crc and property_crc
-        self._heap = heap
+        self._largest_array = largest_array
 
     def runs(self, data: Bytes, start: int) -> Iterator[Longs | Stop]:
         """Positions of the records that the broker takes, from start on, and last why it stops. It can read up to the end of data."""
@@ -124,8 +124,10 @@ class RecordParser:
             spans = fields[frames.TOPIC_START, found][:, None] + np.arange(len(_SCHEDULE))
             found = found[(data[spans] == _SCHEDULE).all(axis=1)]
         if self._five:
-            low, high = int(positions[0]), int(positions[-1] + fields[frames.SIZE, -1])
-            if data[low:high].tobytes().find(b"INNER_") >= 0:
+            starts, lengths = fields[frames.PROPERTIES_START], np.maximum(fields[frames.PROPERTIES_LENGTH], 0)
+            text = np.empty(int(lengths.sum()), np.uint8)
+            frames.gather(data, starts, lengths, np.empty(len(starts) + 1, np.int32), text)
+            if text.tobytes().find(b"INNER_") >= 0:
                 return np.arange(len(positions))
         return found
 
@@ -162,10 +164,11 @@ class RecordParser:
             return Stop(at, True, 0, at + 8)
         if magic != frames.MAGIC_V1 and not (self._five and magic == frames.MAGIC_V2):
             return Stop(at, False, -1, at + 8)
-        if size > self._heap:
+        if size > self._largest_array:
             raise RefusedError(
-                f"a 4.9.3 broker does not come up on this store: the record at byte {at} of a log file claims {size} bytes, and the broker "
-                f"asks for that much memory before it looks further (a heap of {self._heap} bytes is assumed); look at it with --view disk"
+                f"a 4.9.3 broker does not come up on this store: the record at byte {at} of a log file claims {size} bytes, and the "
+                f"broker asks for that much memory at once before it looks further (more than {self._largest_array} bytes are assumed "
+                "not to be there); look at it with --view disk"
             )
         behind = self._read(data, at, size, 1 if magic == frames.MAGIC_V1 else 2)
         return Stop(at, False, -1, at + 8) if behind is None else Stop(at, False, size, behind)

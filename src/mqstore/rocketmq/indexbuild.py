@@ -35,6 +35,8 @@ __all__ = ["IndexImage", "IndexService"]
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]
 
+_BLOCK = 1 << 16  # entries made room for at once
+
 
 class IndexImage:
     """An index file in memory: new, or laid over one on disk that is only read. Satisfies `indexquery.IndexFileLike`."""
@@ -61,7 +63,7 @@ class IndexImage:
                 self.begin_timestamp = self.end_timestamp = before.end_timestamp
         self._own_from = self.index_count
         self._slots: NDArray[np.int32] | None = None
-        self._rows: Rows = np.empty(0, ENTRY)
+        self._blocks: list[Rows] = []
 
     @property
     def full(self) -> bool:
@@ -76,7 +78,8 @@ class IndexImage:
     def entry(self, number: int) -> IndexEntry:
         """Entry `number`; zeros where none was written."""
         if self._own_from <= number < self.index_count:
-            row = self._rows[number - self._own_from]
+            block, at = divmod(number - self._own_from, _BLOCK)
+            row = self._blocks[block][at]
             return IndexEntry(int(row["key_hash"]), int(row["physical_offset"]), int(row["seconds"]), int(row["previous"]))
         return IndexEntry(0, 0, 0, 0) if self._base is None else self._base.entry(number)
 
@@ -86,21 +89,19 @@ class IndexImage:
         at = 0
         while at < count:
             # the time of the first key of a file is taken against what the file has inherited
-            part = keys[at : at + 1] if self.index_count <= 1 else keys[at:count]
-            self._put(part)
+            used = (self.index_count - self._own_from) % _BLOCK
+            part = keys[at : min(count, at + _BLOCK - used)] if self.index_count > 1 else keys[at : at + 1]
+            self._put(part, used)
             at += len(part)
         return count
 
-    def _put(self, keys: Rows) -> None:
+    def _put(self, keys: Rows, used: int) -> None:
+        """Put keys into the last block of entries, of which so many are used. None are used: into a new block."""
         if self._slots is None:
             self._slots = np.zeros(self.slot_count, np.int32) if self._base is None else self._base.slots()
-        used = self.index_count - self._own_from
-        if used + len(keys) > len(self._rows):
-            room = max(used + len(keys), min(2 * len(self._rows), self.positions), 64)
-            grown = np.empty(room, ENTRY)
-            grown[:used] = self._rows[:used]
-            self._rows = grown
-        out = self._rows[used : used + len(keys)].view(np.uint8)
+        if not used:
+            self._blocks.append(np.empty(_BLOCK, ENTRY))
+        out = self._blocks[-1][used : used + len(keys)].view(np.uint8)
         raw = np.ascontiguousarray(keys).view(np.uint8)
         self.hash_slot_count += chains.build(raw, self.begin_timestamp, self.index_count, self._slots, out)
         if self.index_count <= 1:

@@ -22,8 +22,8 @@ offset in the record, p, s: its physical offset and size):
     >>> queue.min_offset
     10
 
-Files that exist are read through their maps; one that is appended to gets a private map, whose changes stay in this
-process. The same images, started empty, build queue files from scratch.
+Files that exist are read through maps, and what is appended stays in memory. The same images, started empty, build queue
+files from scratch.
 
 Format: docs/formats/rocketmq.md, sections 4.1 to 4.10 and 8.2 to 8.4.
 """
@@ -67,19 +67,21 @@ class FileImage:
     """One file of a queue. written: bytes that count. Rows behind them may hold what an earlier life of the queue left there.
 
     first_created: the broker made this file when the queue had none, which it remembers until it is restarted.
+    Rows that were appended lie in memory over those of the file, which is mapped only while it is read: a store may have
+    more queue files than a process may have open.
     """
 
-    __slots__ = ("_data", "_mapped", "_row", "_source", "first_created", "size", "start", "written")
+    __slots__ = ("_own", "_own_count", "_own_from", "_row", "_source", "first_created", "size", "start", "written")
 
     def __init__(self, start: int, size: int, row: np.dtype[np.void], source: Source | None = None, *, first_created: bool = False) -> None:
         self.start = start
         self.size = size
         self.first_created = first_created
+        self.written = 0 if source is None else size
         self._row = row
         self._source = source
-        self._data: Bytes | None = None
-        self._mapped: MappedFile | None = None
-        self.written = 0 if source is None else size
+        self._own = np.empty(0, row)
+        self._own_from = self._own_count = 0
 
     @property
     def end(self) -> int:
@@ -92,36 +94,43 @@ class FileImage:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the file, written or not. A file that is not on disk may show fewer rows than it has room for: the rest are zeros."""
-        if self._data is None:
-            if self._source is None:
-                self._data = np.zeros(min(16, self.size // self._row.itemsize) * self._row.itemsize, np.uint8)
-            else:
-                self._mapped = self._source()
-                self._data = self._mapped.data[: self.size]
-        return self._data[: len(self._data) // self._row.itemsize * self._row.itemsize].view(self._row)
+        """The rows of the file, written or not. A file that is not on disk shows only those that were appended."""
+        return self.part(0, self.size // self._row.itemsize)
 
     def live(self) -> Rows:
         """The written rows."""
-        return self.rows[: self.written // self._row.itemsize] if self.written else np.empty(0, self._row)
+        return self.part(0, self.written // self._row.itemsize)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows start..stop-1, as far as there are any."""
+        low, high = self._own_from, self._own_from + self._own_count
+        if self._source is None or (low <= start and stop <= high):
+            return self._own[max(0, start - low) : min(stop, high) - low]
+        data = self._source().data[: self.size // self._row.itemsize * self._row.itemsize]
+        base: Rows = data[: len(data) // self._row.itemsize * self._row.itemsize].view(self._row)[start:stop]
+        if stop <= low or high <= start or low == high:
+            return base
+        found = base.copy()
+        begin, end = max(start, low), min(stop, high)
+        found[begin - start : end - start] = self._own[begin - low : end - low]
+        return found
 
     def put(self, rows: Rows) -> None:
         """Append rows that fit into the file."""
         first = self.written // self._row.itemsize
-        self._writable(first + len(rows))[first : first + len(rows)] = rows
+        if not self._own_count:
+            self._own_from = first
+        elif not self._own_from <= first <= self._own_from + self._own_count:
+            low, high = min(first, self._own_from), max(first, self._own_from + self._own_count)
+            self._own, self._own_from, self._own_count = self.part(low, high).copy(), low, high - low
+        at = first - self._own_from
+        if at + len(rows) > len(self._own):
+            grown = np.empty(min(max(at + len(rows), 2 * len(self._own), 16), self.size // self._row.itemsize), self._row)
+            grown[: self._own_count] = self._own[: self._own_count]
+            self._own = grown
+        self._own[at : at + len(rows)] = rows
+        self._own_count = max(self._own_count, at + len(rows))
         self.written += len(rows) * self._row.itemsize
-
-    def _writable(self, count: int) -> Rows:
-        rows = self.rows
-        if self._mapped is not None:
-            self._data = self._mapped.private()[: self.size]
-            self._mapped = None
-        elif count > len(rows):
-            room = min(self.size // self._row.itemsize, max(count, 2 * len(rows)))
-            grown = np.zeros(room * self._row.itemsize, np.uint8)
-            grown[: len(rows) * self._row.itemsize] = rows.view(np.uint8)
-            self._data = grown
-        return self.rows
 
     def bytes(self) -> Bytes:
         """The written bytes."""
@@ -205,6 +214,9 @@ class _Image:
         while self.files:
             file = self.files[-1]
             rows = file.rows
+            if not len(rows):
+                file.put(np.zeros(1, self.row))
+                rows = file.rows
             if int(rows["physical_offset"][0]) >= physical:
                 self.files.pop()
                 continue
@@ -290,7 +302,7 @@ class QueueImage(_Image):
             begin, end = max(low, first), min(high, first + file.written // ENTRY.itemsize)
             if begin >= end:
                 continue
-            part = file.rows[begin - first : end - first]
+            part = file.part(begin - first, end - first)
             if (begin, end) == (low, high):
                 return part
             if found is None:
@@ -360,7 +372,8 @@ class QueueImage(_Image):
         if self.min_logic_offset >= self.end:
             return
         last = self.files[-1]
-        if last.written and int(last.live()["physical_offset"][-1]) < log_min:
+        count = last.written // ENTRY.itemsize
+        if count and int(last.part(count - 1, count)["physical_offset"][0]) < log_min:
             self.min_logic_offset = last.end
             return
         first = self.files[0]
@@ -414,12 +427,12 @@ class BatchQueueImage(_Image):
         self.max_offset = 0
         for file in reversed(self.files[-2:]):
             if file.written:
-                unit = file.live()[-1]
+                unit = file.part(file.written // UNIT.itemsize - 1, file.written // UNIT.itemsize)[0]
                 self.max_offset = int(unit["base_offset"]) + int(unit["count"])
                 break
 
     def _settle_min(self) -> None:
-        self.min_offset = int(self.files[0].rows["base_offset"][0]) if self.files and self.files[0].written else -1
+        self.min_offset = int(self.files[0].part(0, 1)["base_offset"][0]) if self.files and self.files[0].written else -1
         if not self.files:
             self.max_offset = 0
 

@@ -77,8 +77,10 @@ class RocketMQStore:
 
     @cached_property
     def _consume_queues(self) -> tuple[ConsumeQueueReader, ...]:
+        # a cut file in a queue of one file is known by the length that the other queues' files have
+        file_size = self.config.consume_queue_file_size or consumequeue.common_file_size(self.directory)
         return tuple(
-            ConsumeQueueReader(self.directory, topic, queue_id, file_size=self.config.consume_queue_file_size)
+            ConsumeQueueReader(self.directory, topic, queue_id, file_size=file_size)
             for topic, queue_id in consumequeue.queues(self.directory)
         )
 

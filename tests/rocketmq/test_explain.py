@@ -203,6 +203,7 @@ def test_the_key_stands_in_damaged_bytes_that_no_index_leads_to(tmp_path: Path) 
     store.patch_log(put.offset + 4, b"\0")
     answer = ask(tmp_path, key="a-key-of-its-own")
     assert (answer.reason, answer.index_hits, answer.messages) == (Reason.RECORD_DAMAGED, (), ())
+    assert not answer.complete
     assert str(put.offset) in answer.detail
 
 
@@ -217,6 +218,18 @@ def test_a_record_removed_by_retention(tmp_path: Path, asked: dict[str, int]) ->
     assert (answer.reason, answer.complete, answer.messages) == (Reason.REMOVED_BY_RETENTION, False, ())
     assert answer.index_hits == (() if asked else (put.offset,))
     assert "4096" in answer.detail
+
+
+def test_an_answer_is_short_where_some_of_its_hits_were_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=4096)
+    put = store.put(message("orders", keys="k"))
+    keyed(store, 60)
+    last = store.put(message("orders", keys="k"))
+    store.write()
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    answer = ask(tmp_path)
+    assert (answer.index_hits, answer.messages) == ((last.offset, put.offset), (last.offset,))
+    assert (answer.reason, answer.complete) == (Reason.REMOVED_BY_RETENTION, False)
 
 
 def test_only_records_with_other_keys_of_the_same_hash(tmp_path: Path) -> None:

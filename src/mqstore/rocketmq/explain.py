@@ -59,6 +59,10 @@ _ADVICE = {
 }
 
 
+# what such a reason names may have been part of the answer, though no message is known to be missing
+_LOST = frozenset({Reason.RECORD_DAMAGED, Reason.REMOVED_BY_RETENTION})
+
+
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
     """The answer to a key query.
@@ -138,6 +142,8 @@ def query(
         reason, detail = _why_missing(store, view, files, topic, key, missing, begin, end)
     elif damaged:
         reason, detail = Reason.RECORD_DAMAGED, f"the index leads to physical offset {damaged[0]}, where no believable record starts"
+    elif matches and removed:
+        reason, detail = Reason.REMOVED_BY_RETENTION, f"the index leads to physical offset {removed[0]}, but the log now starts at {low}"
     elif not matches and seen is not None:
         reason, detail = _why_nothing(store, view, topic, key, answer.offsets, removed, seen)
     elif not seen and len(answer.offsets) >= limit:
@@ -148,7 +154,7 @@ def query(
         view.name,
         answer.offsets,
         tuple(sorted(matches)),
-        reason is None or (seen is not None and not seen.damage and not missing and not damaged and not removed),
+        reason is None or (seen is not None and not seen.damage and not missing and reason not in _LOST),
         None if reason is None else str(reason),
         detail,
         "" if reason is None else _ADVICE[reason],

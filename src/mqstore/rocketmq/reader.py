@@ -210,7 +210,7 @@ def consumer_offsets(store: RocketMQStore, queue_of: Callable[[str, int], QueueV
                 continue
             low, high = queue.min_offset, queue.max_offset
             state = "below-min" if offset < low else "above-max" if offset > high else "ok"
-            found.append(ConsumerOffset(group, topic, queue_id, offset, low, high, max(0, high - offset), state))
+            found.append(ConsumerOffset(group, topic, queue_id, offset, low, high, high - offset, state))
     return found
 
 

@@ -56,7 +56,8 @@ class QueueView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """How far a consumer group is. offset: the next message to consume. lag: max_offset - offset, 0 where that is negative or unknown.
+    """How far a consumer group is. offset: the next message to consume. lag: max_offset - offset, None without a queue;
+    negative where the group stands behind the queue's end, as mqadmin shows it.
 
     state: `ok`, `below-min`, `above-max`, `no-queue` (the store has no such queue), `no-topic`.
     """

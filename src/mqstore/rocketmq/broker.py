@@ -116,7 +116,8 @@ class Broker:
         self.log_files = [LogFile(file, file.size) for file in log.files if file.size == log.file_size]
         self._load_queues()
         if self._refusals:
-            raise RefusedError(f"a {version} broker refuses to start on this store: {'; '.join(self._refusals)}")
+            more = f"; and {len(self._refusals) - 3} more" if len(self._refusals) > 3 else ""
+            raise RefusedError(f"a {version} broker refuses to start on this store: {'; '.join(self._refusals[:3])}{more}")
         self.index = None if config.message_index_enable is False else self._load_index(index_files)
 
     # load

@@ -192,7 +192,7 @@ def written(tmp_path: Path) -> Written:
 
 def entries_of(view: RecoveredView, topic: str = "T", queue_id: int = 0) -> list[int]:
     queue = view.queue(topic, queue_id)
-    return queue.entries(queue.min_offset, queue.max_offset)["physical_offset"].tolist()
+    return [int(entry["physical_offset"]) for entry in queue.entries(queue.min_offset, queue.max_offset)]
 
 
 def sizes_of(written: Written) -> dict[int, int]:

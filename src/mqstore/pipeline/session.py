@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 __all__ = ["cores", "failures", "running", "sentence", "session", "stop"]
 
 ARCHIVE_OPTIONS = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+# lines of a JVM around the one that says what is wrong
+_SAYS_NOTHING = (
+    "Error: Could not create the Java",
+    "Error: A fatal exception",
+    "Error occurred during init",
+    "at ",
+    "WARNING:",
+    "Picked up",
+)
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -200,9 +209,10 @@ def _last_words(output: IO[bytes]) -> str:
     """The line in which a JVM that did not start says why; empty if it said nothing."""
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 65536))
-    lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"\b(Error|Exception|error|cannot|Unrecognized|not found)\b|Exception:|Error:", line)]
-    return (telling or lines or [""])[0]
+    lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines()]
+    telling = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
+    causes = [line for line in telling if re.search(r"[Ee]rror|Exception|[Ii]nvalid|[Cc]ould not|[Cc]annot", line)]
+    return (causes or telling or [""])[0]
 
 
 # ---- from a failed job to one sentence

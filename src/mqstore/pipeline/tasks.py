@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from mqstore.pipeline.session import cores, failures
@@ -51,26 +52,33 @@ def run_tasks(
         return []
     context = spark.sparkContext
     group = f"mqstore-{uuid.uuid4().hex}"
-    with failures(doing), _job_group(context, group, doing), _watched(context, group, len(tasks), progress):
-        try:
-            results: list[R] = context.parallelize(tasks, len(tasks)).map(function).collect()
-        except BaseException:
-            _cancel(context, group)
-            raise
+    with failures(doing), _watched(context, group, len(tasks), progress):
+        results = _in_a_thread(context, group, doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
     if progress is not None:
         progress(len(tasks), len(tasks))
     return results
 
 
-@contextlib.contextmanager
-def _job_group(context: SparkContext, group: str, doing: str) -> Iterator[None]:
-    context.setJobGroup(group, doing, interruptOnCancel=True)
+def _in_a_thread(context: SparkContext, group: str, doing: str, action: Callable[[], list[R]]) -> list[R]:
+    """Run a Spark action while the calling thread only waits.
+
+    pyspark answers an interrupt by calling the JVM from the main thread; in the middle of a call that would garble both.
+    """
+    outcome: Future[list[R]] = Future()
+
+    def run() -> None:
+        try:
+            context.setJobGroup(group, doing, interruptOnCancel=True)
+            outcome.set_result(action())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=group, daemon=True).start()
     try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):
-            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-                context._jsc.sc().setLocalProperty(name, None)
+        return outcome.result()
+    except BaseException:
+        _cancel(context, group)
+        raise
 
 
 @contextlib.contextmanager

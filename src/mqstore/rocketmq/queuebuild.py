@@ -30,7 +30,7 @@ Format: docs/formats/rocketmq.md, sections 4.1 to 4.10 and 8.2 to 8.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -255,11 +255,6 @@ class _Image:
     def end(self) -> int:
         """Logical byte offset behind the last row; 0 without files."""
         return self.files[-1].end if self.files else 0
-
-    def file_images(self) -> Iterator[tuple[int, Bytes]]:
-        """Start and written bytes of each file; the rest of a file is zeros."""
-        for file in self.files:
-            yield file.start, file.bytes()
 
 
 class QueueImage(_Image):

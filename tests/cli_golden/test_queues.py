@@ -97,18 +97,14 @@ def test_recovery_of_a_damaged_store_is_the_brokers(case: GoldenCase, abort: boo
     root = unpack(case, tmp_path / "store")
     if abort:
         (root / "abort").write_bytes(b"")
-    store = mqstore.open(root)
-    if not wanted["load_ok"] and "load_error" not in wanted:
+    if not wanted["load_ok"]:
         outcome = run_cli("messages", root, "-o", "jsonl", "--view", "recovered", "--as", case.version)
         assert outcome.status == 2
         assert "Traceback" not in outcome.stderr
         assert outcome.stderr.strip()
         return
-    view = store.view("recovered", as_=case.version)
-    if not wanted["load_ok"]:
-        # the broker ran out of memory over a size field, which is nothing to imitate; what we cut must not reach behind the log
-        assert view.log_range()[1] <= store.view("disk").log_range()[1]
-        return
+    # without any consume queue left, only the configuration knows how large their files are
+    view = mqstore.open(root, config=case.path / "store.properties").view("recovered", as_=case.version)
     assert view.log_range() == (wanted["min_phy_offset"], wanted["max_phy_offset_after_load"])
     bounds = [[queue.topic, queue.queue_id, queue.min_offset, queue.max_offset] for queue in view.queues()]
     assert sorted(bounds) == sorted(wanted["queues"])

@@ -152,7 +152,9 @@ def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None
         if file.size != file_size:
             what = "is empty" if file.size == 0 else f"has {file.size} bytes"
             sentence = f"the file {what}, the files of this queue have {file_size}"
-            findings.append(_damage(file.relative, file.size, Kind.WRONG_SIZE, sentence))
+            # what is wrong is the end: the bytes that are too few or too many
+            low, high = sorted((file.size, file_size))
+            findings.append(Damage(file.relative, low, high - low, Kind.WRONG_SIZE, sentence))
         kept.append(file)
     return FileQueue(tuple(kept), file_size, tuple(findings), relative, listing)
 

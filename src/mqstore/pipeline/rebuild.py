@@ -42,6 +42,9 @@ __all__ = ["rebuild"]
 # what a broker keeps beside the log and does not derive from it
 _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
 
+MAX_NOTED = 20
+IN_DRIVER = 2_000_000  # keys that are indexed sooner than a Spark task has started
+
 _UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
 
 Queue = tuple[str, int]
@@ -71,11 +74,9 @@ def rebuild(
     with NewDirectory(to) as target:
         if in_process_threads is not None:
             return _Rebuild(store, target, ThreadRunner(in_process_threads), splits, check_crc, copy, progress).run()
-        if spark is not None:
-            return _Rebuild(store, target, SparkRunner(spark), splits, check_crc, copy, progress).run()
-        from mqstore.pipeline.session import session
+        from mqstore.pipeline.session import running
 
-        with session(master=master) as started:
+        with running(master, spark=spark) as started:
             return _Rebuild(store, target, SparkRunner(started), splits, check_crc, copy, progress).run()
 
 
@@ -98,7 +99,14 @@ class _Rebuild:
     """One run."""
 
     def __init__(
-        self, store: RocketMQStore, target: NewDirectory, runner: Runner, splits: int | None, check_crc: bool, copy: bool, progress: Progress | None
+        self,
+        store: RocketMQStore,
+        target: NewDirectory,
+        runner: Runner,
+        splits: int | None,
+        check_crc: bool,
+        copy: bool,
+        progress: Progress | None,
     ) -> None:
         self.store = store
         self.target = target
@@ -213,9 +221,16 @@ class _Rebuild:
         self.messages += outcome.records
         self.damage.extend(outcome.damage)
         if outcome.damage_untold:
-            self.notes.append(f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} are not told one by one")
+            self.notes.append(
+                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} are not told one by one"
+            )
         self.skipped.extend(
-            Skipped("commitlog", outcome.split.start, outcome.split.stop - outcome.split.start, f"topic {topic!r} cannot be the name of a directory: its messages are not listed")
+            Skipped(
+                "commitlog",
+                outcome.split.start,
+                outcome.split.stop - outcome.split.start,
+                f"topic {topic!r} cannot be the name of a directory: its messages are not listed",
+            )
             for topic in outcome.unlisted
         )
         if outcome.records:
@@ -252,8 +267,24 @@ class _Rebuild:
             self.entries += result.entries
             if not result.entries:
                 (self.batch_queues if result.batch else self.queues).pop((result.topic, result.queue_id))
-                self.notes.append(f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could list")
+                self.notes.append(
+                    f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could list"
+                )
+        self._note_lost_queues()
         return len(exact)
+
+    def _note_lost_queues(self) -> None:
+        """Queues that the old store has and the log does not fill any more: a broker will count them from 0 again."""
+        lost = [queue for queue in self.store.consume_queues() if (queue.topic, queue.queue_id) not in self.queues and queue.files]
+        for queue in lost[:MAX_NOTED]:
+            self.notes.append(
+                f"the log holds no message of topic {queue.topic!r}, queue {queue.queue_id} any more: the new store has no such queue, "
+                f"and its numbering, which had come to {queue.max_offset}, will start at 0"
+            )
+        if len(lost) > MAX_NOTED:
+            self.notes.append(f"the same holds for {len(lost) - MAX_NOTED} further queues")
+        if self.store.directory.is_directory("consumequeue_ext"):
+            self.notes.append("the extended consume queue is not rebuilt: entries hold the tags code itself, which brokers accept")
 
     def _queue_task(self, queue: Queue, batch: bool, segments: Sequence[Segment]) -> QueueTask:
         size = self.settings.batch_file_size if batch else self.settings.queue_file_size
@@ -285,8 +316,8 @@ class _Rebuild:
             self.last_offset,
             self.last_store_timestamp,
         )
-        if len(tasks) == 1:
-            return [build_index(tasks[0])]
+        if len(tasks) == 1 or sum(count for _, count in self.keys) < IN_DRIVER:
+            return [build_index(task) for task in tasks]
         return list(self.runner.each(tasks, build_index))
 
     # the new store
@@ -344,5 +375,7 @@ class _Rebuild:
         self.target.directory.write_small("checkpoint", encode(point))
 
     def _coverage(self) -> Coverage:
-        unread = [Skipped(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind in _UNREAD]
+        unread = [
+            Skipped(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind in _UNREAD
+        ]
         return Coverage((*unread, *self.skipped))

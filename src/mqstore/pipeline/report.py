@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mqstore.findings import Coverage, Damage
@@ -36,7 +36,7 @@ class RebuildReport:
     stages: tuple[tuple[str, float], ...] = ()
     linked: bool = True
     damage: tuple[Damage, ...] = ()
-    coverage: Coverage = Coverage()
+    coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,7 +88,7 @@ class ExportReport:
     bytes: int
     seconds: float
     damage: tuple[Damage, ...] = ()
-    coverage: Coverage = Coverage()
+    coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
 
     @property

@@ -115,13 +115,15 @@ class IndexWriter:
     def finish(self) -> IndexEnd:
         """Write slots and header."""
         slots = self._slots
-        blocks = np.flatnonzero(np.add.reduceat(slots != 0, np.arange(0, len(slots), SLOT_BLOCK), dtype=np.int64))
+        blocks = np.flatnonzero([slots[at : at + SLOT_BLOCK].any() for at in range(0, len(slots), SLOT_BLOCK)])
         for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
             if len(run):
                 low, high = int(run[0]) * SLOT_BLOCK, (int(run[-1]) + 1) * SLOT_BLOCK
                 self._stage.pwrite(self._path, HEADER_SIZE + SLOT_SIZE * low, slots[low:high].astype(">i4"))
         # a broker writes the count of an empty file only when it flushes it
-        header = _HEADER.pack(self._begin[0], self._end[0], self._begin[1], self._end[1], self._taken, self._count + 1 if self._count else 0)
+        header = _HEADER.pack(
+            self._begin[0], self._end[0], self._begin[1], self._end[1], self._taken, self._count + 1 if self._count else 0
+        )
         self._stage.pwrite(self._path, 0, header)
         return IndexEnd(self.name, self._count, *self._end)
 

@@ -215,7 +215,7 @@ class _Parts:
             segment = self._stage_run(run)
             found.append(QueuePart(run.topic, run.queue_id, run.batch, run.first, len(run), False, (segment,)))
             return
-        plain = run.plain and 0 <= run.first and run.first + len(run) < MAX_OFFSET
+        plain = run.plain and run.first >= 0 and run.first + len(run) < MAX_OFFSET
         if plain:
             self._place(run)
         found.append(QueuePart(run.topic, run.queue_id, False, run.first, len(run), plain))
@@ -315,7 +315,16 @@ def _check_bodies(records: Records, findings: _Findings) -> None:
     columns = RecordColumns(records)
     for k in np.flatnonzero(~columns.crc_ok).tolist():
         position, size = int(records.positions[k]), int(columns.row(frames.SIZE)[k])
-        findings.add(Damage(records.file.relative, position, size, Kind.BAD_CHECKSUM, "the body does not fit its CRC; the message is listed all the same", 1))
+        findings.add(
+            Damage(
+                records.file.relative,
+                position,
+                size,
+                Kind.BAD_CHECKSUM,
+                "the body does not fit its CRC; the message is listed all the same",
+                1,
+            )
+        )
 
 
 def scan_split(task: ScanTask) -> ScanResult:
@@ -329,8 +338,9 @@ def scan_split(task: ScanTask) -> ScanResult:
     key_file: str | None = None
     with DurableDirectory(task.stage) as stage:
         parts = _Parts(stage, task)
-        for found, last_offset in _dispatched(walk, task.settings.rules, findings, task.check_crc):
+        for found, offset in _dispatched(walk, task.settings.rules, findings, task.check_crc):
             records += found.records
+            last_offset = offset
             last_store_timestamp = found.last_store_timestamp
             for run in found.runs:
                 parts.take(run)

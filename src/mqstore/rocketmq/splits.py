@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from mqstore.errors import UsageError
@@ -44,7 +45,7 @@ def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
     """The files that hold records, each with how many of its leading bytes can hold any."""
     files = log.files[: log.last_written() + 1]
     # a file that is too long reaches into the next one: there the next one counts
-    found = [(file, min(file.size, after.start - file.start)) for file, after in zip(files, files[1:], strict=False)]
+    found = [(file, min(file.size, after.start - file.start)) for file, after in pairwise(files)]
     if files:
         last = files[-1]
         found.append((last, min(last.size, max(1, log.mapped(last).data_end(0)))))

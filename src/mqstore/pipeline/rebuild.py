@@ -66,7 +66,8 @@ def rebuild(
     """Build a sound store in `to` from the commit log of a store. The store itself is not changed.
 
     spark: a session to run on; else one is started on `master`. in_process_threads: run in threads of this process instead.
-    copy: copy the log files rather than link them. splits: read the log in exactly so many splits. check_crc: check bodies too.
+    copy: copy all log files; by default they are hard links but for the last one, which a broker goes on writing.
+    splits: read the log in exactly so many splits. check_crc: check bodies too.
     config: the broker's own `name=value` lines. progress: told (bytes of log read, bytes of log in all).
     Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
     """
@@ -323,19 +324,29 @@ class _Rebuild:
     # the new store
 
     def _carry_over(self) -> bool:
-        """Log files and what else is not derived. Returns whether all log files are links."""
+        """Log files and what else is not derived. Returns whether the log files are links, the last one aside.
+
+        The last file is what a broker goes on writing into: it is always a copy, so that the old store stays as it is, and
+        ends behind its last believable record.
+        """
         log, new = self.store.log, self.target.directory
         new.make_directory("commitlog")
         linked = True
-        for file in log.files[: log.last_written() + 1]:
+        written = log.files[: log.last_written() + 1]
+        for number, file in enumerate(written):
             if not file.size:
                 continue
+            last = number == len(written) - 1
             # a broker refuses a log file of another length, so one that was cut is copied and filled up with zeros
             short = file.size < log.file_size
             name = f"commitlog/{file.name}"
-            linked &= new.link_or_copy(log.mapped(file).path, name, copy=self.copy or short)
-            if short:
+            shared = new.link_or_copy(log.mapped(file).path, name, copy=self.copy or short or last)
+            linked &= shared or last
+            if last:
+                new.truncate(name, min(max(log.end() - file.start, 0), file.size))
+            if short or last:
                 new.truncate(name, log.file_size)
+            if short:
                 self.notes.append(f"{name} had {file.size} bytes and was filled up to {log.file_size}")
         for place in _CARRIED:
             for relative, entry in self._carried(place):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import transcripts
 
 from mqstore.findings import Kind, Verdict
 from mqstore.messages import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
@@ -117,12 +116,8 @@ def test_every_module_has_its_room_in_the_architecture() -> None:
     assert not [name for name in modules if not name.startswith("__") and name not in text]
 
 
-def _help(*words: str) -> str:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "mqstore.cli.main", *words, "--help"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
+def _help(verb: str = "") -> str:
+    return transcripts.run(f"mqstore {verb} --help", ROOT)
 
 
 def test_the_commands_of_the_guide_are_those_of_the_program() -> None:
@@ -144,6 +139,13 @@ def test_every_option_shown_with_a_command_exists(page: Path) -> None:
             helps[command] = _help(command) + _help()
         unknown.extend(f"{command} {word}" for word in words if re.fullmatch(r"--[a-z-]+", word) and word not in helps[command])
     assert not unknown
+
+
+@pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.name)
+def test_the_output_shown_is_what_the_commands_print(page: Path) -> None:
+    with transcripts.stores() as place:
+        for text, head in transcripts.blocks(page, spark=False):
+            assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place))
 
 
 def test_no_file_names_a_package_registry_or_a_place_on_somebodys_machine() -> None:

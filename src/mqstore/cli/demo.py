@@ -1,0 +1,183 @@
+"""`demo`: the whole story on a store that ships with the package: `data/killed-broker.tar.xz`.
+
+RocketMQ 4.9.3's own store wrote it and was halted (no shutdown hook ran) with the last 260 messages not dispatched; then the
+second half of its last record was overwritten with zeros, as a power loss leaves it. Every step runs the very function behind
+the command line that is printed above its output.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqstore.cli.grid import Column
+from mqstore.cli.inspect import inspect
+from mqstore.cli.jobs import ExportFormat, export, rebuild
+from mqstore.cli.options import option, verb
+from mqstore.cli.output import Output
+from mqstore.cli.query import ask
+from mqstore.cli.text import clock, command, size
+from mqstore.cli.verify import verify
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+ARCHIVE = Path(__file__).with_name("data") / "killed-broker.tar.xz"
+
+# stored eleven seconds before the broker died, and never dispatched
+TOPIC, KEY = "orders", "OrderID421"
+
+SQL = """\
+SELECT topic, count(*) AS messages, sum(size) AS bytes, string(max(store_timestamp)) AS newest
+FROM messages GROUP BY topic ORDER BY messages DESC"""
+
+
+class _Story:
+    """Headings, sentences and command lines between the outputs of the steps."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._number = 0
+
+    def tell(self, text: str) -> None:
+        self._out.line(text)
+
+    def step(self, title: str, text: str) -> None:
+        self._number += 1
+        self._out.line()
+        self._out.line(f"{self._number}  {title}", style="bold cyan")
+        self._out.line(text)
+
+    def show(self, words: tuple[object, ...], run: Callable[[], object]) -> None:
+        """A command line, and what the command prints."""
+        self._out.line()
+        self._out.line("$ " + command("mqstore", *words), style="bold")
+        run()
+
+
+def demo(
+    out: Output,
+    keep: Annotated[Path | None, option("--keep", metavar="DIR", help="Where to leave the stores and the table; a new directory.")] = None,
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[2]",
+) -> int:
+    """The whole story in half a minute: a broker was killed; see, verify, explain, rebuild, ask again, export.
+
+    Runs on a store that ships with the package, which RocketMQ 4.9.3 left behind when its process was killed. Needs Java 17 for Spark.
+    """
+    if not out.is_text:
+        raise UsageError("demo tells a story to a person and has no machine format; run its commands with -o instead")
+    place = _place(keep)
+    store, rebuilt, table = place / "store", place / "rebuilt", place / "messages"
+    _unpack(store)
+    story = _Story(out)
+    story.tell(
+        "A RocketMQ 4.9.3 broker was killed while it wrote, and the power went. Here is its store; no broker is needed from here on."
+    )
+    story.tell(f"Everything happens in {place}")
+
+    story.step("What is in it?", "Names, sizes and headers are enough for a first answer; a store of terabytes answers as fast.")
+    story.show(("inspect", store), lambda: inspect(out, store))
+
+    story.step("What is damaged?", "Every record, queue entry and index entry is checked, and each against the others.")
+    story.show(("verify", store), lambda: verify(out, store))
+
+    story.step(
+        "Why does a query find nothing?",
+        f"A customer asks for order {KEY}. The broker's index has no answer, though the message was stored.",
+    )
+    story.show(("query", store, "-t", TOPIC, "-k", KEY, "--explain"), lambda: ask(out, store, TOPIC, KEY, explain=True))
+
+    story.step(
+        "Build what is missing.",
+        "Queues and index follow from the log. Spark makes them anew in a fresh directory; the old store stays as it is.",
+    )
+    with _spark(out, master) as spark:
+        story.show(("rebuild", store, "--to", rebuilt, "--master", master), lambda: rebuild(out, store, rebuilt, master=master))
+
+        story.step("Ask again.", "The same question to the new store. A real broker opens it as well.")
+        story.show(("query", rebuilt, "-t", TOPIC, "-k", KEY), lambda: ask(out, rebuilt, TOPIC, KEY))
+
+        story.step(
+            "The log as a table.", "All messages as Parquet, each row with the file and offset it is from, and one SQL question to it."
+        )
+        words = ("export", store, "--to", table, "--format", "parquet", "--master", master)
+        story.show(words, lambda: export(out, store, table, format=ExportFormat.PARQUET, master=master))
+        _ask_in_sql(out, spark, table)
+
+    out.line()
+    out.line("That is all it takes.", style="bold green")
+    out.line(f"The stores and the table are in {place} ({_weight(place)}); remove them when you like.")
+    out.line(
+        f"Next: {command('mqstore', 'inspect', 'YOUR-STORE')}, then {command('mqstore', 'verify', 'YOUR-STORE')}; nothing in it is changed."
+    )
+    return 0
+
+
+def _place(keep: Path | None) -> Path:
+    """The directory of the demo. Raises TargetError where it exists."""
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="mqstore-demo-"))
+    from mqstore.files.durable import NewDirectory
+
+    with NewDirectory(keep) as new:
+        new.publish()
+    return keep
+
+
+def _unpack(target: Path) -> None:
+    from mqstore.files import ReadOnlyDirectory
+    from mqstore.files.archive import UnpackedArchive
+    from mqstore.files.durable import NewDirectory
+
+    archive = UnpackedArchive(ARCHIVE)
+    try:
+        source = ReadOnlyDirectory(archive.store_root())
+        with NewDirectory(target) as new:
+            for relative, _ in source.walk():
+                new.directory.link_or_copy(source.path(relative), relative, copy=True)
+            new.publish()
+    finally:
+        archive.close()
+
+
+def _weight(place: Path) -> str:
+    from mqstore.files import ReadOnlyDirectory
+
+    return size(sum(entry.blocks * 512 for _, entry in ReadOnlyDirectory(place).walk()))
+
+
+@contextmanager
+def _spark(out: Output, master: str) -> Iterator[SparkSession]:
+    from mqstore.pipeline.session import running
+
+    begun = time.perf_counter()
+    out.line("Spark starts, which takes some seconds …", style="dim")
+    with running(master) as spark:
+        out.line(f"… it runs: Spark {spark.version}, after {clock(time.perf_counter() - begun)}.", style="dim")
+        yield spark
+
+
+def _ask_in_sql(out: Output, spark: SparkSession, table: Path) -> None:
+    out.line()
+    for line in f"SQL> {SQL}".split("\n"):
+        out.line(line, style="bold")
+    spark.read.parquet(table.resolve().as_uri()).createOrReplaceTempView("messages")
+    rows = spark.sql(SQL).collect()
+    out.table(
+        (Column("topic"), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
+        ([row["topic"], str(row["messages"]), f"{row['bytes']:,}", row["newest"]] for row in rows),
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="demo --keep story", panel="On Spark")(demo)

@@ -1,0 +1,213 @@
+"""`rebuild` and `export`: the whole-store jobs, on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore.cli.messages import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
+from mqstore.cli.options import Config, GrepOption, Master, Store, open_store, option, verb
+from mqstore.cli.output import Format, Output
+from mqstore.cli.text import clock, command, count, size
+from mqstore.cli.verify import print_damage
+from mqstore.errors import TargetError, UsageError
+
+if TYPE_CHECKING:
+    from mqstore.pipeline.report import ExportReport, RebuildReport
+    from mqstore.rocketmq.reader import RocketMQStore
+
+__all__ = ["ExportFormat", "print_exported", "print_rebuilt", "register"]
+
+
+class ExportFormat(StrEnum):
+    """What files an export writes."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
+
+
+def _check_target(to: Path, store: RocketMQStore) -> None:
+    """Refuse a target before Spark is started for it."""
+    import os
+
+    if os.path.lexists(to):
+        raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
+    inside = store.directory.root.resolve()
+    if inside in Path(os.path.abspath(to)).resolve().parents:
+        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
+
+
+def rebuild(
+    out: Output,
+    store: Store,
+    to: To,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the log files; by default they are hard links.")] = False,
+    check_crc: Annotated[bool, typer.Option("--check-crc", help="Check the bodies too, and report those that do not fit.")] = False,
+    master: Master = "local[*]",
+    threads: Annotated[int | None, option("--threads", min=1, help="Run in so many threads of this process, without Spark.")] = None,
+    splits: Annotated[
+        int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")
+    ] = None,
+    config: Config = None,
+) -> int:
+    """Make consume queues, index and checkpoint anew from the commit log: a sound store in OUT.
+
+    The store is not changed. Log files are hard-linked into OUT where the file system can, so do not start a broker on OUT while you still
+    need the original bytes: use --copy for that. Exit status 1 if a part of the log could not be read.
+    """
+    from mqstore.pipeline.rebuild import rebuild as run
+
+    opened = open_store(store, config)
+    _check_target(to, opened)
+    with out.progress("rebuilding") as progress:
+        report = run(
+            opened.directory.root,
+            to,
+            master=master,
+            copy=copy,
+            splits=splits,
+            check_crc=check_crc,
+            in_process_threads=threads,
+            config=config,
+            progress=progress,
+        )
+    if out.is_text:
+        print_rebuilt(out, report)
+        out.line()
+        out.line(f"Next: {command('mqstore', 'verify', to)}; then start a broker with storePathRootDir={to}")
+    else:
+        _print_report(out, report.as_dict() | {"store": str(store), "to": str(to)})
+    return 0 if report.ok else 1
+
+
+def export(
+    out: Output,
+    store: Store,
+    to: To,
+    format: Annotated[ExportFormat, typer.Option("--format", help="What files to write.")] = ExportFormat.PARQUET,  # noqa: A002
+    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
+    partition_by: Annotated[str | None, option("--partition-by", metavar="A,B,…", help="A directory per value of these columns.")] = None,
+    topic: Topics = None,
+    queue: Queues = None,
+    tags: Tags = None,
+    key: Keys = None,
+    from_offset: FromOffset = None,
+    to_offset: ToOffset = None,
+    since: Since = None,
+    until: Until = None,
+    grep: GrepOption = None,
+    limit: Limit = None,
+    master: Master = "local[*]",
+    config: Config = None,
+) -> int:
+    """The message table as Parquet, JSON lines or CSV files, with lineage: which log file and offset each row is from.
+
+    Exit status 1 if a part of the log could not be read.
+    """
+    from mqstore.pipeline.export import export as run
+
+    chosen = selection(
+        topics=topic,
+        queues=queue,
+        keys=key,
+        tags=tags,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        since=since,
+        until=until,
+        grep=grep,
+        limit=limit,
+    )
+    opened = open_store(store, config)
+    _check_target(to, opened)
+    with out.progress("exporting") as progress:
+        report = run(
+            opened.directory.root,
+            to,
+            format=format.value,
+            columns=_names(columns, "--columns"),
+            partition_by=_names(partition_by, "--partition-by") or (),
+            selection=chosen,
+            master=master,
+            config=config,
+            progress=progress,
+        )
+    if out.is_text:
+        print_exported(out, report)
+    else:
+        _print_report(out, report.as_dict() | {"store": str(store), "to": str(to)})
+    return 0 if report.ok else 1
+
+
+def _names(text: str | None, option: str) -> tuple[str, ...] | None:
+    """The column names of a comma list. Raises UsageError."""
+    from mqstore.messages import check_columns
+
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"{option} names no column")
+    return check_columns(names)
+
+
+def _print_report(out: Output, document: dict[str, Any]) -> None:
+    if out.format is Format.CSV:
+        out.pairs(document)
+    else:
+        out.document(document)
+
+
+# for a person
+
+
+def print_rebuilt(out: Output, report: RebuildReport) -> None:
+    """What was built, how fast, and what could not be read."""
+    out.line(f"Rebuilt {report.to}", style="bold green" if report.ok else "bold yellow")
+    out.line(
+        f"{count(report.messages, 'message')} in {size(report.log_bytes)} of log: "
+        f"{count(report.queue_entries, 'entry')} in {count(report.queues, 'consume queue')}, "
+        f"{count(report.index_keys, 'key')} in {count(report.index_files, 'index file')}; "
+        f"log files {'linked' if report.linked else 'copied'}."
+    )
+    out.line(f"{clock(report.seconds)}, {report.gigabytes_per_second:.2f} GB/s, Spark's own start apart.")
+    if out.settings.verbose:
+        out.line("Steps: " + ", ".join(f"{name} {clock(seconds)}" for name, seconds in report.stages), style="dim")
+    _print_skipped(out, report)
+
+
+def print_exported(out: Output, report: ExportReport) -> None:
+    """What was written, how fast, and what could not be read."""
+    out.line(f"Exported {report.to}", style="bold green" if report.ok else "bold yellow")
+    out.line(
+        f"{count(report.messages, 'message')} from {size(report.log_bytes)} of log: "
+        f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
+    )
+    out.line(f"{clock(report.seconds)}, {report.gigabytes_per_second:.2f} GB/s, Spark's own start apart.")
+    _print_skipped(out, report)
+
+
+def _print_skipped(out: Output, report: RebuildReport | ExportReport) -> None:
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if not report.ok:
+        lost: Iterable[Any] = report.coverage.skipped
+        out.line()
+        out.line(
+            f"Not read: {count(len(report.coverage.skipped), 'range')} of the log, {size(sum(skip.length for skip in lost))}.", style="bold"
+        )
+        print_damage(out, report.damage)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    verb(app, example="rebuild /backup/store --to /data/rebuilt", panel="On Spark")(rebuild)
+    verb(app, example="export /backup/store --to /data/messages --format parquet --topic orders", panel="On Spark")(export)

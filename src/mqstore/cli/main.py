@@ -1,0 +1,145 @@
+"""Entry point: the app with all its verbs, and what becomes of an error.
+
+status   0  done and clean
+         1  done; damage, a difference or nothing was found
+         2  usage error, or the work could not be done: one sentence on standard error
+       130  interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+import mqstore
+from mqstore.cli import demo, inspect, jobs, messages, mqadmin, query, queues, verify
+from mqstore.cli.options import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
+from mqstore.cli.output import Format, Settings
+from mqstore.cli.text import printable
+from mqstore.errors import MqstoreError, NotFoundError
+
+__all__ = ["app", "main", "run"]
+
+CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="mqstore",
+    help="Read, verify and rebuild the on-disk stores of dead message brokers.\n\n"
+    "STORE is the directory that holds commitlog/, or an archive of it. Nothing is ever changed in it.",
+    epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from mqstore.kernels import is_compiled
+
+        kernels = "compiled" if is_compiled() else "plain Python, slow: reinstall where a C compiler is at hand"
+        print(f"mqstore {mqstore.__version__} (kernels: {kernels})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    output: Annotated[Format, typer.Option("--output", "-o", help=OUTPUT_HELP)] = Format.TEXT,
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colours.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help=QUIET_HELP)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)] = False,
+    progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Tell the version, and whether the kernels are compiled.", is_eager=True, callback=_tell_version),
+    ] = False,
+) -> None:
+    """Take the options in front of the verb."""
+    context.obj = Settings(output, not no_color, quiet, verbose, progress)
+
+
+for module in (inspect, verify, messages, queues, query, jobs, demo, mqadmin):
+    module.register(app)
+
+
+def _complain(sentence: str) -> None:
+    try:
+        print(f"mqstore: {printable(sentence)}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+def _usage(error: typer.TyperException) -> str:
+    """The parser's complaint as one sentence with the way to the help."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context: Any = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "mqstore"
+    return f"{message[:1].lower()}{message[1:]}; `{path} --help` tells the options"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command line in this process. Returns the exit status; prints, and never raises."""
+    for stream in (sys.stdout, sys.stderr):
+        # what a terminal cannot encode is escaped, not fatal
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if not argv:
+        run(["--help"])
+        return FAILED
+    try:
+        status = typer.main.get_command(app).main(args=list(argv), prog_name="mqstore", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        _complain(_usage(error))
+        return FAILED
+    except NotFoundError as error:
+        _complain(str(error))
+        return FOUND
+    except MqstoreError as error:
+        _complain(str(error))
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return INTERRUPTED
+    except (BrokenPipeError, SystemExit):  # the parser exits where standard output is closed
+        _abandon_stdout()
+        return CLEAN
+    except OSError as error:
+        _complain(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+        return FAILED
+    except MemoryError:
+        _complain("out of memory; narrow the question by filters, or give the process more")
+        return FAILED
+    except Exception as error:
+        if "-v" in argv or "--verbose" in argv:
+            raise
+        _complain(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
+        return FAILED
+    return status if isinstance(status, int) else CLEAN
+
+
+def _abandon_stdout() -> None:
+    """Whoever read standard output has gone; keep the interpreter from complaining about it when it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The console script."""
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""Progress on standard error: a bar on a terminal, a line now and then where `--progress` asks for it elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["Report", "progress_bar"]
+
+Report = Callable[[int, int], None]
+
+PATIENCE = 0.4  # seconds before a bar appears: what is done sooner needs none
+LINE_EVERY = 2.0
+
+
+class _Bar:
+    """Appears with the first report after a moment, so that a quick command leaves no trace."""
+
+    def __init__(self, title: str, console: Any) -> None:
+        self._title = title
+        self._console = console
+        self._begun = time.monotonic()
+        self._progress: Progress | None = None
+        self._task: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._progress is None:
+            if time.monotonic() - self._begun < PATIENCE:
+                return
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._progress.start()
+            self._task = self._progress.add_task(self._title, total=total)
+        self._progress.update(self._task, completed=done, total=total)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+class _Lines:
+    """For logs: a line every other second."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told >= LINE_EVERY or done >= total:
+            self._told = now
+            share = 100 * done // total if total else 100
+            print(f"{self._title}: {share}% ({done:,} of {total:,} bytes)", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        return
+
+
+@contextmanager
+def progress_bar(title: str, *, wanted: bool, console: Any) -> Iterator[Report | None]:
+    """A function to report (bytes done, bytes in all) to, or None where nobody would see it."""
+    if console is not None and console.is_terminal:
+        bar: _Bar | _Lines = _Bar(title, console)
+    elif wanted:
+        bar = _Lines(title)
+    else:
+        yield None
+        return
+    try:
+        yield bar
+    finally:
+        bar.close()

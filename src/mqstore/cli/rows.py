@@ -1,0 +1,109 @@
+"""Message rows as text, column by column: JSON objects and CSV cells of a whole Arrow batch at once.
+
+A row is never a dictionary here: each column becomes a list of JSON fragments, and a row is one `%` over its fragments.
+Times are milliseconds, bytes base64 or text as asked, properties an object.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mqstore.messages import ROCKETMQ_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows"]
+
+BODY_CHOICES = ("none", "sha256", "base64", "text")
+
+# C code where json has it
+quote: Callable[[str], str] = json.encoder.encode_basestring
+
+
+def columns_for(body: str) -> tuple[str, ...]:
+    """The columns of a row, in order: the message table with the body told as `--body` asks."""
+    told = {"none": ("body_len",), "sha256": ("body_len", "body_sha256")}.get(body, ("body_len", "body_sha256", "body"))
+    names: list[str] = []
+    for name in ROCKETMQ_COLUMNS:
+        names.extend(told if name == "body" else (name,))
+    return tuple(names)
+
+
+def body_text(body: bytes | None) -> str | None:
+    """A body as text, U+FFFD for what is not UTF-8."""
+    return None if body is None else body.decode("utf-8", "replace")
+
+
+def body_base64(body: bytes | None) -> str | None:
+    return None if body is None else base64.b64encode(body).decode("ascii")
+
+
+def _quoted(values: Iterable[str | None]) -> list[str]:
+    return ["null" if value is None else quote(value) for value in values]
+
+
+def _objects(column: Any) -> list[str]:
+    """JSON objects of a map column: names and values are quoted once for the whole column."""
+    offsets = column.offsets.to_pylist()
+    names = _quoted(column.keys.to_pylist())
+    values = _quoted(column.items.to_pylist())
+    pairs = [f"{name}:{value}" for name, value in zip(names, values, strict=True)]
+    valid = column.is_valid().to_pylist()
+    return [
+        "{" + ",".join(pairs[low:high]) + "}" if there else "null"
+        for low, high, there in zip(offsets[:-1], offsets[1:], valid, strict=True)
+    ]
+
+
+def _fragments(column: Any, name: str, body: str) -> list[str]:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_map(kind):
+        return _objects(column)
+    values = column.to_pylist()
+    if pa.types.is_binary(kind):
+        shown = body_text if body == "text" else body_base64
+        return _quoted(map(shown, values))
+    if pa.types.is_string(kind):
+        return _quoted(values)
+    if pa.types.is_boolean(kind):
+        return ["null" if value is None else "true" if value else "false" for value in values]
+    return ["null" if value is None else str(value) for value in values]
+
+
+def json_rows(batch: pa.RecordBatch, body: str) -> list[str]:
+    """One JSON object per row, without line ends."""
+    names = batch.schema.names
+    template = "{" + ",".join(f"{quote(name)}:%s" for name in names) + "}"
+    fragments = [_fragments(batch.column(k), name, body) for k, name in enumerate(names)]
+    return [template % row for row in zip(*fragments, strict=True)]
+
+
+def python_rows(batch: pa.RecordBatch, body: str) -> Iterator[dict[str, Any]]:
+    """The rows as JSON values in dictionaries: for few rows inside a larger document."""
+    for row in json_rows(batch, body):
+        yield json.loads(row)
+
+
+def csv_rows(batch: pa.RecordBatch, body: str) -> Sequence[tuple[Any, ...]]:
+    """Cells per row: empty for null, true and false, properties as a JSON object."""
+    import pyarrow as pa
+
+    cells: list[Sequence[Any]] = []
+    for k, name in enumerate(batch.schema.names):
+        column = batch.column(k)
+        if pa.types.is_map(column.type):
+            cells.append(_objects(column))
+        elif pa.types.is_binary(column.type):
+            shown = body_text if body == "text" else body_base64
+            cells.append([shown(value) for value in column.to_pylist()])
+        elif pa.types.is_boolean(column.type):
+            cells.append(_fragments(column, name, body))
+        else:
+            cells.append(column.to_pylist())
+    return list(zip(*cells, strict=True))

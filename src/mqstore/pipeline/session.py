@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cores", "failures", "running", "sentence", "session", "stop"]
 
-ARCHIVE_OPTIONS = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 # lines of a JVM around the one that says what is wrong
 _SAYS_NOTHING = (
     "Error: Could not create the Java",
@@ -70,7 +69,7 @@ def session(
     local = master.startswith("local")
     with _environment(_for_launch(java, local)), tempfile.TemporaryFile() as output:
         try:
-            return _start(settings, output if quiet else None, java)
+            return _start(settings, output if quiet else None)
         except MqstoreError:
             raise
         except Exception as error:
@@ -184,18 +183,12 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(settings: Mapping[str, str], output: IO[bytes] | None, java: javas.Java) -> SparkSession:
+def _start(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     if SparkContext._gateway is None:
-        settings = dict(settings)
-        archive = javas.class_archive(java)
-        if "spark.driver.extraJavaOptions" in settings and archive.is_file():
-            settings["spark.driver.extraJavaOptions"] += (
-                f' "-XX:SharedArchiveFile={archive}" -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off'
-            )
         before_start = SparkConf(loadDefaults=False)
         before_start.setAll(list(settings.items()))
         pipes = {} if output is None else {"stdout": output, "stderr": output}

@@ -33,7 +33,7 @@ __all__ = ["register"]
 
 ARCHIVE = Path(__file__).with_name("data") / "killed-broker.tar.xz"
 
-# stored eleven seconds before the broker died, and never dispatched
+# stored three seconds before the last message of the log, and never dispatched
 TOPIC, KEY = "orders", "OrderID421"
 
 SQL = """\

@@ -373,7 +373,7 @@ def _facts(picture: Picture) -> Iterator[tuple[str, str]]:
     else:
         yield "queues", "none: `mqstore rebuild` makes them from the log"
     if not end.walked:
-        yield "", "the end of the log is far behind the queues and was not counted; `mqstore verify` reads all of it"
+        yield "", "how many more messages the log holds was not counted; `mqstore verify` reads all of it"
     elif end.behind:
         yield "", f"{count(end.behind, 'further message')} at the end of the log, not yet in the queues"
     if picture.index_files:

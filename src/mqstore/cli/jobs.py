@@ -12,7 +12,7 @@ import typer
 from mqstore.cli.messages import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
 from mqstore.cli.options import Config, GrepOption, Master, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
-from mqstore.cli.text import clock, command, count, size
+from mqstore.cli.text import clock, command, count, pace, size
 from mqstore.cli.verify import print_damage
 from mqstore.errors import TargetError, UsageError
 
@@ -178,7 +178,7 @@ def print_rebuilt(out: Output, report: RebuildReport) -> None:
         f"{count(report.index_keys, 'key')} in {count(report.index_files, 'index file')}; "
         f"log files {'linked' if report.linked else 'copied'}."
     )
-    out.line(f"{clock(report.seconds)}, {report.gigabytes_per_second:.2f} GB/s, Spark's own start apart.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, the start of Spark apart.")
     if out.settings.verbose:
         out.line("Steps: " + ", ".join(f"{name} {clock(seconds)}" for name, seconds in report.stages), style="dim")
     _print_skipped(out, report)
@@ -191,7 +191,7 @@ def print_exported(out: Output, report: ExportReport) -> None:
         f"{count(report.messages, 'message')} from {size(report.log_bytes)} of log: "
         f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
     )
-    out.line(f"{clock(report.seconds)}, {report.gigabytes_per_second:.2f} GB/s, Spark's own start apart.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, the start of Spark apart.")
     _print_skipped(out, report)
 
 

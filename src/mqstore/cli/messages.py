@@ -25,7 +25,7 @@ from mqstore.cli.options import (
     verb,
 )
 from mqstore.cli.output import Output
-from mqstore.cli.rows import body_text, columns_for, python_rows
+from mqstore.rows import body_text, columns_for, python_rows
 from mqstore.cli.text import count, moment, parse_time, shorten
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.messages import Selection
@@ -133,7 +133,7 @@ def grid_rows(batch: pa.RecordBatch, body: Shown = Shown.NONE) -> Iterator[list[
         elif body is Shown.TEXT:
             row.append(shorten(body_text(columns["body"][k][:PREVIEW]) or "", PREVIEW) if columns["body"][k] is not None else "")
         elif body is Shown.BASE64:
-            from mqstore.cli.rows import body_base64
+            from mqstore.rows import body_base64
 
             row.append(body_base64(columns["body"][k]) or "")
         yield row

@@ -143,7 +143,7 @@ class Output:
 
     def batches(self, names: Sequence[str], batches: Iterable[pa.RecordBatch], body: str) -> int:
         """Rows of the message table in a machine format, batch by batch."""
-        from mqstore.cli.rows import csv_rows, json_rows
+        from mqstore.rows import csv_rows, json_rows
 
         if self.format is Format.CSV:
             return self._stream_csv(names, (csv_rows(batch, body) for batch in batches))

@@ -11,7 +11,7 @@ from mqstore.cli.grid import Column
 from mqstore.cli.messages import GRID, GRID_COLUMNS, grid_rows, message_rows
 from mqstore.cli.options import AsVersion, BodyOption, Config, Shown, Store, ViewName, ViewOption, open_store, open_view, option, verb
 from mqstore.cli.output import Format, Output
-from mqstore.cli.rows import columns_for
+from mqstore.rows import columns_for
 from mqstore.cli.text import command, count, moment, parse_time
 from mqstore.messages import Selection
 

@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from mqstore.errors import UsageError
 
-__all__ = ["clock", "command", "count", "moment", "parse_time", "printable", "shorten", "size"]
+__all__ = ["clock", "command", "count", "moment", "pace", "parse_time", "printable", "shorten", "size"]
 
+TELLING = 64 << 20  # bytes from which on a rate says something about the machine rather than about starting up
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # a terminal obeys control characters, and a store may hold any; lone surrogates cannot be encoded
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -60,6 +61,16 @@ def clock(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def pace(count_of_bytes: int, seconds: float) -> str:
+    """How long something took, and how fast that was where there was enough to tell.
+
+    >>> pace(4_000_000_000, 2.0), pace(1000, 0.5)
+    ('2.0 s, 2.00 GB/s', '500 ms')
+    """
+    fast = f", {count_of_bytes / seconds / 1e9:.2f} GB/s" if seconds > 0 and count_of_bytes >= TELLING else ""
+    return clock(seconds) + fast
 
 
 def count(number: int, noun: str) -> str:

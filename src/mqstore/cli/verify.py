@@ -12,7 +12,7 @@ import typer
 from mqstore.cli.grid import Column
 from mqstore.cli.options import Config, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
-from mqstore.cli.text import clock, command, count, size
+from mqstore.cli.text import command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage, Report
@@ -74,10 +74,9 @@ def print_report(out: Output, report: Report, seconds: float, store: object) -> 
         affected = sum(item.messages for item in report.damage)
         out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
     checked = report.checked
-    rate = checked.bytes / seconds / 1e9 if seconds else 0.0
     out.line(
         f"Checked {count(checked.records, 'record')} in {size(checked.bytes)} of log, {count(checked.queue_entries, 'queue entry')} and "
-        f"{count(checked.index_entries, 'index entry')} in {count(checked.files, 'file')}; {clock(seconds)}, {rate:.2f} GB/s."
+        f"{count(checked.index_entries, 'index entry')} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
     )
     if report.damage:
         out.line()
@@ -122,7 +121,7 @@ def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
             "Bytes of the log are lost for good here: look for the same offsets in a replica or a backup. All other messages can be read."
         )
     if "torn-record" in kinds:
-        out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts, and so does rebuild.")
+        out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts.")
     if derived or kinds & _LOST:
         out.line(f"Queues and index follow from the log; make them anew: {command('mqstore', 'rebuild', store, '--to', 'NEW')}")
 

@@ -446,8 +446,32 @@ def pair_spans(
     return pairs
 
 
+def repeated(counts: cython.int[::1], hashes: cython.longlong[::1]):
+    """Whether two pairs of one record have the same name hash. counts: pairs per record; hashes: of all pairs in order."""
+    n: cython.Py_ssize_t = counts.shape[0]
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    first: cython.Py_ssize_t = 0
+    stop: cython.Py_ssize_t
+    found: cython.bint = False
+    with cython.nogil:
+        for k in range(n):
+            stop = first + counts[k]
+            if stop > hashes.shape[0]:
+                break
+            for i in range(first, stop):
+                for j in range(i + 1, stop):
+                    if hashes[i] == hashes[j]:
+                        found = True
+            if found:
+                break
+            first = stop
+    return found
+
+
 def odd_parts(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]):
-    """out[k] = 1 where a part of property text k is not empty and yet has no name or no separator."""
+    """out[k] = 1 where a part of property text k is not empty and yet has no name or no separator, or where zeros were written over it."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -458,9 +482,15 @@ def odd_parts(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], 
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            out[k] = 0
             i = starts[k]
             stop = i + lengths[k]
+            out[k] = 0
+            j = find(b, i, stop, 0)
+            while j < stop:
+                if j + 1 == stop or (j + 4 <= stop and i32(b, j) == 0):
+                    out[k] = 1
+                    break
+                j = find(b, j + 1, stop, 0)
             while i < stop:
                 j = find(b, i, stop, 2)
                 name = find(b, i, j, 1)

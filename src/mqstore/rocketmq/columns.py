@@ -133,8 +133,13 @@ class RecordColumns:
 
     def _keys(self) -> pa.Array:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        return pa.array([None if keys is None else split_keys(keys) for keys in self.stored_keys.to_pylist()], pa.list_(pa.string()))
+        stored = self.stored_keys
+        # blanks in a row, or at an end, would give empty keys
+        if pc.any(pc.match_substring_regex(stored, "^ | $|  ")).as_py():
+            return pa.array([None if keys is None else split_keys(keys) for keys in stored.to_pylist()], pa.list_(pa.string()))
+        return pc.split_pattern(stored, " ").cast(pa.list_(pa.string()))
 
     @cached_property
     def _pairs(self) -> tuple[NDArray[np.int32], Longs]:
@@ -152,11 +157,11 @@ class RecordColumns:
         values = self._strings(spans[2], spans[3])
         hashes = np.empty(spans.shape[1], np.int64)
         hashing.hash_spans(self._data, spans[0], spans[1], hashes)
-        owner = np.repeat(np.arange(len(self)), counts)
-        if len(np.unique(owner * (1 << 33) + hashes)) == len(hashes):
+        if not frames.repeated(counts, hashes):
             offsets = np.zeros(len(self) + 1, np.int32)
             np.cumsum(counts, out=offsets[1:])
             return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+        owner = np.repeat(np.arange(len(self)), counts)
         # equal names (or hashes) within a record: the last one counts
         rows: list[dict[str, str]] = [{} for _ in range(len(self))]
         for record, name, value in zip(owner.tolist(), names.to_pylist(), values.to_pylist(), strict=True):
@@ -171,24 +176,35 @@ class RecordColumns:
         view = self._data.data
         return [bytes(view[start : start + (20 if is_ipv6 else 8)]) for start, is_ipv6 in zip(starts, wide, strict=True)]
 
+    def _ipv4(self, start_row: int, ipv6_bit: int) -> NDArray[np.uint8] | None:
+        """The 8 host bytes of every record; None if one of them is IPv6."""
+        if (self.row(frames.SYS_FLAG) & ipv6_bit).any():
+            return None
+        found: NDArray[np.uint8] = self._data[self.row(start_row)[:, None] + np.arange(8)]
+        return found
+
     def _hosts(self, start_row: int, ipv6_bit: int) -> pa.Array:
         import pyarrow as pa
 
-        texts: dict[bytes, str] = {}
-        found = []
-        for raw in self._host_bytes(start_row, ipv6_bit):
-            text = texts.get(raw)
-            if text is None:
-                text = texts[raw] = format_host(raw)
-            found.append(text)
-        return pa.array(found, pa.string())
+        narrow = self._ipv4(start_row, ipv6_bit)
+        if narrow is None:
+            return pa.array([format_host(raw) for raw in self._host_bytes(start_row, ipv6_bit)], pa.string())
+        distinct, number = np.unique(narrow.view(">u8").ravel(), return_inverse=True)
+        texts = pa.array([format_host(int(raw).to_bytes(8, "big")) for raw in distinct.tolist()], pa.string())
+        return texts.take(pa.array(number))
 
     def _message_ids(self) -> pa.Array:
         import pyarrow as pa
 
-        offsets = self.row(frames.PHYSICAL_OFFSET).astype(">i8").tobytes()
-        hosts = self._host_bytes(frames.STORE_HOST, 0x20)
-        return pa.array([(host + offsets[8 * k : 8 * k + 8]).hex().upper() for k, host in enumerate(hosts)], pa.string())
+        physical = self.row(frames.PHYSICAL_OFFSET).astype(">i8")
+        narrow = self._ipv4(frames.STORE_HOST, 0x20)
+        if narrow is None:
+            hosts = self._host_bytes(frames.STORE_HOST, 0x20)
+            raw = physical.tobytes()
+            return pa.array([(host + raw[8 * k : 8 * k + 8]).hex().upper() for k, host in enumerate(hosts)], pa.string())
+        text = np.concatenate([narrow, physical.view(np.uint8).reshape(-1, 8)], axis=1).tobytes().hex().upper().encode()
+        offsets = np.arange(len(self) + 1, dtype=np.int32) * 32
+        return pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
 
     # bodies
 
@@ -257,7 +273,7 @@ class RecordColumns:
 
     @cached_property
     def property_crc_ok(self) -> Mask:
-        """False where a record contradicts the `__CRC32#` property at its end; true where it has none."""
+        """False where a record contradicts the `__CRC32#` property at its end, or that property's name is wrong; true where it has none."""
         mask = np.ones(len(self), np.bool_)
         lengths = self.row(frames.PROPERTIES_LENGTH)
         candidates = np.flatnonzero(lengths >= CRC_PROPERTY_SIZE)
@@ -266,11 +282,16 @@ class RecordColumns:
         ends = self.records.positions + self.row(frames.SIZE)
         tails = self._data[(ends[candidates] - CRC_PROPERTY_SIZE)[:, None] + np.arange(CRC_PROPERTY_SIZE)]
         marked = (tails[:, :9] == np.frombuffer(CRC_PROPERTY, np.uint8)).all(axis=1)
+        # ten digits behind another name of eight letters: where they fit the record, it is the name that was damaged
+        renamed = (tails[:, 8] == 1) & (tails[:, 19] == 2) & ((tails[:, 9:19] >= 48) & (tails[:, 9:19] <= 57)).all(axis=1) & ~marked
         view = self._data.data
         for k, tail in zip(candidates[marked].tolist(), tails[marked], strict=True):
             digits = tail[9:19].tobytes()
             start, end = int(self.records.positions[k]), int(ends[k]) - CRC_PROPERTY_SIZE
             mask[k] = digits.isdigit() and tail[19] == 2 and int(digits[::-1]) == crc32(view[start:end]) & 0x7FFFFFFF
+        for k, tail in zip(candidates[renamed].tolist(), tails[renamed], strict=True):
+            start, end = int(self.records.positions[k]), int(ends[k]) - CRC_PROPERTY_SIZE
+            mask[k] = int(tail[9:19].tobytes()[::-1]) != crc32(view[start:end]) & 0x7FFFFFFF
         return mask
 
     @cached_property
@@ -282,7 +303,10 @@ class RecordColumns:
 
     @cached_property
     def pairs_ok(self) -> Mask:
-        """False where a part of the property text is no name/value pair: no broker writes a part without a separator."""
+        """False where a part of the property text is no name/value pair: no broker writes a part without a separator.
+
+        Nor does text end in a zero byte or hold four of them in a row: a block of zeros that was written over it does.
+        """
         odd = np.empty(len(self), np.uint8)
         frames.odd_parts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
         mask: Mask = odd == 0

@@ -20,6 +20,10 @@ __all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows"
 
 BODY_CHOICES = ("none", "sha256", "base64", "text")
 
+# columns of few different texts, each quoted once a batch
+_REPETITIVE = frozenset({"topic", "tags", "born_host", "store_host", "store_file", "verdict"})
+_WORDS = {None: "null", True: "true", False: "false"}
+
 # C code where json has it
 quote: Callable[[str], str] = json.encoder.encode_basestring
 
@@ -59,21 +63,25 @@ def _objects(column: Any) -> list[str]:
     ]
 
 
-def _fragments(column: Any, name: str, body: str) -> list[str]:
+def _fragments(column: Any, name: str, body: str) -> Sequence[object]:
+    """What stands for each value in a row: `%s` of it is its JSON."""
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_map(kind):
         return _objects(column)
-    values = column.to_pylist()
+    values: list[Any] = column.to_pylist()
     if pa.types.is_binary(kind):
         shown = body_text if body == "text" else body_base64
         return _quoted(map(shown, values))
     if pa.types.is_string(kind):
-        return _quoted(values)
+        if name not in _REPETITIVE:
+            return _quoted(values)
+        told = {value: "null" if value is None else quote(value) for value in set(values)}
+        return [told[value] for value in values]
     if pa.types.is_boolean(kind):
-        return ["null" if value is None else "true" if value else "false" for value in values]
-    return ["null" if value is None else str(value) for value in values]
+        return [_WORDS[value] for value in values]
+    return values if not column.null_count else ["null" if value is None else value for value in values]
 
 
 def json_rows(batch: pa.RecordBatch, body: str) -> list[str]:

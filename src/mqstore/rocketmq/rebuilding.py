@@ -410,12 +410,14 @@ def build_queue(task: QueueTask) -> QueueResult:
 
 def _write_image(stage: DurableDirectory, directory: str, file: FileImage, width: int) -> int:
     # a queue offset beyond what a broker can count in bytes has wrapped to a negative place, where no file can be
-    rows = file.bytes()
-    if file.start < 0 or not len(rows):
+    if file.start < 0:
         return 0
+    # a file may be there without an entry: the broker makes the next one before it sees that the entry is a duplicate
     path = f"{directory}/{file.start:020d}"
     stage.ensure(path, file.size)
-    stage.pwrite(path, 0, rows)
+    rows = file.bytes()
+    if len(rows):
+        stage.pwrite(path, 0, rows)
     return len(rows) // width
 
 

@@ -43,6 +43,7 @@ __all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile"]
 
 OPEN_FILES = 64
 STAGED = ".mqstore-"
+REMOVAL_TRIES = 20
 
 
 class DurableDirectory:
@@ -326,9 +327,10 @@ class _Staged:
     def _unstage(self) -> None:
         """Remove what is staged. Never raises: it runs while an error is on its way."""
         if self._parent is not None:
-            with contextlib.suppress(TargetError):
-                self._parent.remove_tree(self._staged)
-            shutil.rmtree(self.target.parent / self._staged, ignore_errors=True)
+            for _ in range(REMOVAL_TRIES):  # a task that has not noticed the end yet may add a file meanwhile
+                with contextlib.suppress(TargetError):
+                    self._parent.remove_tree(self._staged)
+                    break
             self._parent.close()
         if self._lock >= 0:
             os.close(self._lock)

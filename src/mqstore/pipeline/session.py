@@ -9,6 +9,8 @@ On a local master everything stays on 127.0.0.1, needs no configuration, and wri
     spark.sql.session.timeZone                   UTC              times are those of the store
     spark.ui.enabled, showConsoleProgress        false            faster start, no port, no bars but ours
     spark.driver.host, bindAddress               127.0.0.1        local only: no surprises from host names
+    spark.python.task.killTimeout                100ms            an interrupt waits until cancelled workers are dead
+    spark.ui.liveUpdate.period                   0                the count of running tasks is never stale
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
@@ -128,6 +130,8 @@ def _settings(master: str, app_name: str, throughput: bool) -> dict[str, str]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.ui.liveUpdate.period": "0",
         "spark.log.level": "ERROR",
     }
     if master.startswith("local"):

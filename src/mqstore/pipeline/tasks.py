@@ -68,7 +68,7 @@ def _in_a_thread(context: SparkContext, group: str, doing: str, action: Callable
 
     def run() -> None:
         try:
-            context.setJobGroup(group, doing, interruptOnCancel=True)
+            context.setJobGroup(group, doing, interruptOnCancel=False)
             outcome.set_result(action())
         except BaseException as error:
             outcome.set_exception(error)
@@ -116,13 +116,16 @@ def _stages(job: object) -> Sequence[int]:
 
 
 def _cancel(context: SparkContext, group: str) -> None:
-    """End the job and wait until none of its tasks runs, so that nothing is written any more."""
+    """End the job and wait until no task runs, so that nothing is written any more.
+
+    Without interruptOnCancel the JVM ends a task only after it has killed the task's Python worker.
+    """
     with contextlib.suppress(Exception):
         context.cancelJobGroup(group)
-        tracker = context.statusTracker()
+        tracker = context._jsc.sc().statusTracker()
         deadline = time.monotonic() + CANCEL_SECONDS
-        while time.monotonic() < deadline:
-            stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker.getJobInfo(job))}
-            if not any(info.numActiveTasks for info in map(tracker.getStageInfo, stages) if info is not None):
-                return
+        idle = 0
+        # a task may start just before the cancellation is carried out: once at rest is not enough
+        while time.monotonic() < deadline and idle < 4:
             time.sleep(0.05)
+            idle = 0 if any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) else idle + 1

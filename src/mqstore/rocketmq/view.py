@@ -98,6 +98,10 @@ class View(Protocol):
         """One consume queue. Raises NotFoundError."""
         ...
 
+    def queue_or_none(self, topic: str, queue_id: int) -> QueueView | None:
+        """One consume queue, or None where there is none."""
+        ...
+
     def index_files(self) -> Sequence[IndexFileLike]:
         """The index files, oldest first."""
         ...

@@ -339,7 +339,8 @@ def check_properties(kernels: Kernels, texts: list[bytes]) -> None:
         own = spans[:, at : at + counts[k]]
         assert [(spelled(data, a, b), spelled(data, c, d)) for a, b, c, d in own.T.tolist()] == pairs
         at += counts[k]
-        assert odd[k] == any((name or separator) and (not name or not separator) for name, separator, _ in parts)
+        zeros = text.endswith(b"\0") or b"\0\0\0\0" in text
+        assert odd[k] == (zeros or any((name or separator) and (not name or not separator) for name, separator, _ in parts))
         assert record.decode_properties(text) == {record.decode_utf8(name): record.decode_utf8(value) for name, value in pairs}
 
 
@@ -356,6 +357,11 @@ def check_properties(kernels: Kernels, texts: list[bytes]) -> None:
         b"KEYS\x01a\x01b\x02",
         b"KEYS\x02TAGS",
         b"\xff\xfe\x01\x80\x02",
+        b"KEYS\x01k\0\0",
+        b"KEYS\x01k\0\0\0\x02",
+        b"KEYS\x01k\0\0\0\0\x02",
+        b"KEYS\x01k\0\0x\0\0\0\0x\x02",
+        b"\0",
     ],
 )
 def test_property_texts_are_read_as_the_codec_reads_them(kernels: Kernels, text: bytes) -> None:
@@ -365,7 +371,9 @@ def test_property_texts_are_read_as_the_codec_reads_them(kernels: Kernels, text:
 
 @given(
     st.lists(
-        st.lists(st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"\x01", b"\x02", b"x", b"\xff", b"KEY"]), max_size=12).map(b"".join),
+        st.lists(
+            st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"\x01", b"\x02", b"x", b"\xff", b"KEY", b"\0", b"\0\0\0"]), max_size=12
+        ).map(b"".join),
         min_size=1,
         max_size=5,
     )

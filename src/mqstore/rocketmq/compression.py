@@ -72,9 +72,12 @@ def _zstd(body: bytes, limit: int) -> bytes:
 
     import zstandard
 
-    with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(io.BytesIO(body)) as stream:
-        text: bytes = stream.read(limit + 1)
-    frame = zstandard.get_frame_parameters(body)
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(io.BytesIO(body)) as stream:
+            text: bytes = stream.read(limit + 1)
+        frame = zstandard.get_frame_parameters(body)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
     if frame.content_size not in (zstandard.CONTENTSIZE_UNKNOWN, len(text)) and len(text) <= limit:
         raise ValueError("it ends early")
     return text

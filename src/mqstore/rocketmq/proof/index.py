@@ -65,7 +65,7 @@ class IndexProof:
     def _number_of(self, physical_offset: int) -> int:
         """Number of the first entry with a physical offset, 0 if none has it."""
         for low in range(1, self.stop, BLOCK):
-            entries = self.file.entry_bytes(low, min(self.stop, low + BLOCK)).view(ENTRY)
+            entries = self.file.entries(low, min(self.stop, low + BLOCK))
             found = np.flatnonzero(entries["physical_offset"] == physical_offset)
             if len(found):
                 return low + int(found[0])

@@ -106,6 +106,6 @@ def write(page: Path, place: Path) -> None:
 
 
 if __name__ == "__main__":
-    with stores() as directory:
-        for each in PAGES:
+    for each in PAGES:
+        with stores() as directory:
             write(each, directory)

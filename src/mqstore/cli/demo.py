@@ -60,7 +60,7 @@ class _Story:
     def show(self, words: tuple[object, ...], run: Callable[[], object]) -> None:
         """A command line, and what the command prints."""
         self._out.line()
-        self._out.line("$ " + command("mqstore", *words), style="bold")
+        self._out.line("$ " + command("mqstore", *words), style="bold", whole=True)
         run()
 
 

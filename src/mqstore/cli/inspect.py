@@ -419,9 +419,12 @@ def _print_odd(out: Output, picture: Picture) -> None:
 def _print_next(out: Output, picture: Picture, store: object) -> None:
     out.line()
     if picture.unclean or picture.findings:
-        out.line(f"Next: {command('mqstore', 'verify', store)}  checks every byte.")
+        out.line("Next: check every byte.")
+        out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
     else:
-        out.line(f"Next: {command('mqstore', 'topics', store)}, {command('mqstore', 'verify', store)}")
+        out.line("Next: see its topics, or check every byte.")
+        out.line(f"      {command('mqstore', 'topics', store)}", whole=True)
+        out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
 
 
 def register(app: typer.Typer) -> None:

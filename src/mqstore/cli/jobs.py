@@ -32,6 +32,8 @@ class ExportFormat(StrEnum):
 
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
+Threads = Annotated[int | None, option("--threads", min=1, help="Run in so many threads of this process, without Spark.")]
+Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
 
 
 def _check_target(to: Path, store: RocketMQStore) -> None:
@@ -52,10 +54,8 @@ def rebuild(
     copy: Annotated[bool, typer.Option("--copy", help="Copy the log files; by default they are hard links.")] = False,
     check_crc: Annotated[bool, typer.Option("--check-crc", help="Check the bodies too, and report those that do not fit.")] = False,
     master: Master = "local[*]",
-    threads: Annotated[int | None, option("--threads", min=1, help="Run in so many threads of this process, without Spark.")] = None,
-    splits: Annotated[
-        int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")
-    ] = None,
+    threads: Threads = None,
+    splits: Splits = None,
     config: Config = None,
 ) -> int:
     """Make consume queues, index and checkpoint anew from the commit log: a sound store in OUT.
@@ -82,7 +82,8 @@ def rebuild(
     if out.is_text:
         print_rebuilt(out, report)
         out.line()
-        out.line(f"Next: {command('mqstore', 'verify', to)}; then start a broker with storePathRootDir={to}")
+        out.line("Next: check it, then start a broker with this directory as its storePathRootDir.")
+        out.line(f"      {command('mqstore', 'verify', to)}", whole=True)
     else:
         _print_report(out, report.as_dict() | {"store": str(store), "to": str(to)})
     return 0 if report.ok else 1
@@ -106,6 +107,8 @@ def export(
     grep: GrepOption = None,
     limit: Limit = None,
     master: Master = "local[*]",
+    threads: Threads = None,
+    splits: Splits = None,
     config: Config = None,
 ) -> int:
     """The message table as Parquet, JSON lines or CSV files, with lineage: which log file and offset each row is from.
@@ -137,6 +140,8 @@ def export(
             partition_by=_names(partition_by, "--partition-by") or (),
             selection=chosen,
             master=master,
+            splits=splits,
+            in_process_threads=threads,
             config=config,
             progress=progress,
         )

@@ -73,14 +73,14 @@ for module in (inspect, verify, messages, queues, query, jobs, demo, mqadmin):
 
 def _complain(sentence: str) -> None:
     try:
-        print(f"mqstore: {printable(sentence)}", file=sys.stderr, flush=True)
+        print(f"mqstore: {printable(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         return
 
 
 def _usage(error: typer.TyperException) -> str:
     """The parser's complaint as one sentence with the way to the help."""
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mqstore"
     return f"{message[:1].lower()}{message[1:]}; `{path} --help` tells the options"

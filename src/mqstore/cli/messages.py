@@ -25,10 +25,10 @@ from mqstore.cli.options import (
     verb,
 )
 from mqstore.cli.output import Output
-from mqstore.rows import body_text, columns_for, python_rows
 from mqstore.cli.text import count, moment, parse_time, shorten
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.messages import Selection
+from mqstore.rows import body_text, columns_for, python_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -67,8 +67,8 @@ class Shown(StrEnum):
 
 
 def option(*names: str, help: str, metavar: str | None = None, min: int | None = None) -> Any:  # noqa: A002
-    """An option without a default that would be worth showing."""
-    return typer.Option(*names, help=help, metavar=metavar, min=min, show_default=False)
+    """An option without a default that would be worth showing. Paths are checked where they are opened, with a sentence."""
+    return typer.Option(*names, help=help, metavar=metavar, min=min, show_default=False, readable=False)
 
 
 OUTPUT_HELP = "text for a person; json: one document; jsonl, csv: one row a line."
@@ -77,10 +77,12 @@ VERBOSE_HELP = "Tell more: long lists in full, remarks, and the trace of a bug."
 PROGRESS_HELP = "Tell the progress also where standard error is no terminal."
 STORE_HELP = "The store: the directory that holds commitlog/, or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
 
-Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False)]
+Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, readable=False)]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="The broker's own name=value file; overrides what is inferred from the files."),
+    typer.Option(
+        "--config", metavar="FILE", readable=False, help="The broker's own name=value file; overrides what is inferred from the files."
+    ),
 ]
 ViewOption = Annotated[
     ViewName,

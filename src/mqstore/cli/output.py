@@ -93,7 +93,7 @@ class Output:
         bounded = stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()
         return Console(
             file=stream,
-            no_color=True if not self.settings.colour else None,
+            color_system="auto" if self.settings.colour and not os.environ.get("NO_COLOR") else None,
             highlight=False,
             emoji=False,
             width=None if bounded else WIDE,
@@ -103,7 +103,7 @@ class Output:
     @property
     def coloured(self) -> bool:
         """Whether escape codes may be written to standard output."""
-        return self.console.is_terminal and not self.console.no_color and self.console.color_system is not None
+        return self.console.is_terminal and self.console.color_system is not None
 
     def write(self, text: str) -> None:
         """Text to standard output as UTF-8, whatever the locale."""
@@ -129,9 +129,13 @@ class Output:
         """Rich text for a person."""
         self.console.print(*parts)
 
-    def line(self, text: str = "", style: str | None = None) -> None:
-        """A line of plain text for a person: nothing in it is markup, and nothing in it reaches the terminal as a command."""
-        self.console.print("\n".join(printable(part) for part in text.split("\n")), markup=False, style=style)
+    def line(self, text: str = "", style: str | None = None, *, whole: bool = False) -> None:
+        """A line of plain text for a person: nothing in it is markup, and nothing in it reaches the terminal as a command.
+
+        whole: not to be wrapped, because it is there to be copied.
+        """
+        shown = "\n".join(printable(part) for part in text.split("\n"))
+        self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None)
 
     # rows
 

@@ -11,9 +11,9 @@ from mqstore.cli.grid import Column
 from mqstore.cli.messages import GRID, GRID_COLUMNS, grid_rows, message_rows
 from mqstore.cli.options import AsVersion, BodyOption, Config, Shown, Store, ViewName, ViewOption, open_store, open_view, option, verb
 from mqstore.cli.output import Format, Output
-from mqstore.rows import columns_for
 from mqstore.cli.text import command, count, moment, parse_time
 from mqstore.messages import Selection
+from mqstore.rows import columns_for
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.explain import KeyAnswer
@@ -136,7 +136,7 @@ def print_answer(out: Output, store: RocketMQStore, view: View, answer: KeyAnswe
         out.line(f"Next: {answer.advice}.")
         for verb, rest in (("rebuild", ("--to", "NEW")), ("verify", ()), ("topics", ())):
             if f"`mqstore {verb}`" in answer.advice:
-                out.line(f"      {command('mqstore', verb, store.path, *rest)}")
+                out.line(f"      {command('mqstore', verb, store.path, *rest)}", whole=True)
 
 
 def _print_verdict(out: Output, answer: KeyAnswer) -> None:

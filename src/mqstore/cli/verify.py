@@ -123,7 +123,8 @@ def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
     if "torn-record" in kinds:
         out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts.")
     if derived or kinds & _LOST:
-        out.line(f"Queues and index follow from the log; make them anew: {command('mqstore', 'rebuild', store, '--to', 'NEW')}")
+        out.line("Next: queues and index follow from the log; make them anew.")
+        out.line(f"      {command('mqstore', 'rebuild', store, '--to', 'NEW')}", whole=True)
 
 
 def register(app: typer.Typer) -> None:

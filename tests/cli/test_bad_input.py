@@ -1,0 +1,218 @@
+"""Whatever is wrong with the question or the directory: one sentence on standard error that says what to try, and status 2."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from goldenkit import Outcome, case_named, opened, run_cli, tree_checksum, unpack
+from storekit import Store, message
+
+VERBS = ("inspect", "verify", "messages", "topics", "groups")
+
+
+def sentence(outcome: Outcome, status: int = 2) -> str:
+    """The one sentence of a command that could not work."""
+    assert outcome.status == status, outcome
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith("mqstore: ")
+    assert outcome.stderr.count("\n") == 1
+    assert "Traceback" not in outcome.stderr
+    return outcome.stderr.removeprefix("mqstore: ").strip()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    made = Store(tmp_path / "store")
+    made.put(message("orders", keys="k1"), message("orders", keys="k2"))
+    return made.write()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_directory_that_is_not_there(verb: str, tmp_path: Path) -> None:
+    assert "does not exist; give the directory that holds commitlog/" in sentence(run_cli(verb, tmp_path / "none"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_empty_directory(verb: str, tmp_path: Path) -> None:
+    assert "is empty; give the directory that holds commitlog/" in sentence(run_cli(verb, tmp_path))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_directory_that_is_no_store(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
+    assert "is no message store" in sentence(run_cli(verb, tmp_path))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_file_in_place_of_a_directory(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "store").write_bytes(b"")
+    assert "is a file, not a directory" in sentence(run_cli(verb, tmp_path / "store"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("mark", ["msg_stores/vhosts", "msg_store_persistent", "queues"])
+def test_a_store_of_another_family_is_named(verb: str, mark: str, tmp_path: Path) -> None:
+    (tmp_path / mark).mkdir(parents=True)
+    assert "RabbitMQ" in sentence(run_cli(verb, tmp_path))
+
+
+def test_the_directory_inside_the_store_leads_to_the_one_above(store: Path) -> None:
+    assert "give the directory above it" in sentence(run_cli("inspect", store / "commitlog"))
+
+
+def test_an_archive_that_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "store.tar.gz"
+    broken.write_bytes(b"not packed at all")
+    assert "is no sound archive" in sentence(run_cli("inspect", broken))
+
+
+def test_an_archive_that_would_write_elsewhere(tmp_path: Path) -> None:
+    evil = tmp_path / "store.tar"
+    with tarfile.open(evil, "w") as archive:
+        archive.addfile(tarfile.TarInfo("../../outside"))
+    assert "would leave the archive's place" in sentence(run_cli("inspect", evil))
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")
+@pytest.mark.parametrize("place", [".", "commitlog"])
+def test_no_permission(place: str) -> None:
+    import tempfile
+
+    # under a root that any user may enter
+    with tempfile.TemporaryDirectory(prefix="mqstore-test-") as name:
+        Path(name).chmod(0o755)
+        made = Store(Path(name) / "store")
+        made.put(message("orders"))
+        root = made.write()
+        closed = root / place
+        closed.chmod(0)
+        drop = ["setpriv", "--reuid", "65534", "--clear-groups"] if os.geteuid() == 0 else []
+        try:
+            done = subprocess.run(
+                [*drop, sys.executable, "-m", "mqstore", "topics", str(root)], capture_output=True, text=True, check=False
+            )
+            messages = subprocess.run(
+                [*drop, sys.executable, "-m", "mqstore", "messages", str(root)], capture_output=True, text=True, check=False
+            )
+        finally:
+            closed.chmod(0o755)
+        outcomes = [done, messages] if place == "." else [messages]
+        for outcome in outcomes:
+            assert "permission denied" in sentence(Outcome(outcome.returncode, outcome.stdout, outcome.stderr)).lower()
+
+
+def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/st\xffre")
+    os.mkdir(odd)
+    assert "st\\udcffre is empty" in sentence(run_cli("inspect", odd))
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["frobnicate"], "no such command 'frobnicate'"),
+        (["inspect"], "missing argument 'STORE'"),
+        (["inspect", "STORE", "-o", "yaml"], "'yaml' is not one of 'text', 'json', 'jsonl', 'csv'"),
+        (["messages", "STORE", "--since", "yesterday"], "--since 'yesterday' is no time"),
+        (["messages", "STORE", "--grep", "("], "--grep '(' is no regular expression"),
+        (["messages", "STORE", "--from-offset", "9", "--to-offset", "5"], "the offset range is empty"),
+        (["messages", "STORE", "--since", "9", "--until", "5"], "the time range is empty"),
+        (["messages", "STORE", "--limit", "-1"], "--limit"),
+        (["query", "STORE", "-t", "orders"], "missing option '--key'"),
+        (["queue", "STORE", "orders", "zero"], "QUEUE_ID"),
+        (["get", "STORE"], "say which message"),
+        (["get", "STORE", "--offset", "0", "--id", "00"], "say which message"),
+        (["get", "STORE", "--unique", "x"], "add -t TOPIC"),
+        (["get", "STORE", "--at", "0", "-t", "orders"], "add -t TOPIC and -q N"),
+        (["get", "STORE", "--id", "xyz"], "is no offset message id"),
+        (["inspect", "STORE", "--config", "nowhere.conf"], "nowhere.conf does not exist"),
+        (["rebuild", "STORE"], "missing option '--to'"),
+        (["rebuild", "STORE", "--to", "STORE"], "exists already"),
+        (["rebuild", "STORE", "--to", "STORE/inside"], "lies inside the store"),
+        (["export", "STORE", "--to", "STORE"], "exists already"),
+        (["export", "STORE", "--to", "OUT", "--columns", "topic,colour"], "there is no column 'colour'"),
+        (["demo", "-o", "json"], "run its commands with -o instead"),
+    ],
+)
+def test_a_question_that_cannot_be_asked(argv: list[str], says: str, store: Path, tmp_path: Path) -> None:
+    before = tree_checksum(store)
+    argv = [word.replace("STORE", str(store)).replace("OUT", str(tmp_path / "out")) for word in argv]
+    assert says in sentence(run_cli(*argv))
+    assert tree_checksum(store) == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["get", "STORE", "--offset", "3"], "lies inside the one at 0; ask for --offset 0"),
+        (["get", "STORE", "--offset", "99999999"], "lies outside the log"),
+        (["get", "STORE", "-t", "orders", "-q", "0", "--at", "17"], "holds queue offsets 0 to 1, not 17"),
+        (["get", "STORE", "-t", "orders", "-q", "7", "--at", "0"], "topic 'orders' has no queue 7; it has 0"),
+        (["get", "STORE", "--unique", "nobody", "-t", "orders"], "no message of topic 'orders' has the unique key 'nobody'"),
+        (["queue", "STORE", "nope", "0"], "no consume queue of topic 'nope'"),
+    ],
+)
+def test_a_thing_that_is_not_there_has_status_1(argv: list[str], says: str, store: Path) -> None:
+    assert says in sentence(run_cli(*[word.replace("STORE", str(store)) for word in argv]), status=1)
+
+
+def test_without_arguments_the_help_is_shown_and_the_status_is_that_of_a_usage_error() -> None:
+    outcome = run_cli()
+    assert outcome.status == 2
+    assert "Usage: mqstore" in outcome.stdout
+
+
+@pytest.mark.parametrize("content", [b'{\n\t"offsetTable":{\n\t\t"orders@billing":{0:2', bytes(200), b"[1, 2]", b"\xff\xfe"])
+def test_damaged_consumer_offsets_are_told_and_the_rest_is_shown(content: bytes, store: Path) -> None:
+    (store / "config").mkdir()
+    (store / "config" / "consumerOffset.json").write_bytes(content)
+    outcome = run_cli("groups", store, "-o", "jsonl", "-v")
+    assert outcome.status == 1
+    assert "consumerOffset.json" in outcome.stderr
+    assert run_cli("messages", store, "-o", "jsonl").status == 0
+
+
+def test_the_fallback_of_damaged_consumer_offsets_is_used(store: Path) -> None:
+    (store / "config").mkdir()
+    (store / "config" / "consumerOffset.json").write_bytes(bytes(64))
+    (store / "config" / "consumerOffset.json.bak").write_text('{"offsetTable":{"orders@billing":{0:1}}}')
+    outcome = run_cli("groups", store, "-o", "jsonl")
+    assert [(row["group"], row["offset"], row["lag"]) for row in outcome.rows] == [("billing", 1, 1)]
+
+
+def test_a_broken_pipe_ends_quietly() -> None:
+    store = opened(case_named("4.9.3/b2-kill9-live"))
+    command = f"{sys.executable} -m mqstore messages {store} -o jsonl | head -n 1"
+    done = subprocess.run(["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False)
+    assert done.stdout.count("\n") == 1
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_an_output_that_is_full_is_an_error() -> None:
+    store = opened(case_named("4.9.3/b-kill9"))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mqstore", "messages", store, "-o", "jsonl"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_files_that_vanish_after_opening_are_an_error_or_a_gap_and_no_crash(tmp_path: Path) -> None:
+    import mqstore
+    from mqstore.errors import MqstoreError
+
+    root = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "store")
+    opened_store = mqstore.open(root)
+    shutil.rmtree(root / "commitlog")
+    shutil.rmtree(root / "consumequeue")
+    with pytest.raises(MqstoreError, match="is gone"):
+        list(opened_store.view().batches())

@@ -19,7 +19,6 @@ from goldenkit import PLAIN, GoldenCase, boot, case_id, expected, has, opened, q
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
 
 from mqstore.pipeline.rebuild import rebuild
-from mqstore.pipeline.session import running
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -87,17 +86,17 @@ def _read(out: Path) -> Opened:
 
 
 @pytest.fixture(scope="session")
-def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+def laboratory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     for version in VERSIONS:
         reason = why_not(version)
         if reason is not None:
             pytest.skip(reason)
     root = tmp_path_factory.mktemp("interop")
     rebuilt = {case.id: root / "rebuilt" / case.id for case in PLAIN}
-    with running("local[2]") as spark:
-        for case in PLAIN:
-            rebuilt[case.id].parent.mkdir(parents=True, exist_ok=True)
-            rebuild(opened(case), rebuilt[case.id], spark=spark, splits=7)
+    spark = request.getfixturevalue("spark")
+    for case in PLAIN:
+        rebuilt[case.id].parent.mkdir(parents=True, exist_ok=True)
+        rebuild(opened(case), rebuilt[case.id], spark=spark, splits=7)
     dispatched = {case.id: bare_log(case, root / "dispatched" / case.id) for case in PLAIN}
     outcomes: dict[str, Done] = {}
     found: dict[tuple[str, str], Opened] = {}

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,10 @@ def names(place: Path) -> list[str]:
     return sorted(os.listdir(place))
 
 
+def tree(place: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[DurableDirectory]:
     (tmp_path / "root").mkdir()
@@ -38,6 +43,8 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
     place = tmp_path / "small-disk"
     place.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("there is no mount command here")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip("mounting a small disk needs root")
@@ -366,7 +373,7 @@ def test_a_recorded_run_replays_to_the_same_bytes(tmp_path: Path) -> None:
         new.publish()
     (tmp_path / "second").mkdir()
     recorded.replay(tmp_path / "second")
-    assert subprocess.run(["diff", "-r", tmp_path / "first", tmp_path / "second"], check=False).returncode == 0
+    assert tree(tmp_path / "first") == tree(tmp_path / "second")
     for upto in range(len(recorded.operations) + 1):
         for lose in (False, True):
             crashed = tmp_path / f"crash-{upto}-{lose}"

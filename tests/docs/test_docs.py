@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def test_every_module_has_its_room_in_the_architecture() -> None:
     assert not [name for name in modules if not name.startswith("__") and name not in text]
 
 
+@cache
 def _help(verb: str = "") -> str:
     return transcripts.run(f"mqstore {verb} --help", ROOT)
 
@@ -128,16 +130,14 @@ def test_the_commands_of_the_guide_are_those_of_the_program() -> None:
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((DOCS / "guide").glob("*.md"))], ids=lambda page: page.name)
 def test_every_option_shown_with_a_command_exists(page: Path) -> None:
-    helps: dict[str, str] = {}
     unknown = []
     for line in re.findall(r"^(?:    |\$ )+(?:\$ )?(mqstore .*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
         words = line.split("#")[0].split()
         command = next((word for word in words[1:] if re.fullmatch(r"[a-z]+", word)), None)
         if command is None:
             continue
-        if command not in helps:
-            helps[command] = _help(command) + _help()
-        unknown.extend(f"{command} {word}" for word in words if re.fullmatch(r"--[a-z-]+", word) and word not in helps[command])
+        known = _help(command) + _help()
+        unknown.extend(f"{command} {word}" for word in words if re.fullmatch(r"--[a-z-]+", word) and word not in known)
     assert not unknown
 
 

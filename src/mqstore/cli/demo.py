@@ -116,9 +116,9 @@ def demo(
     out.line()
     out.line("That is all it takes.", style="bold green")
     out.line(f"The stores and the table are in {place} ({_weight(place)}); remove them when you like.")
-    out.line(
-        f"Next: {command('mqstore', 'inspect', 'YOUR-STORE')}, then {command('mqstore', 'verify', 'YOUR-STORE')}; nothing in it is changed."
-    )
+    out.line("Next: your own store. Nothing in it is changed.")
+    out.line("      mqstore inspect STORE", whole=True)
+    out.line("      mqstore verify STORE", whole=True)
     return 0
 
 

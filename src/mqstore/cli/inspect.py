@@ -331,7 +331,7 @@ def print_picture(out: Output, picture: Picture, store: object) -> None:
     out.line(_state(picture), style="yellow" if picture.unclean else None)
     out.line()
     for name, value in _facts(picture):
-        out.line(f"{name:<12}{value}")
+        out.fact(name, value)
     out.line()
     out.table(
         (
@@ -373,7 +373,7 @@ def _facts(picture: Picture) -> Iterator[tuple[str, str]]:
     else:
         yield "queues", "none: `mqstore rebuild` makes them from the log"
     if not end.walked:
-        yield "", "how many more messages the log holds was not counted; `mqstore verify` reads all of it"
+        yield "", f"how many {'more ' if picture.queues else ''}messages the log holds was not counted; `mqstore verify` reads all of it"
     elif end.behind:
         yield "", f"{count(end.behind, 'further message')} at the end of the log, not yet in the queues"
     if picture.index_files:

@@ -203,7 +203,13 @@ def print_exported(out: Output, report: ExportReport) -> None:
 def _print_skipped(out: Output, report: RebuildReport | ExportReport) -> None:
     for note in report.notes:
         out.line(f"Note: {note}.")
-    if not report.ok:
+    if report.ok:
+        return
+    if report.damage and all(item.kind == "torn-record" for item in report.damage):
+        for item in report.damage:
+            torn = f"{count(item.length, 'byte')} at {item.offset} of {item.file}"
+            out.line(f"Left out: the last record of the log, {torn}; it is incomplete, as a crash leaves it.")
+    else:
         lost: Iterable[Any] = report.coverage.skipped
         out.line()
         out.line(

@@ -390,7 +390,7 @@ def _print_message(out: Output, row: dict[str, Any], body: Shown) -> None:
     )
     for name, value in shown:
         style = {"intact": "green", "unindexed": "yellow"}.get(value, "red") if name == "verdict" else None
-        out.line(f"{name:<12}{value}", style=style)
+        out.fact(name, value, style)
     properties = row["properties"] or {}
     if properties:
         out.line("properties")

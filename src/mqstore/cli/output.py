@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,12 +25,13 @@ from mqstore.cli.text import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 __all__ = ["Format", "Output", "Settings"]
 
 WIDE = 200  # columns of a text that nobody's terminal bounds
 BUFFER = 1 << 18
+FACT = 12  # places for a name in front of its value
 
 
 class Format(StrEnum):
@@ -90,7 +92,7 @@ class Output:
     def _console(self, stream: Any) -> Console:
         from rich.console import Console
 
-        bounded = stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+        bounded = _bounded(stream)
         return Console(
             file=stream,
             color_system="auto" if self.settings.colour and not os.environ.get("NO_COLOR") else None,
@@ -99,6 +101,11 @@ class Output:
             width=None if bounded else WIDE,
             soft_wrap=not bounded,
         )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether lines have to fit a width: that of a terminal, or COLUMNS."""
+        return _bounded(sys.stdout)
 
     @property
     def coloured(self) -> bool:
@@ -125,10 +132,6 @@ class Output:
         """A document as CSV: a name and a value per line, names of nested values joined by dots."""
         self.records(("name", "value"), ({"name": name, "value": part} for name, part in _flat(value)))
 
-    def print(self, *parts: RenderableType) -> None:
-        """Rich text for a person."""
-        self.console.print(*parts)
-
     def line(self, text: str = "", style: str | None = None, *, whole: bool = False) -> None:
         """A line of plain text for a person: nothing in it is markup, and nothing in it reaches the terminal as a command.
 
@@ -136,6 +139,13 @@ class Output:
         """
         shown = "\n".join(printable(part) for part in text.split("\n"))
         self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None)
+
+    def fact(self, name: str, value: str, style: str | None = None) -> None:
+        """A name and what is to be said of it; a long value is wrapped beside the name."""
+        room = self.console.width - FACT
+        lines = textwrap.wrap(printable(value), room, break_on_hyphens=False) if self.bounded and room > FACT else [printable(value)]
+        for number, line in enumerate(lines or [""]):
+            self.console.print(f"{'' if number else name:<{FACT}}{line}", markup=False, style=style, soft_wrap=True)
 
     # rows
 
@@ -202,13 +212,12 @@ class Output:
 
     def grid(self, columns: Sequence[Column], *, indent: int = 0) -> Grid:
         """A table for a person, to be fed with rows and closed."""
-        bounded = self.console.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
         margin = " " * indent
 
         def put(text: str) -> None:
             self.write("".join(margin + line for line in text.splitlines(keepends=True)) if margin else text)
 
-        return Grid(columns, put, width=self.console.width - indent if bounded else None, colour=self.coloured)
+        return Grid(columns, put, width=self.console.width - indent if self.bounded else None, colour=self.coloured)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: int = 0) -> int:
         """A whole table for a person. Returns the number of rows."""
@@ -238,6 +247,10 @@ class Output:
         visible = sys.stderr.isatty() and not quiet
         with progress_bar(title, wanted=self.settings.progress and not quiet, console=self.errors if visible else None) as report:
             yield report
+
+
+def _bounded(stream: Any) -> bool:
+    return bool(stream.isatty()) or os.environ.get("COLUMNS", "").isdecimal()
 
 
 def _cell(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mqstore.errors import NotAStoreError, UnsupportedError
@@ -20,7 +21,7 @@ def open_store(path: Path, config: Path | None = None) -> RocketMQStore:
     settings = None if config is None else brokerconfig.load(config)
     keep = None
     root = path
-    if is_archive(path) and path.is_file():
+    if is_archive(path) and os.path.isfile(path):
         keep = UnpackedArchive(path)
         root = keep.store_root()
     directory = ReadOnlyDirectory(root)

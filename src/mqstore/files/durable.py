@@ -59,7 +59,7 @@ class DurableDirectory:
         self._within = within
         self._files: OrderedDict[str, DurableFile] = OrderedDict()
         self._made: set[str] = {""}
-        if not self.root.is_dir():
+        if not os.path.isdir(self.root):
             raise TargetError(f"{self.root} cannot be written to: it is no directory, or no longer there; give an existing directory")
 
     def __enter__(self) -> Self:
@@ -299,7 +299,7 @@ class _Staged:
         name = self.target.name
         if os.path.lexists(self.target):
             raise TargetError(f"{self.target} exists already; choose another name or remove it first, nothing is ever overwritten")
-        if not self.target.parent.is_dir():
+        if not os.path.isdir(self.target.parent):
             raise TargetError(f"{self.target} cannot be made: {self.target.parent} is no directory; create it first")
         self._parent = DurableDirectory(self.target.parent, recorder=self._recorder)
         prefix = f".{name[:100]}{STAGED}"

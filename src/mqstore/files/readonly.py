@@ -165,7 +165,7 @@ class ReadOnlyDirectory:
         return os.path.lexists(self.path(relative))
 
     def is_directory(self, relative: str) -> bool:
-        return self.path(relative).is_dir()
+        return os.path.isdir(self.path(relative))
 
     def entries(self, relative: str = "") -> list[DirectoryEntry]:
         """The entries of a directory sorted by name; empty if it does not exist. Raises CannotOpenError if it cannot be listed."""

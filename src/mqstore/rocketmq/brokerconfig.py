@@ -12,6 +12,7 @@ Format: docs/formats/rocketmq.md, section 1.4.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,7 @@ def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
 def load(path: Path) -> BrokerConfig:
     """Read a configuration file. Raises CannotOpenError or UsageError."""
     parent = path.parent
-    raw = ReadOnlyDirectory(parent).read(path.name, LIMIT + 1) if parent.is_dir() else None
+    raw = ReadOnlyDirectory(parent).read(path.name, LIMIT + 1) if os.path.isdir(parent) else None
     if raw is None:
         raise CannotOpenError(f"{path} does not exist; --config wants the broker's own file of name=value lines")
     if len(raw) > LIMIT:

@@ -1,0 +1,104 @@
+"""Reading the message table split by split: what a task of the Spark source or of an export does.
+
+A split is read without its neighbours: the walk starts some way before it (`splits.LEAD`), so that it has joined the
+chain of true records when it arrives. Columns are made as they are asked for; without `body` no body is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mqstore.findings import Damage
+from mqstore.kernels import frames
+from mqstore.messages import Selection
+from mqstore.rocketmq.brokerconfig import BrokerConfig
+from mqstore.rocketmq.columns import RecordColumns
+from mqstore.rocketmq.commitlog import CommitLog, Records
+from mqstore.rocketmq.reader import DiskView, RocketMQStore
+from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
+from mqstore.rocketmq.table import batch_of, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MAX_BATCH_BYTES", "ReadTask", "overlapping", "read_split", "token_of"]
+
+MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows
+
+_views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """One split of a store, the columns and the messages wanted of it. token: changes when the log's files do."""
+
+    store: str
+    config: BrokerConfig
+    token: str
+    split: Split
+    columns: tuple[str, ...]
+    selection: Selection
+
+
+def token_of(log: CommitLog) -> str:
+    """What tells this state of the log's files from another: a process may keep them mapped between jobs."""
+    return repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
+
+
+def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
+    """The splits that can hold selected messages, cut to the selected physical offsets."""
+    found = []
+    for split in splits:
+        start = split.start if selection.from_offset is None else max(split.start, selection.from_offset)
+        stop = split.stop if selection.to_offset is None else min(split.stop, selection.to_offset)
+        if start < stop:
+            found.append(replace(split, start=start, stop=stop))
+    return found
+
+
+def _open(task: ReadTask) -> DiskView:
+    key = (task.store, task.config, task.token)
+    found = _views.get(key)
+    if found is None:
+        if len(_views) > 3:
+            _views.clear()
+        found = _views[key] = DiskView(RocketMQStore(Path(task.store), config=task.config))
+    return found
+
+
+def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
+    """Batches of the selected messages of a split, in physical order, a few thousand rows or 16 MiB of records each.
+
+    milliseconds: the JSON form, times as int64 and keys as stored text. report: told of bytes that could not be believed.
+    """
+    view = _open(task)
+    for event in SplitWalk(view.log, task.split, lead=LEAD):
+        if isinstance(event, Records):
+            columns = RecordColumns(event)
+            columns = columns.take(select(columns, task.selection))
+            for piece in _pieces(columns):
+                yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
+        elif isinstance(event, Damage) and report is not None:
+            report(event)
+
+
+def _pieces(columns: RecordColumns) -> Iterator[RecordColumns]:
+    """The records in pieces of at most 16 MiB, or of one record."""
+    ends = np.cumsum(columns.row(frames.SIZE))
+    at = 0
+    while at < len(columns):
+        before = int(ends[at - 1]) if at else 0
+        stop = max(at + 1, int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right")))
+        yield columns if stop - at == len(columns) else _slice(columns, at, stop)
+        at = stop
+
+
+def _slice(columns: RecordColumns, at: int, stop: int) -> RecordColumns:
+    records = columns.records
+    part = Records(records.file, records.data, records.positions[at:stop])
+    return RecordColumns(part, np.ascontiguousarray(columns.fields[:, at:stop]))

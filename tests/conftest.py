@@ -29,6 +29,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The corruption sweep says how many damaged images of a store it tried."""
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+    ]
+    images = sum(int(value) for report in reports for name, value in report.user_properties if name == "images")
+    if images:
+        terminalreporter.write_line(f"corruption sweep: {images} images tried")
+
+
 @pytest.fixture(scope="session")
 def whole(request: pytest.FixtureRequest) -> bool:
     """Whether a sweep tries every case."""

@@ -274,15 +274,9 @@ def test_a_log_file_that_vanishes_is_one_sentence(tmp_path: Path) -> None:
         path = tmp_path / "commitlog" / f"{2048:020d}"
         raw = path.read_bytes()
         path.unlink()
-        try:
-            found = use(store)
-        except CannotOpenError as error:
-            assert "is gone" in str(error)
-        else:
-            assert isinstance(found, Report)
-            assert Kind.UNREADABLE in kinds(found)
-        finally:
-            path.write_bytes(raw)
+        with pytest.raises(CannotOpenError, match="is gone"):
+            use(store)
+        path.write_bytes(raw)
 
 
 def test_a_log_file_that_vanishes_after_it_was_mapped_is_still_read(tmp_path: Path) -> None:
@@ -384,10 +378,7 @@ def test_a_member_below_a_link_does_not_follow_it(tmp_path: Path) -> None:
     with tarfile.open(archive, "w") as made:
         made.addfile(member("commitlog", tarfile.SYMTYPE, str(outside)))
         made.addfile(member("commitlog/evil"), io.BytesIO(b"evil"))
-    try:
-        mqstore.open(archive)
-    except MqstoreError as error:
-        assert str(archive) in str(error)
+    assert read_all(mqstore.open(archive)) == []
     assert list(outside.iterdir()) == []
 
 
@@ -396,7 +387,7 @@ def test_two_members_of_one_name_where_one_is_a_directory_are_one_sentence(tmp_p
     with tarfile.open(archive, "w") as made:
         made.addfile(member("commitlog"), io.BytesIO(b"file"))
         made.addfile(member("commitlog/0"), io.BytesIO(b"file"))
-    with pytest.raises((CannotOpenError, TargetError), match="hostile.tar"):
+    with pytest.raises((CannotOpenError, TargetError), match=r"hostile\.tar"):
         mqstore.open(archive)
 
 
@@ -405,7 +396,7 @@ def test_two_members_of_one_name_where_one_is_a_directory_are_one_sentence(tmp_p
 
 def test_a_configuration_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
     small(tmp_path / "store")
-    with pytest.raises(MqstoreError, match="broker.conf"):
+    with pytest.raises(MqstoreError, match=r"broker\.conf"):
         mqstore.open(tmp_path / "store", config=tmp_path / "broker.conf")
 
 

@@ -43,8 +43,22 @@ MAX_PARTITIONS = 1000  # files that one task keeps open
 MAX_NAME = 255  # bytes of a file name on most file systems
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
-# columns of which hardly two values are equal: a dictionary and bounds of them cost time and tell nothing
-_UNLIKE = frozenset({"body", "msg_id", "uniq_key", "keys", "properties", "body_sha256"})
+# columns of few different values, and columns that readers search by: a dictionary or bounds of the others only cost time
+_REPETITIVE = (
+    "topic",
+    "queue_id",
+    "size",
+    "tags",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "born_host",
+    "store_host",
+    "store_file",
+    "verdict",
+)
+_SEARCHED = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags", "born_timestamp", "store_timestamp", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +107,15 @@ class _Parquet:
     def __init__(self, sink: DurableFile, schema: pa.Schema, metadata: tuple[tuple[str, str], ...]) -> None:
         import pyarrow.parquet as pq
 
-        names = [name for name in schema.names if name not in _UNLIKE]
         self._schema = schema.with_metadata(dict(metadata))
         self._sink = sink
         self._writer = pq.ParquetWriter(
-            sink, self._schema, compression="zstd", compression_level=1, use_dictionary=names, write_statistics=names, store_schema=True
+            sink,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in schema.names if name in _REPETITIVE],
+            write_statistics=[name for name in schema.names if name in _SEARCHED],
         )
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:

@@ -123,7 +123,7 @@ def batch_of(
 
     verdict = None
     if "verdict" in names:
-        verdict = pa.array([str(_VERDICTS[code]) for code in judge(columns, log, queue_of).tolist()], pa.string())
+        verdict = pa.array([str(each) for each in _VERDICTS]).take(pa.array(judge(columns, log, queue_of)))
     return columns.batch(names, verdict, milliseconds=milliseconds)
 
 

@@ -77,7 +77,13 @@ class Store:
             queue_offset = self.next_queue_offset.get(queue, 0)
             self.next_queue_offset[queue] = queue_offset + 1
             base, data = self._room(len(encode(each)))
-            made = replace(each, physical_offset=base + len(data), queue_offset=queue_offset, store_timestamp=time, born_timestamp=time - 1)
+            made = replace(
+                each,
+                physical_offset=base + len(data),
+                queue_offset=queue_offset,
+                store_timestamp=time,
+                born_timestamp=max(-(2**63), time - 1),
+            )
             raw = encode(made)
             data += raw
             self.puts.append(Put(made, raw))

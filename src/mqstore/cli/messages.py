@@ -33,12 +33,14 @@ from mqstore.rows import body_text, columns_for, python_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mqstore.findings import Damage
     from mqstore.rocketmq.reader import RocketMQStore
     from mqstore.rocketmq.view import View
 
 __all__ = ["GRID", "grid_rows", "message_rows", "register", "selection"]
 
 PREVIEW = 400
+MAX_TOLD = 20  # stretches of log without rows that are told one by one
 
 Topics = Annotated[list[str] | None, option("--topic", "-t", help="Only this topic; may be repeated.")]
 Queues = Annotated[list[int] | None, option("--queue", metavar="QUEUE_ID", help="Only this queue id; may be repeated.")]
@@ -160,6 +162,7 @@ def messages(
     """Every message, one row each, in physical order.
 
     A row tells all that the record holds, the log file it is in, and a verdict: intact, unindexed, duplicate or damaged.
+    Exit status 1 if a part of the log is no record and so has no row.
     """
     chosen = selection(
         topics=topic,
@@ -178,20 +181,31 @@ def messages(
     if not out.is_text:
         shown = body or Shown.SHA256
         names = columns_for(shown.value)
-        out.batches(names, looked_at.batches(names, chosen, milliseconds=True), shown.value)
-        return 0
+        lost: list[Damage] = []
+        out.batches(names, looked_at.batches(names, chosen, milliseconds=True, on_damage=lost.append), shown.value)
+        return _tell_lost(out, lost)
     shown = body or Shown.NONE
-    total = _print_grid(out, looked_at, chosen, shown)
+    lost = []
+    total = _print_grid(out, looked_at, chosen, shown, lost)
     if not total:
         out.line("no message fits" if chosen != Selection() else "no message: the log holds no believable record")
-    return 0
+    return _tell_lost(out, lost)
 
 
-def _print_grid(out: Output, view: View, chosen: Selection, body: Shown) -> int:
+def _tell_lost(out: Output, lost: Sequence[Damage]) -> int:
+    """Say which stretches of log are not among the rows. The exit status: 1 if there are any."""
+    for item in lost[:MAX_TOLD]:
+        out.note(f"no rows for {item.file} at {item.offset}, {item.length} bytes: {item.detail}")
+    if len(lost) > MAX_TOLD:
+        out.note(f"nor for {len(lost) - MAX_TOLD} further stretches of log; `mqstore verify` lists them all")
+    return 1 if lost else 0
+
+
+def _print_grid(out: Output, view: View, chosen: Selection, body: Shown, lost: list[Damage]) -> int:
     extra = {Shown.SHA256: ("body_sha256",), Shown.TEXT: ("body",), Shown.BASE64: ("body",)}.get(body, ())
     behind = (Column("sha-256 of the body" if body is Shown.SHA256 else "body", flexible=True),) if extra else ()
     grid = out.grid((*GRID, *behind))
-    for batch in view.batches((*GRID_COLUMNS, *extra), chosen, milliseconds=True):
+    for batch in view.batches((*GRID_COLUMNS, *extra), chosen, milliseconds=True, on_damage=lost.append):
         grid.add(grid_rows(batch, body))
     grid.close()
     return grid.rows

@@ -28,7 +28,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """One entry of a directory. name: as the file system has it, undecodable bytes as surrogates. size, in bytes; mtime_ms since the epoch."""
+    """One entry of a directory. name: as the file system has it, undecodable bytes as surrogates. size: bytes; mtime_ms: since the epoch."""
 
     name: str
     size: int
@@ -202,7 +202,7 @@ class ReadOnlyDirectory:
         return sorted(found, key=lambda entry: entry.name)
 
     def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
-        """Every file below relative as (path relative to the root, entry), in name order. Symbolic links to directories are not followed."""
+        """Every file below relative as (path relative to the root, entry), in name order. Links to directories are not followed."""
         for entry in self.entries(relative):
             below = f"{relative}/{entry.name}" if relative else entry.name
             if entry.is_directory:

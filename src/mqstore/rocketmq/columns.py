@@ -7,7 +7,7 @@ for, so that a question about topics never touches a body. All columns come out 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,20 @@ class RecordColumns:
             return self
         kept = Records(self.records.file, self._data, np.ascontiguousarray(self.records.positions[mask]))
         return RecordColumns(kept, np.ascontiguousarray(self.fields[:, mask]))
+
+    def pieces(self, limit: int) -> Iterator[RecordColumns]:
+        """The records in pieces of at most `limit` bytes of log each, or of one record."""
+        ends = np.cumsum(self.row(frames.SIZE))
+        at = 0
+        while at < len(self):
+            before = int(ends[at - 1]) if at else 0
+            stop = max(at + 1, int(np.searchsorted(ends, before + limit, side="right")))
+            if stop - at == len(self):
+                yield self
+            else:
+                part = Records(self.records.file, self._data, self.records.positions[at:stop])
+                yield RecordColumns(part, np.ascontiguousarray(self.fields[:, at:stop]))
+            at = stop
 
     def row(self, field: int) -> Longs:
         """One fixed field, as int64."""

@@ -236,10 +236,24 @@ class DiskView:
         return self._range
 
     def batches(
-        self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection(), *, milliseconds: bool = False
+        self,
+        columns: Sequence[str] = ROCKETMQ_COLUMNS,
+        selection: Selection = Selection(),
+        *,
+        milliseconds: bool = False,
+        on_damage: Callable[[Damage], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         high = self.log.files[-1].start + self.log.files[-1].size if self.log.files else 0
-        return table(self.log, self.log.start, high, check_columns(columns), selection, self.queue_or_none, milliseconds=milliseconds)
+        return table(
+            self.log,
+            self.log.start,
+            high,
+            check_columns(columns),
+            selection,
+            self.queue_or_none,
+            milliseconds=milliseconds,
+            on_damage=on_damage,
+        )
 
     def queues(self) -> Sequence[QueueView]:
         return list(self._queues.values())

@@ -11,24 +11,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mqstore.findings import Damage
-from mqstore.kernels import frames
 from mqstore.messages import Selection
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CommitLog, Records
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
 from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
-from mqstore.rocketmq.table import batch_of, select
+from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MAX_BATCH_BYTES", "ReadTask", "overlapping", "read_split", "token_of"]
-
-MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows
+__all__ = ["ReadTask", "overlapping", "read_split", "token_of"]
 
 _views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
 
@@ -81,24 +76,7 @@ def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[
         if isinstance(event, Records):
             columns = RecordColumns(event)
             columns = columns.take(select(columns, task.selection))
-            for piece in _pieces(columns):
+            for piece in columns.pieces(MAX_BATCH_BYTES):
                 yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
         elif isinstance(event, Damage) and report is not None:
             report(event)
-
-
-def _pieces(columns: RecordColumns) -> Iterator[RecordColumns]:
-    """The records in pieces of at most 16 MiB, or of one record."""
-    ends = np.cumsum(columns.row(frames.SIZE))
-    at = 0
-    while at < len(columns):
-        before = int(ends[at - 1]) if at else 0
-        stop = max(at + 1, int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right")))
-        yield columns if stop - at == len(columns) else _slice(columns, at, stop)
-        at = stop
-
-
-def _slice(columns: RecordColumns, at: int, stop: int) -> RecordColumns:
-    records = columns.records
-    part = Records(records.file, records.data, records.positions[at:stop])
-    return RecordColumns(part, np.ascontiguousarray(columns.fields[:, at:stop]))

@@ -6,7 +6,7 @@ queues and index files as they are in its memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -71,10 +71,17 @@ class RecoveredView:
         return [file.file.name for file in self._broker.log_files]
 
     def batches(
-        self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection(), *, milliseconds: bool = False
+        self,
+        columns: Sequence[str] = ROCKETMQ_COLUMNS,
+        selection: Selection = Selection(),
+        *,
+        milliseconds: bool = False,
+        on_damage: Callable[[Damage], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         low, high = self.log_range()
-        return table(self.log, low, high, check_columns(columns), selection, self.queue_or_none, milliseconds=milliseconds)
+        return table(
+            self.log, low, high, check_columns(columns), selection, self.queue_or_none, milliseconds=milliseconds, on_damage=on_damage
+        )
 
     def queues(self) -> Sequence[QueueView]:
         return list(self._queues.values())

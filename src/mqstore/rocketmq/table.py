@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Verdict
+from mqstore.findings import Damage, Verdict
 from mqstore.kernels import frames
 from mqstore.messages import Selection
 from mqstore.rocketmq.columns import RecordColumns
@@ -26,6 +26,8 @@ __all__ = ["QueueLookup", "batch_of", "judge", "select", "table"]
 
 QueueLookup = Callable[[str, int], QueueView | None]
 Mask = NDArray[np.bool_]
+
+MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows
 
 _VERDICTS = (Verdict.INTACT, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED)
 
@@ -136,8 +138,12 @@ def table(
     queue_of: QueueLookup,
     *,
     milliseconds: bool = False,
+    on_damage: Callable[[Damage], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records in [low, high) that fit the selection, in physical order. Offsets may lie inside records."""
+    """Batches of the records in [low, high) that fit the selection, in physical order. Offsets may lie inside records.
+
+    A batch holds a few thousand rows, or 16 MiB of records. on_damage: told of stretches of log that are no records.
+    """
     low = max(low, selection.from_offset or 0)
     if selection.to_offset is not None:
         high = min(high, selection.to_offset)
@@ -153,6 +159,8 @@ def table(
             start = found
         for event in log.scan_file(file, start, stop):
             if not isinstance(event, Records):
+                if on_damage is not None and isinstance(event, Damage):
+                    on_damage(event)
                 continue
             columns = RecordColumns(event)
             mask = select(columns, selection)
@@ -161,7 +169,8 @@ def table(
             if not mask.any():
                 continue
             columns = columns.take(mask)
-            yield batch_of(columns, names, log, queue_of, milliseconds=milliseconds)
+            for piece in columns.pieces(MAX_BATCH_BYTES):
+                yield batch_of(piece, names, log, queue_of, milliseconds=milliseconds)
             if left is not None:
                 left -= len(columns)
                 if left <= 0:

@@ -7,7 +7,7 @@ re-dispatch, its minimum offsets. Nothing is written for it; what the broker wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -85,9 +85,17 @@ class View(Protocol):
         ...
 
     def batches(
-        self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection(), *, milliseconds: bool = False
+        self,
+        columns: Sequence[str] = ROCKETMQ_COLUMNS,
+        selection: Selection = Selection(),
+        *,
+        milliseconds: bool = False,
+        on_damage: Callable[[Damage], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The message table in physical order. milliseconds: times as int64 and keys as stored text (the JSON form)."""
+        """The message table in physical order.
+
+        milliseconds: times as int64 and keys as stored text (the JSON form). on_damage: told of stretches of log that are no records.
+        """
         ...
 
     def queues(self) -> Sequence[QueueView]:

@@ -28,7 +28,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """One entry of a directory. name: as the file system has it, undecodable bytes as surrogates. size: bytes; mtime_ms: since the epoch."""
+    """One entry of a directory. name: as the file system has it, undecodable bytes as surrogates. size: bytes; mtime_ms: since 1970."""
 
     name: str
     size: int

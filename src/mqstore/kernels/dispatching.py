@@ -12,7 +12,24 @@ import cython
 
 if not cython.compiled:
     from mqstore.kernels.hashing import hash_span
-    from mqstore.kernels.loads import LOW32, TWO31, TWO32, UNIQ_KEY, ascii_hash, copy, find, i16, i32, i64, i8, prefetch, put32, put64, same, u8
+    from mqstore.kernels.loads import (
+        LOW32,
+        TWO31,
+        TWO32,
+        UNIQ_KEY,
+        ascii_hash,
+        copy,
+        find,
+        i16,
+        i32,
+        i64,
+        i8,
+        prefetch,
+        put32,
+        put64,
+        same,
+        u8,
+    )
 
 # places in the counters array
 RECORDS = 0  # records dispatched so far

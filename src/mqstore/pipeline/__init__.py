@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqstore.pipeline.session import running as running
     from mqstore.pipeline.session import stop as stop
+    from mqstore.pipeline.source import read as read
+    from mqstore.pipeline.source import register as register
     from mqstore.pipeline.tasks import run_tasks as run_tasks
 
-_WHERE = {"run_tasks": "tasks", "running": "session", "stop": "session"}
+_WHERE = {"read": "source", "register": "source", "run_tasks": "tasks", "running": "session", "stop": "session"}
 
-__all__ = ["run_tasks", "running", "stop"]
+__all__ = ["read", "register", "run_tasks", "running", "stop"]
 
 
 def __getattr__(name: str) -> Any:

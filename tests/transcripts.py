@@ -93,13 +93,15 @@ def shape(text: str) -> str:
 
 
 def write(page: Path, place: Path) -> None:
-    """Write the output of all blocks of a page anew."""
+    """Write the output of all blocks of a page anew; one that differs in measured figures only stays as it is."""
 
     def anew(block: re.Match[str]) -> str:
         words = block["words"]
         told = transcript(block["text"], _head(words.split()), place)
         if "Traceback" in told or "a bug in mqstore" in told:
             raise SystemExit(f"{page.name} is left as it was: {told}")
+        if shape(told) == shape(block["text"]):
+            return block[0]
         return f"```console{words}\n{told}```"
 
     page.write_text(_BLOCK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -212,4 +213,4 @@ def _plain(value: Any) -> Any:
     """A condition of a selection as JSON can hold it."""
     if isinstance(value, frozenset):
         return sorted(value)
-    return getattr(value, "pattern", value) if not isinstance(value, int) else value
+    return value.pattern.decode("utf-8", "backslashreplace") if isinstance(value, re.Pattern) else value

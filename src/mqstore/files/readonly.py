@@ -8,9 +8,11 @@ they unlink them, and an unlinked file stays readable).
 
 from __future__ import annotations
 
+import builtins
 import mmap
 import os
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from mqstore.errors import CannotOpenError
 __all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory"]
 
 Bytes = NDArray[np.uint8]
+
+_INT32 = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,15 @@ class MappedFile:
         """Position of the first occurrence of pattern that lies wholly in [start, stop), or -1."""
         return -1 if self._map is None else self._map.find(pattern, start, stop)
 
-    def bytes(self, start: int, stop: int) -> bytes:
+    def bytes(self, start: int, stop: int) -> builtins.bytes:
         """A copy of bytes start..stop-1."""
         return b"" if self._map is None else self._map[start:stop]
+
+    def sized(self, start: int) -> builtins.bytes:
+        """A copy of the bytes at start, as many as the big-endian 32-bit number there says."""
+        if self._map is None:
+            return b""
+        return self._map[start : start + _INT32.unpack_from(self._map, start)[0]]
 
     def data_end(self, start: int) -> int:
         """Where the last stored block at or behind start ends, at most size; start if only a hole follows.

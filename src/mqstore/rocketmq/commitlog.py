@@ -284,8 +284,8 @@ class CommitLog:
         file = self.file_at(physical_offset)
         if file is None:
             return None
-        mapped = self.mapped(file)
+        mapped = self._maps.get(file.name) or self.mapped(file)
         at = physical_offset - file.start
         if frames.status_at(mapped.data, at, file.start, True) != frames.STOP:
             return None
-        return record.decode(mapped.bytes(at, at + _size_at(mapped.data, at)))
+        return record.decode(mapped.sized(at))

@@ -71,6 +71,7 @@ CRC_PROPERTY_SIZE = 20
 
 _HEAD = struct.Struct(">iiiiiqqiq")
 _TAIL = struct.Struct(">iqi")
+_IPV4 = struct.Struct(">iiiiiqqiq8sq8siqi")  # all fixed fields of a record whose hosts are both IPv4
 
 
 class BadRecordError(ValueError):
@@ -110,10 +111,6 @@ def body_crc(body: bytes | memoryview) -> int:
     True
     """
     return zlib.crc32(body) & 0x7FFFFFFF
-
-
-def _host_size(sys_flag: int, bit: int) -> int:
-    return 20 if sys_flag & bit else 8
 
 
 @lru_cache(4096)
@@ -183,17 +180,37 @@ def decode(raw: bytes | memoryview) -> Record:
     raw = bytes(raw)
     if len(raw) < 91:
         raise BadRecordError(f"{len(raw)} bytes are fewer than the smallest record has")
-    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp = _HEAD.unpack_from(raw)
+    (
+        size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        *rest,
+    ) = _IPV4.unpack_from(raw)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise BadRecordError(f"magic {magic & 0xFFFFFFFF:08x} is not that of a record")
     wide = 1 if magic == MAGIC_V1 else 2
-    born = _host_size(sys_flag, BORN_HOST_IPV6)
-    store = _host_size(sys_flag, STORE_HOST_IPV6)
-    smallest = 74 + wide + born + store
+    at = 88
+    if sys_flag & (BORN_HOST_IPV6 | STORE_HOST_IPV6):
+        born = 48 + (20 if sys_flag & BORN_HOST_IPV6 else 8)
+        at = born + 8 + (20 if sys_flag & STORE_HOST_IPV6 else 8) + 16
+        if len(raw) < at:
+            raise BadRecordError(f"{len(raw)} bytes are fewer than a record with such hosts has")
+        born_host, store_host = raw[48:born], raw[born + 8 : at - 16]
+        store_timestamp = int.from_bytes(raw[born : born + 8], "big", signed=True)
+        rest = list(_TAIL.unpack_from(raw, at - 16))
+    reconsume_times, prepared, length = rest
+    smallest = at + 2 + wide
     if not smallest <= size <= len(raw):
         raise BadRecordError(f"size {size} does not lie between {smallest} and the {len(raw)} bytes at hand")
-    reconsume_times, prepared, length = _TAIL.unpack_from(raw, 56 + born + store)
-    at = 72 + born + store
     length = max(0, length)
     if smallest + length > size:
         raise BadRecordError(f"a body of {length} bytes does not fit into a record of {size}")
@@ -203,29 +220,29 @@ def decode(raw: bytes | memoryview) -> Record:
     at += wide
     if topic_length < 0 or smallest + length + topic_length > size:
         raise BadRecordError(f"a topic of {topic_length} bytes does not fit into a record of {size}")
-    topic = decode_utf8(raw[at : at + topic_length])
+    topic = raw[at : at + topic_length]
     at += topic_length
     properties_length = max(0, int.from_bytes(raw[at : at + 2], "big", signed=True))
     at += 2
     if at + properties_length != size:
         raise BadRecordError(f"size is {size}, but the parts add up to {at + properties_length}")
     return Record(
-        topic=topic,
-        body=body,
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        sys_flag=sys_flag,
-        born_timestamp=born_timestamp,
-        born_host=format_host(raw[48 : 48 + born]),
-        store_timestamp=struct.unpack_from(">q", raw, 48 + born)[0],
-        store_host=format_host(raw[56 + born : 56 + born + store]),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared,
-        properties=raw[at:size],
-        body_crc=crc,
-        version=wide,
+        decode_utf8(topic),
+        body,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        format_host(born_host),
+        store_timestamp,
+        format_host(store_host),
+        reconsume_times,
+        prepared,
+        raw[at:size],
+        crc,
+        wide,
     )
 
 

@@ -51,7 +51,7 @@ def rebuild(
     out: Output,
     store: Store,
     to: To,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy the log files; by default they are hard links.")] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy all log files; by default all but the last are hard links.")] = False,
     check_crc: Annotated[bool, typer.Option("--check-crc", help="Check the bodies too, and report those that do not fit.")] = False,
     master: Master = "local[*]",
     threads: Threads = None,
@@ -60,8 +60,9 @@ def rebuild(
 ) -> int:
     """Make consume queues, index and checkpoint anew from the commit log: a sound store in OUT.
 
-    The store is not changed. Log files are hard-linked into OUT where the file system can, so do not start a broker on OUT while you still
-    need the original bytes: use --copy for that. Exit status 1 if a part of the log could not be read.
+    The store is not changed. Log files are hard-linked into OUT where the file system can, but for the last one, into which a broker goes
+    on writing: that is a copy, and ends behind its last believable record. Where an older log file is damaged a broker may cut the log
+    there and write on in that file: use --copy then. Exit status 1 if a part of the log could not be read.
     """
     from mqstore.pipeline.rebuild import rebuild as run
 

@@ -446,6 +446,33 @@ def pair_spans(
     return pairs
 
 
+def checksum_tails(b: cython.const[cython.uchar][::1], ends: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]):
+    """out[k] = 1 where a property text ends in 20 bytes that begin with `__CRC32#` 01, or are eight bytes, 01, ten digits and 02."""
+    n: cython.Py_ssize_t = ends.shape[0]
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    digit: cython.uint
+    if lengths.shape[0] < n or out.shape[0] < n:
+        raise ValueError("arrays are too small")
+    with cython.nogil:
+        for k in range(n):
+            out[k] = 0
+            p = ends[k] - 20
+            if lengths[k] < 20 or u8(b, p + 8) != 1:
+                continue
+            if i32(b, p) == 1600078674 and i32(b, p + 4) == 1127428643:
+                out[k] = 1
+                continue
+            if u8(b, p + 19) != 2:
+                continue
+            out[k] = 1
+            for i in range(9, 19):
+                digit = u8(b, p + i)
+                if digit < 48 or digit > 57:
+                    out[k] = 0
+
+
 def repeated(counts: cython.int[::1], hashes: cython.longlong[::1]):
     """Whether two pairs of one record have the same name hash. counts: pairs per record; hashes: of all pairs in order."""
     n: cython.Py_ssize_t = counts.shape[0]

@@ -289,23 +289,17 @@ class RecordColumns:
     def property_crc_ok(self) -> Mask:
         """False where a record contradicts the `__CRC32#` property at its end, or that property's name is wrong; true where it has none."""
         mask = np.ones(len(self), np.bool_)
-        lengths = self.row(frames.PROPERTIES_LENGTH)
-        candidates = np.flatnonzero(lengths >= CRC_PROPERTY_SIZE)
-        if not len(candidates):
-            return mask
         ends = self.records.positions + self.row(frames.SIZE)
-        tails = self._data[(ends[candidates] - CRC_PROPERTY_SIZE)[:, None] + np.arange(CRC_PROPERTY_SIZE)]
-        marked = (tails[:, :9] == np.frombuffer(CRC_PROPERTY, np.uint8)).all(axis=1)
-        # ten digits behind another name of eight letters: where they fit the record, it is the name that was damaged
-        renamed = (tails[:, 8] == 1) & (tails[:, 19] == 2) & ((tails[:, 9:19] >= 48) & (tails[:, 9:19] <= 57)).all(axis=1) & ~marked
+        shaped = np.empty(len(self), np.uint8)
+        frames.checksum_tails(self._data, ends, self.row(frames.PROPERTIES_LENGTH), shaped)
         view = self._data.data
-        for k, tail in zip(candidates[marked].tolist(), tails[marked], strict=True):
-            digits = tail[9:19].tobytes()
+        for k in np.flatnonzero(shaped).tolist():
             start, end = int(self.records.positions[k]), int(ends[k]) - CRC_PROPERTY_SIZE
-            mask[k] = digits.isdigit() and tail[19] == 2 and int(digits[::-1]) == crc32(view[start:end]) & 0x7FFFFFFF
-        for k, tail in zip(candidates[renamed].tolist(), tails[renamed], strict=True):
-            start, end = int(self.records.positions[k]), int(ends[k]) - CRC_PROPERTY_SIZE
-            mask[k] = int(tail[9:19].tobytes()[::-1]) != crc32(view[start:end]) & 0x7FFFFFFF
+            tail = bytes(view[end : end + CRC_PROPERTY_SIZE])
+            digits = tail[9:19]
+            fits = digits.isdigit() and tail[19] == 2 and int(digits[::-1]) == crc32(view[start:end]) & 0x7FFFFFFF
+            # digits that fit the record behind another name: it is the name that was damaged
+            mask[k] = fits if tail.startswith(CRC_PROPERTY) else not fits
         return mask
 
     @cached_property

@@ -7,9 +7,9 @@ on its classes would do first. Only the columns that a question needs are asked 
 from __future__ import annotations
 
 from benchkit import Bench, Row, median, oracle, timed
-from mqstore.pipeline.session import session
 
 from mqstore import pipeline
+from mqstore.pipeline.session import session
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ The peer decodes the log with one thread and writes nothing.
 from __future__ import annotations
 
 from benchkit import Bench, Row, median, oracle
+
 from mqstore.pipeline.export import export
 from mqstore.pipeline.session import session
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from benchkit import Bench, Row, median, peer_dispatch
-from mqstore.pipeline.session import session
 
 from mqstore.pipeline.rebuild import rebuild
+from mqstore.pipeline.session import session
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from kernelkit import INSTALLED, Kernels, uncompiled
 import mqstore
 from mqstore.rocketmq import dispatch as dispatching
 from mqstore.rocketmq.commitlog import Records
-from mqstore.rocketmq.dispatch import Dispatcher, Rules, dispatch_positions, dispatch_range, merge_runs, request
+from mqstore.rocketmq.dispatch import Dispatcher, Rules, dispatch_positions, merge_runs, request
 from mqstore.rocketmq.javatext import index_hash
 from mqstore.rocketmq.record import TRANSACTION_MASK, Record, decode, encode
 
@@ -90,13 +90,6 @@ def test_every_golden_log_dispatches_as_the_plain_function_says(
     for number, records in enumerate(stretches(case)):
         if kernels is INSTALLED or number < 2:
             agree(records.data, records.positions, rules)
-
-
-def test_one_call_over_a_range_walks_and_dispatches(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(kernels, monkeypatch)
-    data, positions = laid([Record("T", b"x" * k, queue_offset=k) for k in range(40)])
-    outcome, at, status = dispatch_range(data, 0, 0, int(positions[30]), Rules())
-    assert (outcome.records, at, status) == (30, positions[30], INSTALLED.frames.STOP)
 
 
 def test_no_record_gives_no_run_and_no_key() -> None:

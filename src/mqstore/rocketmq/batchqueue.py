@@ -67,7 +67,6 @@ class BatchQueueReader:
     def __init__(
         self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "batchconsumequeue"
     ) -> None:
-        self.directory_name = topic
         self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self.queue_id = queue_id
         self.relative = f"{place}/{topic}/{queue_id}"

@@ -174,6 +174,9 @@ class CommitLog:
             if at - dropped > DROP:
                 mapped.drop(dropped, at - dropped)
                 dropped = at
+                if not mapped.still_whole():
+                    yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while it was read")
+                    return
             count, at, status = frames.walk(data, at, stop, file.start, True, positions)
             if count:
                 yield Records(file, data, positions[:count].copy())

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.kernels import dispatching, frames
+from mqstore.kernels import dispatching
 from mqstore.rocketmq import record
 from mqstore.rocketmq.javatext import decode_utf8, index_hash, java_hash
 
@@ -330,14 +330,3 @@ def dispatch_positions(data: Bytes, positions: Longs, rules: Rules) -> Dispatche
     dispatcher = Dispatcher(data, rules, len(positions))
     dispatcher.add(positions)
     return dispatcher.finish()
-
-
-def dispatch_range(data: Bytes, base: int, start: int, stop: int, rules: Rules) -> tuple[Dispatched, int, int]:
-    """Walk and dispatch the believable records that start in [start, stop) of a file; (outcome, next position, walk status)."""
-    dispatcher = Dispatcher(data, rules, max(1, (stop - start) // 91 + 1))
-    at = start
-    status = frames.FULL
-    while status == frames.FULL:
-        count, at, status = frames.walk(data, at, stop, base, True, dispatcher.positions[dispatcher.count : dispatcher.count + 4096])
-        dispatcher.add_walked(count)
-    return dispatcher.finish(), at, status

@@ -213,7 +213,7 @@ def test_a_queue_that_started_again_at_zero_is_appended_to_as_a_broker_does(tmp_
     entries = mqstore.open(tmp_path / "out").view().queue("orders", 0).entries(0, 100)
     physical = [put.offset for put in store.puts if put.record.queue_id == 0]
     # offset 0 is appended wherever the queue ends; the others up to there are duplicates
-    wanted = physical[:15] + [physical[15]] + physical[15 + 16 :]
+    wanted = [*physical[:15], physical[15], *physical[15 + 16 :]]
     assert entries["physical_offset"].tolist() == wanted
     assert report.exact_queues == 1
 

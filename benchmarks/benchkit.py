@@ -1,6 +1,6 @@
 """What all benchmarks share: stores made by the real put path, the real 4.9.3 store as peer, medians, and one JSON row per figure.
 
-Stores are made once, in the directory given by --work (benchmarks/work by default, not in version control; 6 GB), and used
+Stores are made once, in the directory given by --work (benchmarks/stores by default, not in version control; 6 GB), and used
 again by every script.
 Message i of a store goes to topic bench-(i mod 4), queue (i/4) mod 8; its KEYS is order-%09d of i, its TAGS Tag(i mod 5), its body 1 KiB of
 JSON text; in store s2 it also has a UNIQ_KEY of 32 characters.
@@ -48,7 +48,7 @@ class Bench:
 
     def __init__(self, description: str) -> None:
         parser = argparse.ArgumentParser(description=description.splitlines()[0])
-        parser.add_argument("--work", type=Path, default=ROOT / "benchmarks" / "work", help="directory for stores and outputs")
+        parser.add_argument("--work", type=Path, default=ROOT / "benchmarks" / "stores", help="directory for stores and outputs")
         parser.add_argument("--s1", type=Path, help="a store of kind s1 to use instead of making one")
         parser.add_argument("--s2", type=Path, help="a store of kind s2 to use instead of making one")
         parser.add_argument(

@@ -6,15 +6,17 @@ Spark does it on as many hosts as its master has. Results come in the order of t
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Runner", "SparkRunner", "ThreadRunner"]
+__all__ = ["Runner", "SparkRunner", "ThreadRunner", "settle"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -75,6 +77,20 @@ class ThreadRunner:
                     future.cancel()
 
 
+@cache
+def settle() -> None:
+    """Take all objects there are so far out of the garbage collector's sight, once in a Python worker of Spark.
+
+    A worker collects after each task; with all modules imported that takes as long as a small task.
+    """
+    gc.freeze()
+
+
+def _in_worker(function: Callable[[T], R], task: T) -> R:
+    settle()
+    return function(task)
+
+
 class SparkRunner:
     """Tasks of a Spark session. Functions must be importable on the executors, tasks and results small."""
 
@@ -90,4 +106,4 @@ class SparkRunner:
         from mqstore.pipeline.tasks import run_tasks
 
         progress = None if done is None else lambda finished, total: done(finished)
-        yield from run_tasks(self.spark, tasks, function, progress=progress)
+        yield from run_tasks(self.spark, tasks, partial(_in_worker, function), progress=progress)

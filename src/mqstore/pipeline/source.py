@@ -34,6 +34,7 @@ import mqstore
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.pipeline.filters import narrowed
+from mqstore.pipeline.plan import settle
 from mqstore.rocketmq.reading import ReadTask, overlapping, read_split, token_of
 from mqstore.rocketmq.splits import plan
 
@@ -172,4 +173,5 @@ class RocketMQReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogSplit)
+        settle()
         return read_split(partition.task)

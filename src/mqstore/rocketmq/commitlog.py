@@ -87,6 +87,7 @@ class CommitLog:
         self._maps: dict[str, MappedFile] = {}
         self._lock = threading.Lock()
         self._last_written: int | None = None
+        self.drop_behind = DROP
 
     @property
     def file_size(self) -> int:
@@ -171,7 +172,7 @@ class CommitLog:
         positions = np.empty(chunk, np.int64)
         at = dropped = start
         while at < stop:
-            if at - dropped > DROP:
+            if at - dropped > self.drop_behind:
                 mapped.drop(dropped, at - dropped)
                 dropped = at
                 if not mapped.still_whole():

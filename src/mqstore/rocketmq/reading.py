@@ -17,7 +17,7 @@ from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CommitLog, Records
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
-from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
+from mqstore.rocketmq.splits import LEAD, MAX_SIZE, Split, SplitWalk
 from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of, select
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def _open(task: ReadTask) -> DiskView:
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        found = _views[key] = DiskView(RocketMQStore(Path(task.store), config=task.config))
+        store = RocketMQStore(Path(task.store), config=task.config)
+        store.log.drop_behind = MAX_SIZE
+        found = _views[key] = DiskView(store)
     return found
 
 

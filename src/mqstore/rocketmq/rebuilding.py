@@ -36,7 +36,7 @@ from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 from mqstore.rocketmq.dispatch import KEY_ROW, UNIT_SIZE, Dispatched, Dispatcher, QueueRun, Rules
 from mqstore.rocketmq.queuebuild import BatchQueueImage, FileImage, QueueImage
 from mqstore.rocketmq.reader import RocketMQStore
-from mqstore.rocketmq.splits import Split, SplitWalk
+from mqstore.rocketmq.splits import Split, SplitWalk, open_log
 
 __all__ = [
     "QueuePart",
@@ -180,13 +180,13 @@ def is_directory_name(topic: str) -> bool:
 _open_logs: dict[tuple[str, str], CommitLog] = {}
 
 
-def open_log(store: str, file_size: int | None, run: str) -> CommitLog:
+def log_of(store: str, file_size: int | None, run: str) -> CommitLog:
     """The log of a store, opened once per job in each process: maps are costly to make and cheap to keep."""
     found = _open_logs.get((run, store))
     if found is None:
         if len(_open_logs) > 3:
             _open_logs.clear()
-        found = _open_logs[run, store] = CommitLog(ReadOnlyDirectory(Path(store)), file_size=file_size)
+        found = _open_logs[run, store] = open_log(ReadOnlyDirectory(Path(store)), file_size)
     return found
 
 
@@ -329,7 +329,7 @@ def _check_bodies(records: Records, findings: _Findings) -> None:
 
 def scan_split(task: ScanTask) -> ScanResult:
     """Dispatch the records of one split: entries to their places, keys to the result."""
-    walk = SplitWalk(open_log(task.store, task.log_file_size, task.run), task.split, first=task.first)
+    walk = SplitWalk(log_of(task.store, task.log_file_size, task.run), task.split, first=task.first)
     findings = _Findings()
     with_keys = task.settings.index and task.only is None
     records = key_count = last_store_timestamp = 0

@@ -22,10 +22,11 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from mqstore.errors import UsageError
+from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.commitlog import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.filequeue import QueueFile
 
-__all__ = ["LEAD", "Seamed", "Split", "SplitWalk", "log_bytes", "plan", "seams"]
+__all__ = ["LEAD", "Seamed", "Split", "SplitWalk", "log_bytes", "open_log", "plan", "seams"]
 
 MIN_SIZE = 64 << 20
 MAX_SIZE = 256 << 20
@@ -39,6 +40,13 @@ class Split:
     number: int
     start: int
     stop: int
+
+
+def open_log(directory: ReadOnlyDirectory, file_size: int | None) -> CommitLog:
+    """A log to be walked in splits: what a split has touched stays mapped until its end. Dropping it in small pieces costs twice that."""
+    log = CommitLog(directory, file_size=file_size)
+    log.drop_behind = MAX_SIZE
+    return log
 
 
 def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
@@ -141,6 +149,7 @@ class SplitWalk:
                 at = _behind(event)
                 yield event
             self.reach = file.start + (at if at >= stop else file.size)
+            mapped.drop(start, stop - start)
 
     def _join(self, file: QueueFile, start: int, stop: int) -> int | None:
         """Where the chain enters the split: by its first record, or by walking towards it from some way before."""

@@ -109,9 +109,10 @@ class MappedFile:
         block = 1 << 20
         while stop > start:
             low = max(start, stop - block)
-            window = np.flatnonzero(self.data[low:stop])
-            if len(window):
-                return low + int(window[-1])
+            window = self.data[low:stop]
+            # the maximum of a block is found ten times as fast as the places of what is in it
+            if window.max():
+                return low + int(np.flatnonzero(window)[-1])
             stop = low
         return -1
 

@@ -29,6 +29,7 @@ from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.report import Progress, RebuildReport
 from mqstore.rocketmq import rebuilding
 from mqstore.rocketmq.checkpoint import Checkpoint, encode
+from mqstore.rocketmq.filequeue import QueueFile
 from mqstore.rocketmq.indexwriting import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.reader import RocketMQStore
 from mqstore.rocketmq.rebuilding import EXACT, PLAIN, QueuePart, QueueTask, ScanResult, ScanTask, Segment, build_queue, scan_split
@@ -43,6 +44,7 @@ __all__ = ["rebuild"]
 _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
 
 MAX_NOTED = 20
+COPY = 16 << 20  # bytes
 IN_DRIVER = 2_000_000  # keys that are indexed sooner than a Spark task has started
 
 _UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
@@ -125,7 +127,7 @@ class _Rebuild:
         self.begins: dict[int, int | None] = {}
         self.keys: list[tuple[str, int]] = []
         self.messages = self.entries = self.rewalked = 0
-        self.last_offset, self.last_store_timestamp = -1, 0
+        self.last_offset, self.last_store_timestamp, self.end = -1, 0, -1
         self.damage: list[Damage] = list(store.log.findings)
         self.notes: list[str] = []
         self.skipped: list[Skipped] = []
@@ -234,6 +236,7 @@ class _Rebuild:
             )
             for topic in outcome.unlisted
         )
+        self.end = max(self.end, outcome.end)
         if outcome.records:
             self.last_offset, self.last_store_timestamp = outcome.last_offset, outcome.last_store_timestamp
         for part in outcome.parts:
@@ -332,27 +335,32 @@ class _Rebuild:
         log, new = self.store.log, self.target.directory
         new.make_directory("commitlog")
         linked = True
-        written = log.files[: log.last_written() + 1]
-        for number, file in enumerate(written):
-            if not file.size:
-                continue
-            last = number == len(written) - 1
+        written = [file for file in log.files[: log.last_written() + 1] if file.size]
+        for file in written[:-1]:
             # a broker refuses a log file of another length, so one that was cut is copied and filled up with zeros
             short = file.size < log.file_size
-            name = f"commitlog/{file.name}"
-            shared = new.link_or_copy(log.mapped(file).path, name, copy=self.copy or short or last)
-            linked &= shared or last
-            if last:
-                new.truncate(name, min(max(log.end() - file.start, 0), file.size))
-            if short or last:
-                new.truncate(name, log.file_size)
+            linked &= new.link_or_copy(log.mapped(file).path, f"commitlog/{file.name}", copy=self.copy or short)
             if short:
-                self.notes.append(f"{name} had {file.size} bytes and was filled up to {log.file_size}")
+                new.truncate(f"commitlog/{file.name}", log.file_size)
+        for file in written[-1:]:
+            self._copy_last(file)
+        self.notes.extend(
+            f"commitlog/{file.name} had {file.size} bytes and was filled up to {log.file_size}"
+            for file in written
+            if file.size < log.file_size
+        )
         for place in _CARRIED:
             for relative, entry in self._carried(place):
                 if entry:
                     new.link_or_copy(self.store.directory.path(relative), relative, copy=True)
         return linked
+
+    def _copy_last(self, file: QueueFile) -> None:
+        name = f"commitlog/{file.name}"
+        written = self.store.log.mapped(file).data[: max(0, self.end - file.start)]
+        self.target.directory.create(name, max(file.size, self.store.log.file_size))
+        for at in range(0, len(written), COPY):
+            self.target.directory.pwrite(name, at, written[at : at + COPY])
 
     def _carried(self, place: str) -> Iterator[tuple[str, bool]]:
         directory = self.store.directory

@@ -143,7 +143,8 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What one split held. Offsets are physical; last_offset: of the last record, -1 without any.
+    """What one split held. Offsets are physical; last_offset: of the last record, -1 without any; end: behind
+    it, or behind the record that ends its file.
 
     keys: one segment of KEY_ROW rows; arrays: the same rows in memory, instead.
     unlisted: (topic, physical offset of the first record concerned) of records whose topic cannot be the name of a directory.
@@ -158,6 +159,7 @@ class ScanResult:
     arrays: tuple[NDArray[np.void], ...]
     last_offset: int
     last_store_timestamp: int
+    end: int
     damage: tuple[Damage, ...]
     damage_untold: int
     unlisted: tuple[str, ...]
@@ -363,6 +365,7 @@ def scan_split(task: ScanTask) -> ScanResult:
         arrays=tuple(arrays),
         last_offset=last_offset,
         last_store_timestamp=last_store_timestamp,
+        end=walk.end,
         damage=tuple(findings.told),
         damage_untold=findings.untold,
         unlisted=tuple(parts.unlisted),

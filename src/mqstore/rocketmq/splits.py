@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 
 from mqstore.errors import UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage
 from mqstore.rocketmq.commitlog import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.filequeue import QueueFile
 
@@ -109,10 +110,11 @@ def _cuts(files: Sequence[tuple[QueueFile, int]], size: int) -> list[int]:
 
 
 class SplitWalk:
-    """Walks the records that a split owns. `begin` and `reach` are valid once it is through.
+    """Walks the records that a split owns. `begin`, `reach` and `end` are valid once it is through.
 
     begin: physical offset at which the split's chain was joined; None where no record was found in its first file.
     reach: physical offset that the chain arrived at in the split's last file; the file's end once nothing follows in it.
+    end: physical offset behind the last record, or the record that ends a file; -1 where there was none.
 
     first: the physical offset to begin at, if it is known. lead: bytes to start before the split, so as to join the chain before it.
     """
@@ -124,6 +126,7 @@ class SplitWalk:
         self.split = split
         self.begin: int | None = split.start if first is None else first
         self.reach = split.start if first is None else first
+        self.end = -1
 
     def __iter__(self) -> Iterator[LogEvent]:
         split = self.split
@@ -147,6 +150,8 @@ class SplitWalk:
                 mapped.will_need(at, stop - at)
             for event in self._log.scan_file(file, at, stop, chunk=CHUNK):
                 at = _behind(event)
+                if not isinstance(event, Damage):
+                    self.end = file.start + at
                 yield event
             self.reach = file.start + (at if at >= stop else file.size)
             mapped.drop(start, stop - start)

@@ -120,7 +120,7 @@ class _Rebuild:
         self.run_id = secrets.token_hex(8)
         self.settings = rebuilding.settings_of(store)
         self.splits = plan(store.log, count=splits, tasks=4 * runner.width)
-        self.total = log_bytes(store.log)
+        self.total = log_bytes(store.log, self.splits)
         self.queues: dict[Queue, _QueueState] = {}
         self.batch_queues: dict[Queue, _QueueState] = {}
         self.tainted: set[Queue] = set()

@@ -50,20 +50,28 @@ def open_log(directory: ReadOnlyDirectory, file_size: int | None) -> CommitLog:
     return log
 
 
-def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
-    """The files that hold records, each with how many of its leading bytes can hold any."""
+def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:
+    """The files that hold records, each with its length; a file that is too long reaches into the next one, where the next one counts."""
     files = log.files[: log.last_written() + 1]
-    # a file that is too long reaches into the next one: there the next one counts
-    found = [(file, min(file.size, after.start - file.start)) for file, after in pairwise(files)]
-    if files:
-        last = files[-1]
-        found.append((last, min(last.size, max(1, log.mapped(last).data_end(0)))))
+    return [
+        *((file, min(file.size, after.start - file.start)) for file, after in pairwise(files)),
+        *((file, file.size) for file in files[-1:]),
+    ]
+
+
+def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
+    """The files that hold records, each with how many of its leading bytes can hold any: the last one without the zeros at its end."""
+    found = _extents(log)
+    if found:
+        last = found[-1][0]
+        found[-1] = (last, log.mapped(last).last_nonzero(0, last.size) + 1)
     return found
 
 
-def log_bytes(log: CommitLog) -> int:
-    """Bytes that splits are made of: all files that hold records, without the unwritten tail of the last."""
-    return sum(size for _, size in written(log))
+def log_bytes(log: CommitLog, splits: Sequence[Split]) -> int:
+    """Bytes of log in a plan; what is missing between files is not counted."""
+    end = splits[-1].stop if splits else 0
+    return sum(max(0, min(size, end - file.start)) for file, size in _extents(log))
 
 
 def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1) -> tuple[Split, ...]:
@@ -130,7 +138,7 @@ class SplitWalk:
 
     def __iter__(self) -> Iterator[LogEvent]:
         split = self.split
-        for file, size in written(self._log):
+        for file, size in _extents(self._log):
             start, stop = max(split.start - file.start, 0), min(split.stop - file.start, size)
             if start >= stop:
                 continue

@@ -24,7 +24,7 @@ from mqstore.errors import UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns
-from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
+from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
 from mqstore.pipeline.report import ExportReport, Progress
 from mqstore.rocketmq.export import FORMATS, LINEAGE, Exported, ExportTask, Part, empty_part, export_split
 from mqstore.rocketmq.reader import RocketMQStore
@@ -73,7 +73,7 @@ def export(
     default = ROCKETMQ_COLUMNS if format == "parquet" else columns_for("base64")
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     store = mqstore.open(store_path, config=config)
-    with NewDirectory(to) as target:
+    with new_directory(to, store.path) as target:
         run = _Export(store, target, format, chosen, selection, by, splits, progress)
         if in_process_threads is not None:
             return run.on(ThreadRunner(in_process_threads))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import mqstore
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
-from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
+from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
 from mqstore.pipeline.report import Progress, RebuildReport
 from mqstore.rocketmq import rebuilding
 from mqstore.rocketmq.checkpoint import Checkpoint, encode
@@ -74,7 +74,7 @@ def rebuild(
     Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
     """
     store = mqstore.open(store_path, config=config)
-    with NewDirectory(to) as target:
+    with new_directory(to, store.path) as target:
         if in_process_threads is not None:
             return _Rebuild(store, target, ThreadRunner(in_process_threads), splits, check_crc, copy, progress).run()
         from mqstore.pipeline.session import running

@@ -310,3 +310,12 @@ def test_a_key_is_asked_for_in_keys_and_as_uniq_key_of_its_own_topic() -> None:
     record = message("orders", keys="a b", properties=b"KEYS\x01a b\x02UNIQ_KEY\x01u v")
     assert [has_key(record, "orders", key) for key in ("a", "b", "a b", "u v", "u")] == [True, True, False, True, False]
     assert not has_key(record, "other", "a")
+
+
+def test_damage_elsewhere_in_the_log_leaves_an_explained_answer_incomplete() -> None:
+    """The record that was lost may have had the key: an answer from a log with holes does not call itself whole."""
+    store = mqstore.open(opened(case_named("4.9.3/m-damaged/05-zero-4k")))
+    row = next(store.view().batches(["topic", "uniq_key"])).to_pylist()[0]
+    answer = query(store, store.view(), row["topic"], row["uniq_key"], explain=True)
+    assert answer.messages
+    assert (answer.reason, answer.complete) == (None, False)

@@ -154,7 +154,8 @@ def query(
         view.name,
         answer.offsets,
         tuple(sorted(matches)),
-        reason is None or (seen is not None and not seen.damage and not missing and reason not in _LOST),
+        # without a scan, an answer is complete as far as the index tells; damage met by a scan may hide a message with the key
+        reason is None if seen is None else not seen.damage and not missing and reason not in _LOST,
         None if reason is None else str(reason),
         detail,
         "" if reason is None else _ADVICE[reason],

@@ -250,6 +250,11 @@ class ReadOnlyDirectory:
                 del self._kept[next(iter(self._kept))]
             return found
 
+    def forget(self, relative: str) -> None:
+        """Let go of the map of a file that was removed, so that another of the same name is mapped anew."""
+        with self._lock:
+            self._kept.pop(relative, None)
+
     def kept(self, relative: str) -> MappedFile | None:
         """The map of a file if `mapped` still has it."""
         return self._kept.get(relative)

@@ -59,6 +59,60 @@ def build(
     return taken
 
 
+def put(
+    keys: cython.const[cython.uchar][::1],
+    begin_timestamp: cython.longlong,
+    first_number: cython.longlong,
+    file: cython.uchar[::1],
+    slot_count: cython.longlong,
+    touched: cython.longlong[::1],
+):
+    """As `build`, but into an index file itself: the entries at their places, then each slot. The header is left to the caller.
+
+    touched: takes the number of the slot that each key went to; may be empty. Returns how many slots were empty before.
+    """
+    n: cython.Py_ssize_t = keys.shape[0] // 20
+    note: cython.bint = touched.shape[0] > 0
+    base: cython.Py_ssize_t = 40 + 4 * slot_count + 20 * first_number
+    k: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    slot: cython.longlong
+    h: cython.longlong
+    previous: cython.longlong
+    seconds: cython.longlong
+    taken: cython.longlong = 0
+    if slot_count < 1 or first_number < 0 or base + 20 * n > file.shape[0] or (note and touched.shape[0] < n):
+        raise ValueError("arrays are too small")
+    with cython.nogil:
+        for k in range(n):
+            h = i32(keys, 20 * k)
+            if h < 0:
+                h = 0
+            slot = h % slot_count
+            at = 40 + 4 * slot
+            previous = i32(file, at)
+            if previous <= 0 or previous > first_number + k:
+                previous = 0
+                taken += 1
+            seconds = 0
+            if begin_timestamp > 0:
+                seconds = i64(keys, 20 * k + 12) - begin_timestamp
+                if seconds < 0:
+                    seconds = 0
+                else:
+                    seconds = seconds // 1000
+                if seconds > 2147483647:
+                    seconds = 2147483647
+            put32(file, base + 20 * k, h)
+            put64(file, base + 20 * k + 4, i64(keys, 20 * k + 4))
+            put32(file, base + 20 * k + 12, seconds)
+            put32(file, base + 20 * k + 16, previous)
+            put32(file, at, first_number + k)
+            if note:
+                touched[k] = slot
+    return taken
+
+
 def check(
     entries: cython.const[cython.uchar][::1],
     first_number: cython.longlong,

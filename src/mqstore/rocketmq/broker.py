@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,14 +43,14 @@ from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.brokerparse import LARGEST_ARRAY, RecordParser, Stop
 from mqstore.rocketmq.checkpoint import Checkpoint
 from mqstore.rocketmq.commitlog import CommitLog
-from mqstore.rocketmq.dispatch import QueueRun, Rules, dispatch_positions
+from mqstore.rocketmq.dispatch import Rules, dispatch_positions
 from mqstore.rocketmq.filequeue import FileQueue, QueueFile
 from mqstore.rocketmq.indexbuild import IndexService
 from mqstore.rocketmq.indexfile import IndexFile
 from mqstore.rocketmq.queuebuild import BatchQueueImage, QueueImage
 from mqstore.rocketmq.record import BORN_HOST_IPV6, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 
-__all__ = ["Broker", "LogFile"]
+__all__ = ["Broker", "Image", "LogFile", "MemoryShelf", "Shelf"]
 
 Longs = NDArray[np.int64]
 Image = QueueImage | BatchQueueImage
@@ -83,6 +84,40 @@ class LogFile:
         return self.file.start + self.written
 
 
+class Shelf(Protocol):
+    """Where a broker keeps what it derives and changes: in memory over files that are only read, or on disk."""
+
+    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
+        """The image of a queue. loaded: the files it has on disk; None for one that dispatch makes."""
+        ...
+
+    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+        """The index service over the files that were kept. slots, positions: of new files."""
+        ...
+
+    def remove_log(self, file: QueueFile) -> None:
+        """A log file behind the truncation point."""
+        ...
+
+
+class MemoryShelf:
+    """Everything new is held in memory; no file is touched."""
+
+    def __init__(self, directory: ReadOnlyDirectory) -> None:
+        self._directory = directory
+
+    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
+        files = () if loaded is None else loaded.files
+        sources = [(file.start, partial(self._directory.map, file.relative)) for file in files if file.size == file_size]
+        return kind(topic, queue_id, file_size, sources)
+
+    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+        return IndexService(kept, slots=slots, positions=positions)
+
+    def remove_log(self, file: QueueFile) -> None:
+        return
+
+
 class Broker:
     """A broker that loads and starts on a directory. notes: what it does that loses something, a sentence each."""
 
@@ -98,8 +133,14 @@ class Broker:
         *,
         unclean: bool,
         largest_array: int = LARGEST_ARRAY,
+        shelf: Shelf | None = None,
+        strict: bool = False,
     ) -> None:
-        """rules: for dispatch, of that version. largest_array: bytes of memory the broker can get in one piece."""
+        """rules: for dispatch, of that version. largest_array: bytes of memory the broker can get in one piece.
+
+        strict: an unclean recovery also stops at a record whose end never reached the disk, where a broker sees zeros in its
+        topic or properties and takes them.
+        """
         self.version = version
         self.five = version != "4.9.3"
         self.notes: list[str] = []
@@ -108,9 +149,11 @@ class Broker:
         self._log = log
         self._checkpoint = checkpoint
         self._config = config
-        self._rules = rules if self.five else replace(rules, batch_topics=frozenset())
+        self.rules = rules if self.five else replace(rules, batch_topics=frozenset())
         self._unclean = unclean
         self._largest_array = largest_array
+        self._strict = strict
+        self._shelf: Shelf = MemoryShelf(directory) if shelf is None else shelf
         self._queue_sizes: dict[bool, int] = {}
         self._refusals: list[str] = list(log.queue.refusals(version))
         self.log_files = [LogFile(file, file.size) for file in log.files if file.size == log.file_size]
@@ -137,21 +180,22 @@ class Broker:
                 if queue.file_size != size and queue.files:
                     queue = filequeue.load(self._directory, queue.relative, size=size)
                 self._refusals += queue.refusals(self.version)
-                files = [(file.start, partial(self._directory.map, file.relative)) for file in queue.files if file.size == size]
                 topic = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                self.queues[topic, queue_id, kind.batch] = kind(topic, queue_id, size, files)
+                self.queues[topic, queue_id, kind.batch] = self._shelf.queue(kind, topic, queue_id, size, queue)
 
     def _load_index(self, files: Sequence[IndexFile]) -> IndexService:
         kept = list(files)
+        gone: list[IndexFile] = []
         if self._unclean:
             kept = [file for file in files if file.end_timestamp <= self._checkpoint.index]
-            gone = [file.name for file in files if file not in kept]
+            gone = [file for file in files if file not in kept]
             if gone:
-                self.notes.append(f"index files deleted, because they end later than the checkpoint's index time: {', '.join(gone)}")
+                names = ", ".join(file.name for file in gone)
+                self.notes.append(f"index files deleted, because they end later than the checkpoint's index time: {names}")
         like = files[-1] if files else None
         slots = self._config.max_hash_slot_num or (like.slot_count if like else 5_000_000)
         positions = self._config.max_index_num or (like.positions if like else 20_000_000)
-        return IndexService(kept, slots=slots, positions=positions)
+        return self._shelf.index(kept, gone, slots=slots, positions=positions)
 
     @property
     def log_min(self) -> int:
@@ -181,21 +225,22 @@ class Broker:
             clear &= self._cut_log(end)
             if not clear:
                 self.notes.append(f"the log is cut at {end}: the broker cannot take what stands there, and gives up everything behind it")
-        self._correct_minimums()
+        self.correct_minimums()
 
-    def _correct_minimums(self) -> None:
+    def correct_minimums(self) -> None:
         for queue in self.queues.values():
             queue.correct_min(self.log_min, self.version)
 
     def _recover_log(self, listed: int) -> tuple[int, bool]:
         """The truncation point, and whether nothing is written there. Dispatches what is to be dispatched again."""
-        rules = self._rules if self.five else replace(self._rules, delays=())
+        rules = self.rules if self.five else replace(self.rules, delays=())
         config = self._config
         parser = RecordParser(
             self.version,
             check_crc=config.check_crc_on_recover is not False,
             property_crc=self.five and bool(config.force_verify_prop_crc),
             largest_array=self._largest_array,
+            strict=self._strict and self._unclean,
         )
         number = self._first_unclean() if self._unclean else self._first_clean(listed)
         while True:
@@ -206,9 +251,9 @@ class Broker:
                 if isinstance(run, Stop):
                     stop = run
                 elif self._unclean:
-                    self._dispatch(data, run, rules)
+                    self.dispatch(data, run, rules)
                 elif self.five:
-                    self._dispatch(data, run[_physical(data, run) > listed], rules)
+                    self.dispatch(data, run[_physical(data, run) > listed], rules)
             if not stop.blank or number + 1 == len(self.log_files):
                 return file.start + stop.position, stop.blank or not data[stop.position : stop.position + 8].any()
             number += 1
@@ -250,6 +295,7 @@ class Broker:
             if file.start + file.file.size > end:
                 if file.start > end:
                     clear &= not self._log.mapped(file.file).data[:8].any()
+                    self._shelf.remove_log(file.file)
                     continue
                 file.written = end - file.start
             kept.append(file)
@@ -258,8 +304,8 @@ class Broker:
 
     # dispatch
 
-    def _dispatch(self, data: Bytes, positions: Longs, rules: Rules) -> None:
-        """List records in their queues and in the index, in log order."""
+    def dispatch(self, data: Bytes, positions: Longs, rules: Rules) -> None:
+        """List records in their queues and in the index, in log order. positions: of parsed records in the bytes of one log file."""
         if not len(positions):
             return
         if rules.multi_dispatch and not self.five:
@@ -270,16 +316,17 @@ class Broker:
         for part, offsets in zip(np.split(positions, cuts), np.split(physical, cuts), strict=True):
             found = dispatch_positions(data, np.ascontiguousarray(part), rules)
             for run in found.runs:
-                self._queue_of(run).append(run)
+                self.queue_of(run.topic, run.queue_id, batch=run.batch).append(run)
             if self.index is not None:
                 self.index.add(offsets, found.keys)
 
-    def _queue_of(self, run: QueueRun) -> Image:
-        key = (run.topic, run.queue_id, run.batch)
+    def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> Image:
+        """The image of a queue, made where there is none."""
+        key = (topic, queue_id, batch)
         found = self.queues.get(key)
         if found is None:
-            kind = BatchQueueImage if run.batch else QueueImage
-            found = self.queues[key] = kind(run.topic, run.queue_id, self._queue_sizes[run.batch])
+            kind: type[Image] = BatchQueueImage if batch else QueueImage
+            found = self.queues[key] = self._shelf.queue(kind, topic, queue_id, self._queue_sizes[batch], None)
         return found
 
     def _refuse_without_properties(self, data: Bytes, positions: Longs) -> None:
@@ -301,7 +348,7 @@ class Broker:
         if not self.five or self._config.recheck_reput_offset_from_cq:
             self._catch_up()
         if not self.five:
-            self._correct_minimums()
+            self.correct_minimums()
 
     def _catch_up(self) -> None:
         parser = RecordParser(self.version, check_crc=False, largest_array=self._largest_array)
@@ -345,7 +392,7 @@ class Broker:
                 if isinstance(run, Stop):
                     stop = run
                 else:
-                    self._dispatch(data, run, self._rules)
+                    self.dispatch(data, run, self.rules)
             counted += stop.position - position
             left -= stop.position - position
             if left <= 0:

@@ -43,6 +43,7 @@ __all__ = ["LARGEST_ARRAY", "RecordParser", "Stop", "java_integer"]
 Longs = NDArray[np.int64]
 
 LARGEST_ARRAY = 640 << 20  # what a heap of 1 GiB still has in one piece
+SECTOR = 512  # bytes that a disk writes whole or not at all
 ROOM = 32768  # records that a run holds at the most
 
 _SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), np.uint8)
@@ -74,14 +75,24 @@ class RecordParser:
     """Parses records as a broker of a version does.
 
     check_crc: body CRCs are checked, as at load unless checkCRCOnRecover is off. property_crc: the `__CRC32#` property instead
-    (forceVerifyPropCRC). largest_array: bytes of memory that the broker can get in one piece.
+    (forceVerifyPropCRC). largest_array: bytes of memory that the broker can get in one piece. strict: a record of which some
+    sectors never reached the disk is not taken either, though a broker takes the zeros in its topic or properties.
     """
 
-    def __init__(self, version: str, *, check_crc: bool = True, property_crc: bool = False, largest_array: int = LARGEST_ARRAY) -> None:
+    def __init__(
+        self,
+        version: str,
+        *,
+        check_crc: bool = True,
+        property_crc: bool = False,
+        largest_array: int = LARGEST_ARRAY,
+        strict: bool = False,
+    ) -> None:
         self._five = version != "4.9.3"
         self._check_crc = check_crc and not property_crc
         self._property_crc = check_crc and property_crc
         self._largest_array = largest_array
+        self._strict = strict
 
     def runs(self, data: Bytes, start: int) -> Iterator[Longs | Stop]:
         """Positions of the records that the broker takes, from start on, and last why it stops. It can read up to the end of data."""
@@ -113,6 +124,9 @@ class RecordParser:
             good &= (crc_of_spans(data, fields[frames.BODY_START], lengths) == fields[frames.BODY_CRC]) | (lengths == 0)
         for k in self._suspects(data, positions, fields).tolist():
             good[k] &= self._reads(data, fields[:, k], int(positions[k]))
+        if self._strict:
+            for k in self._across_sectors(data, positions, fields).tolist():
+                good[k] &= not self._torn(data, fields[:, k], int(positions[k]))
         return len(positions) if good.all() else int(np.argmin(good))
 
     def _suspects(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
@@ -130,6 +144,26 @@ class RecordParser:
             if text.tobytes().find(b"INNER_") >= 0:
                 return np.arange(len(positions))
         return found
+
+    def _across_sectors(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
+        """Records whose topic and properties lie in several sectors and hold a zero where a torn one would: at the end, or a sector long."""
+        starts, ends = fields[frames.TOPIC_START], positions + fields[frames.SIZE]
+        across = starts // SECTOR != (ends - 1) // SECTOR
+        return np.flatnonzero(across & ((data[ends - 1] == 0) | (ends - starts > SECTOR)))
+
+    def _torn(self, data: Bytes, fields: Longs, position: int) -> bool:
+        """Whether a whole sector's part of the topic or the properties is zeros."""
+        parts = (
+            (int(fields[frames.TOPIC_START]), int(fields[frames.TOPIC_LENGTH])),
+            (int(fields[frames.PROPERTIES_START]), max(0, int(fields[frames.PROPERTIES_LENGTH]))),
+        )
+        first = parts[0][0] // SECTOR * SECTOR + SECTOR
+        for start, length in parts:
+            for low in range(first, start + length, SECTOR):
+                begin, stop = max(low, start), min(low + SECTOR, start + length)
+                if begin < stop and not data[begin:stop].any():
+                    return True
+        return False
 
     def _reads(self, data: Bytes, fields: Longs, position: int) -> bool:
         """Whether the numbers and the CRC in the properties of a record can be read."""

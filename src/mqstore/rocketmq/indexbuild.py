@@ -117,17 +117,26 @@ class IndexService:
 
     def __init__(self, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
         """slots, positions: of new files."""
-        self.files = [IndexImage(file.name, file.slot_count, file.positions, file) for file in kept]
+        self.files = [self._kept_file(file) for file in kept]
         self._slots = slots
         self._positions = max(2, positions)
         self._made = 0
+
+    # where files are: in memory here, on disk in `indexlive`
+
+    def _kept_file(self, file: IndexFile) -> IndexImage:
+        return IndexImage(file.name, file.slot_count, file.positions, file)
+
+    def _new_file(self, last: IndexImage | None) -> IndexImage:
+        """The file behind the last one, which is full or not there."""
+        self._made += 1
+        return IndexImage(f"recovered-{self._made}", self._slots, self._positions, None, last)
 
     def _last(self) -> IndexImage:
         """The file that takes the next key; made where there is none or the last one is full."""
         last = self.files[-1] if self.files else None
         if last is None or last.full:
-            self._made += 1
-            last = IndexImage(f"recovered-{self._made}", self._slots, self._positions, None, last)
+            last = self._new_file(last)
             self.files.append(last)
         return last
 

@@ -30,7 +30,7 @@ Format: docs/formats/rocketmq.md, sections 4.1 to 4.10 and 8.2 to 8.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -196,14 +196,16 @@ class _Image:
 
     def _cut(self, end: int) -> None:
         """Cut the files at a logical byte offset: those wholly behind it go, the one that holds it is written up to there."""
-        kept = []
+        kept, gone = [], []
         for file in self.files:
             if file.start + file.size > end:
                 if file.start > end:
+                    gone.append(file)
                     continue
                 file.written = end - file.start
             kept.append(file)
         self.files = kept
+        self._removed(gone)
 
     def truncate(self, physical: int) -> None:
         """Drop the entries of records at or behind a physical offset, file by file from the last.
@@ -218,7 +220,7 @@ class _Image:
                 file.put(np.zeros(1, self.row))
                 rows = file.rows
             if int(rows["physical_offset"][0]) >= physical:
-                self.files.pop()
+                self._removed([self.files.pop()])
                 continue
             count = self._plausible(rows, 1, physical)
             file.written = count * self.row.itemsize
@@ -227,18 +229,39 @@ class _Image:
 
     def destroy(self) -> None:
         """What a broker does to every queue when it finds no commit log."""
-        self.files = []
+        gone, self.files = self.files, []
         self.max_physical_offset = -1
+        self._removed(gone)
 
     # append
 
     def _tail(self, start: int) -> FileImage:
         """The file to append to; made where there is none or the last one is full. start: of a first file."""
         if not self.files:
-            self.files.append(FileImage(start, self.file_size, self.row, first_created=True))
+            self.files.append(self._new_file(start, first_created=True))
         elif self.files[-1].full:
-            self.files.append(FileImage(self.files[-1].start + self.file_size, self.file_size, self.row))
+            self.files.append(self._new_file(self.files[-1].start + self.file_size, first_created=False))
         return self.files[-1]
+
+    def expire(self, log_min: int) -> int:
+        """Remove the leading files whose last entry lists a record below the log's minimum; the last file stays. Returns how many."""
+        gone: list[FileImage] = []
+        for file in self.files[:-1]:
+            last = file.size // self.row.itemsize
+            if int(file.part(last - 1, last)["physical_offset"][0]) >= log_min:
+                break
+            gone.append(file)
+        self.files = self.files[len(gone) :]
+        self._removed(gone)
+        return len(gone)
+
+    # where files are: in memory here, on disk in `queuewriting`
+
+    def _new_file(self, start: int, *, first_created: bool) -> FileImage:
+        return FileImage(start, self.file_size, self.row, first_created=first_created)
+
+    def _removed(self, files: Sequence[FileImage]) -> None:
+        """Files that are no longer part of the queue."""
 
     def _put(self, rows: Rows) -> None:
         """Append rows at the end, into as many files as it takes."""

@@ -87,6 +87,16 @@ class DurableDirectory:
         """The path as recorded."""
         return "/".join(part for part in (self._within, relative) if part)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether somebody is told of each write."""
+        return self._recorder is not None
+
+    def attempt(self, operation: str, relative: str) -> None:
+        """Called right before a system call that changes the disk. May raise the OSError that a test wants the call to meet."""
+        if self._recorder is not None:
+            self._recorder.attempt(operation, self.named(relative))
+
     def note(self, operation: Operation) -> None:
         if self._recorder is not None:
             self._recorder.record(operation)
@@ -105,6 +115,7 @@ class DurableDirectory:
         path = self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
         with writing(path):
+            self.attempt("mkdir", relative)
             try:
                 os.mkdir(path)
             except FileExistsError:
@@ -119,12 +130,17 @@ class DurableDirectory:
         path = self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
         with writing(path):
+            self.attempt("create", relative)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            made = 0
             try:
-                os.ftruncate(descriptor, size)
+                if size:
+                    self.attempt("truncate", relative)
+                    os.ftruncate(descriptor, size)
+                made = size
             finally:
                 os.close(descriptor)
-        self.note(Create(self.named(relative), size))
+                self.note(Create(self.named(relative), made))
 
     def ensure(self, relative: str, size: int) -> None:
         """Make a file of size zero bytes unless it is there. Several processes may do so at once: what they write meanwhile stays."""
@@ -133,10 +149,12 @@ class DurableDirectory:
         path = self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
         with writing(path):
+            self.attempt("create", relative)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             try:
                 grown = os.fstat(descriptor).st_size < size
                 if grown:
+                    self.attempt("truncate", relative)
                     os.ftruncate(descriptor, size)
             finally:
                 os.close(descriptor)
@@ -191,6 +209,7 @@ class DurableDirectory:
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(self.path(draft))
+                self.note(Remove(self.named(draft)))
             raise
 
     def link_or_copy(self, source: str | os.PathLike[str], relative: str, *, copy: bool = False) -> bool:
@@ -203,6 +222,7 @@ class DurableDirectory:
         origin = os.path.realpath(source)
         if not copy:
             try:
+                self.attempt("link", relative)
                 os.link(origin, path)
             except OSError as error:
                 if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES):
@@ -212,6 +232,8 @@ class DurableDirectory:
             else:
                 self.note(Link(origin, self.named(relative), False))
                 return True
+        with writing(path):
+            self.attempt("create", relative)
         copy_file(origin, path)
         self.note(Link(origin, self.named(relative), True))
         return False
@@ -221,6 +243,7 @@ class DurableDirectory:
         self._forget(old)
         self._forget(new)
         with writing(self.path(new)):
+            self.attempt("rename", new)
             os.replace(self.path(old), self.path(new))
         self.note(Rename(self.named(old), self.named(new)))
 
@@ -228,6 +251,7 @@ class DurableDirectory:
         """Unlink a file. Raises TargetError if it is not there."""
         self._forget(relative)
         with writing(self.path(relative)):
+            self.attempt("remove", relative)
             os.unlink(self.path(relative))
         self.note(Remove(self.named(relative)))
 
@@ -237,6 +261,7 @@ class DurableDirectory:
             return
         self._forget(relative)
         with writing(self.path(relative)):
+            self.attempt("remove", relative)
             shutil.rmtree(self.path(relative))
         self.note(RemoveTree(self.named(relative)))
 
@@ -244,6 +269,7 @@ class DurableDirectory:
         """Return when the bytes of a file have reached the disk, whichever process wrote them."""
         path = self.path(relative)
         with writing(path):
+            self.attempt("sync", relative)
             sync_path(path)
         self.note(Sync(self.named(relative)))
 
@@ -251,6 +277,7 @@ class DurableDirectory:
         """Return when the names in a directory have reached the disk."""
         path = self.path(relative)
         with writing(path):
+            self.attempt("sync directory", relative)
             sync_path(path)
         self.note(SyncDirectory(self.named(relative)))
 

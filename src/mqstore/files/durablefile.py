@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
 
-__all__ = ["DurableFile", "copy_file", "sync_path", "writing"]
+__all__ = ["DurableFile", "copy_file", "open_for_writing", "sync_path", "writing"]
 
 COPY_CHUNK = 64 << 20
 
@@ -68,7 +68,8 @@ def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
         offset += written
 
 
-def _open_forwriting(path: Path, flags: int = 0) -> int:
+def open_for_writing(path: Path, flags: int = 0) -> int:
+    """A descriptor of a regular file that no other name shares. Raises OSError, or TargetError for any other file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -83,6 +84,7 @@ class FileOwner(Protocol):
 
     def path(self, relative: str) -> Path: ...
     def named(self, relative: str) -> str: ...
+    def attempt(self, operation: str, relative: str) -> None: ...
     def note(self, operation: Operation) -> None: ...
     def note_write(self, relative: str, offset: int, view: memoryview) -> None: ...
 
@@ -101,7 +103,9 @@ class DurableFile(io.RawIOBase):
         self._position = 0
         self._descriptor = -1
         with writing(self.path):
-            self._descriptor = _open_forwriting(self.path, os.O_CREAT | os.O_EXCL if exclusive else 0)
+            if exclusive:
+                directory.attempt("create", relative)
+            self._descriptor = open_for_writing(self.path, os.O_CREAT | os.O_EXCL if exclusive else 0)
         if exclusive:
             directory.note(Create(directory.named(relative), 0))
 
@@ -135,6 +139,7 @@ class DurableFile(io.RawIOBase):
         """Write the whole buffer at offset; the file grows if need be."""
         view = _octets(buffer)
         with writing(self.path):
+            self._directory.attempt("write", self.relative)
             _pwrite(self._descriptor, view, offset)
         self._directory.note_write(self.relative, offset, view)
 
@@ -142,6 +147,7 @@ class DurableFile(io.RawIOBase):
         """Cut the file to size bytes, or grow it by zeros that occupy no disk."""
         wanted = self._position if size is None else size
         with writing(self.path):
+            self._directory.attempt("truncate", self.relative)
             os.ftruncate(self._descriptor, wanted)
         self._directory.note(Truncate(self._directory.named(self.relative), wanted))
         return wanted
@@ -149,6 +155,7 @@ class DurableFile(io.RawIOBase):
     def sync(self) -> None:
         """Return when the bytes have reached the disk."""
         with writing(self.path):
+            self._directory.attempt("sync", self.relative)
             os.fsync(self._descriptor)
         self._directory.note(Sync(self._directory.named(self.relative)))
 

@@ -30,7 +30,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +39,7 @@ __all__ = [
     "Create",
     "Link",
     "MakeDirectory",
+    "Mark",
     "Operation",
     "RecordedWrites",
     "Recorder",
@@ -108,9 +110,13 @@ class RemoveTree:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The bytes and the length of the file have reached the disk."""
+    """The bytes and the length of the file have reached the disk.
+
+    begun: operations recorded when the sync began, if known; what other threads wrote after that it does not cover.
+    """
 
     path: str
+    begun: int | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +126,55 @@ class SyncDirectory:
     path: str
 
 
-Operation = MakeDirectory | Create | Write | Truncate | Link | Rename | Remove | RemoveTree | Sync | SyncDirectory
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A note of the test between the operations ("this message was acknowledged"). It changes nothing on the disk."""
+
+    label: str
+    payload: object = None
+
+
+Operation = MakeDirectory | Create | Write | Truncate | Link | Rename | Remove | RemoveTree | Sync | SyncDirectory | Mark
 
 
 class Recorder(Protocol):
-    """Is told each operation after it has succeeded, in the order of one thread's calls."""
+    """Stands beside every change of the disk. Called from every thread that writes."""
 
-    def record(self, operation: Operation) -> None: ...
+    def attempt(self, operation: str, relative: str) -> None:
+        """Right before the system call. An OSError raised here takes the path of one that the call raises.
+
+        operation: create, write, truncate, reserve, link, rename, remove, mkdir, sync or sync directory.
+        relative: the path as recorded; for a rename the new one.
+        """
+
+    def record(self, operation: Operation) -> None:
+        """After it has succeeded, in the order of one thread's calls."""
 
 
 @dataclass(slots=True)
 class RecordedWrites:
-    """Keeps every operation in memory, bytes included."""
+    """Keeps every operation in memory, bytes included, in the order in which the threads' calls came in."""
 
     operations: list[Operation] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+    _syncs: dict[tuple[int, str], int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def attempt(self, operation: str, relative: str) -> None:
+        """Lets everything pass; remembers where a sync begins."""
+        if operation == "sync":
+            with self._lock:
+                self._syncs[threading.get_ident(), relative] = len(self.operations)
 
     def record(self, operation: Operation) -> None:
-        self.operations.append(operation)
+        with self._lock:
+            if isinstance(operation, Sync):
+                begun = self._syncs.pop((threading.get_ident(), operation.path), None)
+                operation = replace(operation, begun=begun)
+            self.operations.append(operation)
+
+    def mark(self, label: str, payload: object = None) -> None:
+        """Note a fact of the run between the operations."""
+        self.record(Mark(label, payload))
 
     def replay(self, into: str | os.PathLike[str], upto: int | None = None, *, lose_unsynced: bool = False) -> None:
         """Carry out the first `upto` operations (None: all) in the existing directory `into`.
@@ -172,7 +210,7 @@ def _carry_out(root: Path, operation: Operation) -> None:
             (root / path).unlink()
         case RemoveTree(path):
             shutil.rmtree(root / path)
-        case Sync() | SyncDirectory():
+        case Sync() | SyncDirectory() | Mark():
             return
 
 

@@ -35,6 +35,7 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
  * dispatch  [--rounds 3]                                  removes queues and index of STORE, builds them again; prints each round
  * scan      [--rounds 3]                                  walks all records: checked with body CRC, checked without, decoded; prints seconds of each
  * query     [--count 100000] [--rounds 6] --messages N [--topics 4]        times key queries, microseconds
+ * put, get, fill-and-halt, open                            what a writable store does: see BenchEngine
  *
  * Message i goes to topic bench-(i mod topics), queue (i / topics) mod queues; KEYS is order-%09d of i, TAGS is Tag(i mod 5); with s2 it also has
  * a UNIQ_KEY of 32 hex digits: 0A010203, then i as 24 digits.
@@ -79,6 +80,18 @@ public final class Bench {
                 case "query":
                     query(store, props, opt, out);
                     break;
+                case "put":
+                    BenchEngine.put(store, props, opt, out);
+                    break;
+                case "get":
+                    BenchEngine.get(store, props, opt, out);
+                    break;
+                case "fill-and-halt":
+                    BenchEngine.fillAndHalt(store, props, opt, out);
+                    break;
+                case "open":
+                    BenchEngine.open(store, props, opt, out);
+                    break;
                 default:
                     throw new IllegalArgumentException("mode " + args[0]);
             }
@@ -90,7 +103,7 @@ public final class Bench {
         Runtime.getRuntime().halt(code);
     }
 
-    private static int number(Map<String, String> opt, String name, int dflt) {
+    static int number(Map<String, String> opt, String name, int dflt) {
         return opt.containsKey(name) ? Integer.parseInt(opt.get(name)) : dflt;
     }
 
@@ -105,7 +118,7 @@ public final class Bench {
     private static final String[] WORDS = {"paid", "shipped", "returned", "express", "standard", "Berlin", "Hangzhou", "Lagos", "Lima", "gift", "invoice", "cash"};
 
     /** An order as JSON text, cut or filled to exactly size bytes; numbers and words differ from message to message. */
-    private static byte[] body(int i, int size, SplittableRandom random, StringBuilder text) {
+    static byte[] body(int i, int size, SplittableRandom random, StringBuilder text) {
         text.setLength(0);
         text.append("{\"order\":\"").append(key(i)).append("\",\"customer\":").append(random.nextInt(10_000_000)).append(",\"lines\":[");
         while (text.length() < size) {
@@ -289,7 +302,7 @@ public final class Bench {
         Oracle.line(out, m);
     }
 
-    private static void percentiles(Map<String, Object> m, String name, long[] nanos) {
+    static void percentiles(Map<String, Object> m, String name, long[] nanos) {
         Arrays.sort(nanos);
         m.put(name + "_p50", nanos[nanos.length / 2] / 1e3);
         m.put(name + "_p95", nanos[nanos.length * 95 / 100] / 1e3);

@@ -30,9 +30,6 @@ final class Dispatch {
         Map<String, Object> m = new LinkedHashMap<>();
         long t0 = System.nanoTime();
         StoreHandle handle = new StoreHandle(root, props);
-        if (handle.config.getMaxIndexNum() <= 100_000) {
-            spreadIndexNames(handle);
-        }
         boolean ok = handle.load();
         long t1 = System.nanoTime();
         m.put("load_ok", ok);
@@ -84,20 +81,5 @@ final class Dispatch {
             m.put("abort_left", Files.exists(root.resolve("abort")));
         }
         return m;
-    }
-
-    /** An index file is named by the millisecond it is made in; two of them in one millisecond would share a file. */
-    private static void spreadIndexNames(StoreHandle handle) {
-        int every = Math.max(1, handle.config.getMaxIndexNum() / 20);
-        int[] n = {0};
-        handle.store.getDispatcherList().addFirst(request -> {
-            if (++n[0] % every == 0) {
-                try {
-                    Thread.sleep(2);
-                } catch (InterruptedException e) {
-                    Thread.currentThread().interrupt();
-                }
-            }
-        });
     }
 }

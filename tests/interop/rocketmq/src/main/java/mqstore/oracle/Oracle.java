@@ -55,7 +55,7 @@ public final class Oracle {
                 try (InputStream in = Files.newInputStream(Paths.get(args[++i]))) {
                     props.load(in);
                 }
-            } else if (a.equals("--in-place") || a.equals("--no-start")) {
+            } else if (a.equals("--in-place") || a.equals("--no-start") || a.equals("--hooks")) {
                 opt.put(a, "");
             } else if (a.startsWith("--") && i + 1 < args.length) {
                 opt.put(a, args[++i]);
@@ -71,13 +71,16 @@ public final class Oracle {
             line(stdout, done);
             return Boolean.TRUE.equals(done.get("load_ok")) ? 0 : 1;
         }
+        if (mode.equals("lock")) {
+            return hold(source.toAbsolutePath(), props, stdout);
+        }
         if (mode.equals("offsets")) {
             line(stdout, Report.groups(source));
             return 0;
         }
         if (mode.equals("append")) {
             Files.createDirectories(source);
-            new Ops(source.toAbsolutePath(), props, stdout).run(Report.lines(Paths.get(opt.get("--in"))));
+            new Ops(source.toAbsolutePath(), props, opt.containsKey("--hooks"), stdout).run(Report.lines(Paths.get(opt.get("--in"))));
             return 0;
         }
         Path work = source;
@@ -92,6 +95,30 @@ public final class Oracle {
                 delete(work);
             }
         }
+    }
+
+    /** Opens the store in place and keeps it open until standard input ends; says whether the start, which takes the lock, succeeded. */
+    private static int hold(Path root, Properties props, Writer stdout) throws Exception {
+        StoreHandle handle = new StoreHandle(root, props);
+        Map<String, Object> m = new LinkedHashMap<>();
+        m.put("load_ok", handle.load());
+        try {
+            handle.start();
+            m.put("locked", true);
+        } catch (RuntimeException e) {
+            m.put("locked", false);
+            m.put("error", String.valueOf(e.getMessage()));
+        }
+        line(stdout, m);
+        stdout.flush();
+        if (!Boolean.TRUE.equals(m.get("locked"))) {
+            return 1;
+        }
+        while (System.in.read() >= 0) {
+            // until the one who started us closes it
+        }
+        handle.store.shutdown();
+        return 0;
     }
 
     private static int inspect(String mode, Path work, Properties props, Map<String, String> opt, Writer stdout, boolean close) throws Exception {

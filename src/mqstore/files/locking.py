@@ -1,0 +1,99 @@
+"""The lock of a file's first byte, as a Java program takes it: `FileChannel.tryLock(0, 1, false)` is `fcntl` on bytes [0, 1).
+
+Such a lock belongs to the process, not to the descriptor. Two things follow. A second lock of the same process is
+granted by the system, so this module keeps a list of its own and refuses it. And the lock is gone as soon as the process
+closes *any* descriptor of the file: as long as it is held, nobody may open the file, not even to read it or to sync it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.files.durable import DurableDirectory
+    >>> with TemporaryDirectory() as place, DurableDirectory(place) as directory:
+    ...     first, second = LockedFile(directory, "lock"), None
+    ...     try:
+    ...         second = LockedFile(directory, "lock")
+    ...     except HeldError as error:
+    ...         print("held by another process:", error.elsewhere)
+    ...     first.write(b"lock")
+    ...     first.close()
+    ...     LockedFile(directory, "lock").close()
+    held by another process: False
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+
+from mqstore.errors import TargetError
+from mqstore.files.durablefile import FileOwner, writing
+from mqstore.files.recorder import Create, Sync
+
+__all__ = ["HeldError", "LockedFile"]
+
+_guard = threading.Lock()
+_held: dict[tuple[int, int], int] = {}  # device and inode -> process that has it; a forked child has none of its parent's locks
+
+
+class HeldError(TargetError):
+    """Somebody has the lock. elsewhere: another process; otherwise this one."""
+
+    def __init__(self, sentence: str, *, elsewhere: bool) -> None:
+        super().__init__(sentence)
+        self.elsewhere = elsewhere
+
+
+class LockedFile:
+    """A file whose first byte this process has locked, made if need be. Raises HeldError, or TargetError if it cannot be opened."""
+
+    def __init__(self, directory: FileOwner, relative: str) -> None:
+        self.path = directory.path(relative)
+        self._directory = directory
+        self._relative = relative
+        self._descriptor = -1
+        with _guard, writing(self.path):
+            self._refuse_twice()
+            new = not os.path.lexists(self.path)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            status = os.fstat(descriptor)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise HeldError(f"{self.path} is locked by another process", elsewhere=True) from None
+                raise
+            self._key = (status.st_dev, status.st_ino)
+            _held[self._key] = os.getpid()
+            self._descriptor = descriptor
+        if new:
+            directory.note(Create(directory.named(relative), 0))
+
+    def _refuse_twice(self) -> None:
+        """Before the file is opened: closing it again would free the lock that is held."""
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return
+        if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+            raise HeldError(f"{self.path} is locked by this very process", elsewhere=False)
+
+    def write(self, content: bytes) -> None:
+        """Make the file begin with that, synced. Nothing is written where it does so already."""
+        with writing(self.path):
+            if os.pread(self._descriptor, len(content), 0) == content:
+                return
+            os.pwrite(self._descriptor, content, 0)
+            self._directory.note_write(self._relative, 0, memoryview(content))
+            os.fsync(self._descriptor)
+        self._directory.note(Sync(self._directory.named(self._relative)))
+
+    def close(self) -> None:
+        """Free the lock. The file stays."""
+        if self._descriptor < 0:
+            return
+        with _guard:
+            descriptor, self._descriptor = self._descriptor, -1
+            if _held.get(self._key) == os.getpid():
+                del _held[self._key]
+            os.close(descriptor)

@@ -1,0 +1,92 @@
+"""`lock` and `abort`: who has the store, and whether the last one to have it left in order.
+
+    lock        4 bytes, `lock`. Whoever has the store holds an exclusive lock on the byte range [0, 1). The file stays.
+    abort       there while somebody has the store, removed when it is closed in order. A broker that finds it at load
+                recovers as after a crash. Empty in 4.9.3; the process id in decimal digits in 5.3.3
+    abort.bak   5.3.3 only: what was in `abort` before; empty after an exit in order, else the old process id. Never removed
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place, DurableDirectory(place) as directory, StoreLock(directory):
+    ...     create_abort(directory, "5.3.3", 586)
+    ...     sorted((path.name, path.read_text()) for path in directory.root.iterdir())
+    [('abort', '586'), ('abort.bak', ''), ('lock', 'lock')]
+
+While a StoreLock is held, this process must not open ROOT/lock by any other way, not even for reading: closing that
+would free the lock (`mqstore.files.locking` tells why).
+
+Format: docs/formats/rocketmq.md, sections 7.4 and 7.5.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from mqstore.errors import TargetError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.locking import HeldError, LockedFile
+
+__all__ = ["ABORT", "LOCK", "StoreLock", "create_abort", "remove_abort"]
+
+LOCK = "lock"
+ABORT = "abort"
+_CONTENT = b"lock"
+
+
+class StoreLock:
+    """The broker's own lock on a store's directory, held until `close`. Raises TargetError where another has it.
+
+    A broker tries for it after it has loaded and recovered; whoever changes a store here takes it before.
+    """
+
+    def __init__(self, directory: DurableDirectory) -> None:
+        try:
+            self._file = LockedFile(directory, LOCK)
+        except HeldError as error:
+            holder = "another process" if error.elsewhere else "this process, which has it open already"
+            raise TargetError(f"{directory.root} is in use by {holder}; stop the broker, or close the store, and try again") from None
+        try:
+            self._file.write(_CONTENT)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Let others have the store. No error if that was done before."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def create_abort(directory: DurableDirectory, version: str, pid: int) -> None:
+    """Mark the store as in use; when it returns, a crash cannot undo it. pid: written by 5.3.3 only."""
+    if not directory.exists(ABORT):
+        directory.create(ABORT)
+        directory.sync_directory()
+    if version == "4.9.3":
+        return
+    before = ReadOnlyDirectory(directory.root).read(ABORT) or b""
+    _put(directory, f"{ABORT}.bak", before)
+    _put(directory, ABORT, str(pid).encode())
+    directory.sync_directory()
+
+
+def _put(directory: DurableDirectory, relative: str, content: bytes) -> None:
+    if not directory.exists(relative):
+        directory.create(relative)
+    with directory.open(relative) as file:
+        file.truncate(0)
+        file.write(content)
+        file.sync()
+
+
+def remove_abort(directory: DurableDirectory) -> None:
+    """Mark the store as left in order. To be called last, when all else is synced."""
+    if directory.exists(ABORT):
+        directory.remove(ABORT)
+        directory.sync_directory()

@@ -11,10 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import mqstore.kernels
-from mqstore.kernels import chains, dispatching, frames, hashing, is_compiled
+from mqstore.kernels import chains, checksums, dispatching, encode, frames, hashing, is_compiled, propertytext
 
 COMPILED = is_compiled()
-MODULES = ("frames", "hashing", "dispatching", "chains")  # hashing before dispatching, which imports it
+# hashing before dispatching, checksums before encode, which import them
+MODULES = ("frames", "hashing", "dispatching", "chains", "checksums", "encode", "propertytext")
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,12 @@ class Kernels:
     hashing: Any
     dispatching: Any
     chains: Any
+    checksums: Any
+    encode: Any
+    propertytext: Any
 
 
-INSTALLED = Kernels(frames, hashing, dispatching, chains)
+INSTALLED = Kernels(frames, hashing, dispatching, chains, checksums, encode, propertytext)
 
 
 @cache

@@ -1,4 +1,11 @@
-"""CRC-32 of many spans of a buffer: ISA-L's where its wheel is there, zlib's otherwise. Not compiled: the loop is around C code.
+"""CRC-32 of many spans of a buffer: the kernel's own for short ones, a library's (ISA-L's where its wheel is there) for long ones.
+
+Calling a library costs some 170 ns a span, however short; ISA-L then does 45 GB/s, zlib less than the kernel's 4.3. Time of a
+span in ns, measured side by side:
+
+    bytes      100    300   1024   4096
+    kernel      38     85    248    942
+    ISA-L      199    186    175    238
 
 The broker clears the top bit of a CRC (docs/formats/rocketmq.md, 2.3); so do these.
 
@@ -10,21 +17,39 @@ The broker clears the top bit of a CRC (docs/formats/rocketmq.md, 2.3); so do th
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.kernels import checksums
+
 try:
     from isal.isal_zlib import crc32
+
+    _LONG = 700
 except ImportError:
     from zlib import crc32
 
-__all__ = ["crc32", "crc_of_spans"]
+    _LONG = sys.maxsize
+
+__all__ = ["LONG_SPAN", "crc32", "crc_of_spans"]
+
+# bytes from which the library is called; uncompiled, the kernel is never the faster one
+LONG_SPAN = 0 if checksums.__file__.endswith(".py") else _LONG
 
 
 def crc_of_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """CRC-32 without its top bit of buffer[starts[k] : starts[k] + lengths[k]] for each k; 0 for an empty span."""
-    view = buffer.data
-    crc = crc32
-    ends = starts + lengths
-    found = [crc(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return np.array(found, np.int64) & 0x7FFFFFFF
+    found = np.zeros(len(starts), np.int64)
+    short = lengths < LONG_SPAN
+    if short.any():
+        checksums.crc_spans(buffer, np.ascontiguousarray(starts), np.where(short, lengths, 0), found)
+    rest = np.flatnonzero(~short)
+    if len(rest):
+        view = buffer.data
+        crc = crc32
+        ends = starts + lengths
+        spans = zip(starts[rest].tolist(), ends[rest].tolist(), strict=True)
+        found[rest] = np.array([crc(view[start:end]) for start, end in spans], np.int64) & 0x7FFFFFFF
+    return found

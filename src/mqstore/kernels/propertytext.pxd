@@ -1,0 +1,1 @@
+from mqstore.kernels.loads cimport copy

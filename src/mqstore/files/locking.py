@@ -53,8 +53,11 @@ class LockedFile:
         self._descriptor = -1
         with _guard, writing(self.path):
             self._refuse_twice()
-            new = not os.path.lexists(self.path)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            if not os.path.lexists(self.path):
+                directory.attempt("create", relative)
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                directory.note(Create(directory.named(relative), 0))
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             status = os.fstat(descriptor)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
@@ -66,8 +69,6 @@ class LockedFile:
             self._key = (status.st_dev, status.st_ino)
             _held[self._key] = os.getpid()
             self._descriptor = descriptor
-        if new:
-            directory.note(Create(directory.named(relative), 0))
 
     def _refuse_twice(self) -> None:
         """Before the file is opened: closing it again would free the lock that is held."""
@@ -83,8 +84,10 @@ class LockedFile:
         with writing(self.path):
             if os.pread(self._descriptor, len(content), 0) == content:
                 return
+            self._directory.attempt("write", self._relative)
             os.pwrite(self._descriptor, content, 0)
             self._directory.note_write(self._relative, 0, memoryview(content))
+            self._directory.attempt("sync", self._relative)
             os.fsync(self._descriptor)
         self._directory.note(Sync(self._directory.named(self._relative)))
 

@@ -28,11 +28,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
-from operator import add
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -260,16 +259,18 @@ def _resolved(code: int, tags_code_of: TagsCodeOf | None) -> int | None:
 
 
 class _Taken(NamedTuple):
-    """What a scan takes of a page: numbers of rows, their physical offsets and sizes.
+    """What a scan takes of a page: queue offsets, physical offsets and sizes.
 
-    stopped: number of the first row that is not consumed. examined: physical offset in the last row looked at.
+    stopped: rows that are consumed. examined: physical offset in the last row looked at. lowest, end: all records lie between them.
     """
 
-    numbers: Sequence[int]
-    physicals: Sequence[int]
-    sizes: Sequence[int]
+    offsets: list[int]
+    physicals: list[int]
+    sizes: list[int]
     stopped: int
     examined: int
+    lowest: int
+    end: int
 
 
 def _scan(
@@ -285,42 +286,44 @@ def _scan(
     log_max = log.max_offset
     room = -(-_scan_limit(rules, max_count, ENTRY_SIZE) // ENTRY_SIZE)
     if tags is None:
-        taken = _take_all(page, room, max_count, rules, log_max)
+        taken = _take_all(page, offset, room, max_count, rules, log_max)
     else:
-        taken = _take_matching(page, room, max_count, tags, rules, log_max)
+        taken = _take_matching(page, offset, room, max_count, tags, rules, log_max)
     if taken is None:
         return None
-    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + taken.stopped, low, high)
-    result.suggest_pulling_from_slave = log_max - taken.examined > rules.in_memory_bytes
-    if not taken.numbers:
-        return None if rules.five and rules.travel_files != 1 else result
-    if not _cut(log, taken, result):
-        return None
-    result.status = GetStatus.FOUND
-    result.queue_offsets = [offset + number for number in taken.numbers]
-    result.physical_offsets = list(taken.physicals)
-    result.sizes = list(taken.sizes)
-    result.total_bytes = sum(taken.sizes)
-    result.message_count = len(taken.numbers)
-    return result
-
-
-def _cut(log: LogSlices, taken: _Taken, result: GetResult) -> bool:
-    """Fill in the slices of the log; False where one of them cannot be had."""
+    following = offset + taken.stopped
+    suggest = log_max - taken.examined > rules.in_memory_bytes
+    if not taken.offsets:
+        if rules.five and rules.travel_files != 1:
+            return None
+        return GetResult(GetStatus.NO_MATCHED_MESSAGE, following, low, high, suggest_pulling_from_slave=suggest)
     found = log.readable(taken.physicals[0])
-    if found is None or found[0] < log.min_offset:
-        return False
+    if found is None:
+        return None
     start, view = found
-    if min(taken.physicals) >= start and max(map(add, taken.physicals, taken.sizes)) <= start + len(view):
-        result.log_file = found
-        result.slices = [view[at - start : at - start + size] for at, size in zip(taken.physicals, taken.sizes, strict=True)]
-        return True
-    for physical, size in zip(taken.physicals, taken.sizes, strict=True):
-        raw = log.slice(physical, size)
-        if raw is None:
-            return False
-        result.slices.append(raw)
-    return True
+    if log.min_offset <= start <= taken.lowest and taken.end <= start + len(view):
+        slices = [view[at - start : at - start + size] for at, size in zip(taken.physicals, taken.sizes, strict=True)]
+        log_file = found
+    else:
+        parts = [log.slice(at, size) for at, size in zip(taken.physicals, taken.sizes, strict=True)]
+        slices = [part for part in parts if part is not None]
+        log_file = None
+        if len(slices) < len(parts):
+            return None
+    return GetResult(
+        GetStatus.FOUND,
+        following,
+        low,
+        high,
+        slices,
+        taken.offsets,
+        taken.physicals,
+        taken.sizes,
+        sum(taken.sizes),
+        len(slices),
+        suggest,
+        log_file,
+    )
 
 
 def _limits(rules: PullRules, max_count: int, lowest: int, highest: int, log_max: int) -> tuple[int, int] | None:
@@ -334,35 +337,40 @@ def _limits(rules: PullRules, max_count: int, lowest: int, highest: int, log_max
     return max(1, min(most, max_count)), min(most_bytes, rules.total_limit) if rules.five else most_bytes
 
 
-def _take_all(page: QueuePage, room: int, max_count: int, rules: PullRules, log_max: int) -> _Taken | None:
+def _take_all(page: QueuePage, offset: int, room: int, max_count: int, rules: PullRules, log_max: int) -> _Taken | None:
     # one more than can be taken, because the entry that does not fit is looked at too
     rows = page.rows(min(room, max(1, min(max_count, max(rules.max_count_in_memory, rules.max_count_on_disk))) + 1))
     physicals, sizes, _ = zip(*_ENTRY.iter_unpack(rows.tobytes()), strict=True)
-    limits = _limits(rules, max_count, min(physicals), max(physicals), log_max)
+    lowest, highest, largest = min(physicals), max(physicals), max(sizes)
+    limits = _limits(rules, max_count, lowest, highest, log_max)
     if limits is None or min(sizes) <= 0:
         return None
     most, most_bytes = limits
     stopped = min(len(sizes), most)
-    if most * max(sizes) > most_bytes:
+    if most * largest > most_bytes:
         stopped = min(stopped, max(1, bisect_right(list(accumulate(sizes)), most_bytes)))
-    examined = physicals[min(stopped, len(physicals) - 1) if not rules.five else stopped - 1]
-    return _Taken(range(stopped), physicals[:stopped], sizes[:stopped], stopped, examined)
+    examined = physicals[stopped - 1 if rules.five or stopped == len(sizes) else stopped]
+    offsets = list(range(offset, offset + stopped))
+    return _Taken(offsets, list(physicals[:stopped]), list(sizes[:stopped]), stopped, examined, lowest, highest + largest)
 
 
-def _take_matching(page: QueuePage, room: int, max_count: int, tags: TagFilter, rules: PullRules, log_max: int) -> _Taken | None:
+def _take_matching(
+    page: QueuePage, offset: int, room: int, max_count: int, tags: TagFilter, rules: PullRules, log_max: int
+) -> _Taken | None:
     rows = page.rows(room)
     codes = rows["tags_code"].astype(np.int64)
     if is_address(int(codes.min())):
         return None
     physicals, sizes = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
-    limits = _limits(rules, max_count, int(physicals.min()), int(physicals.max()), log_max)
+    lowest, highest, largest = int(physicals.min()), int(physicals.max()), int(sizes.max())
+    limits = _limits(rules, max_count, lowest, highest, log_max)
     if limits is None or int(sizes.min()) <= 0:
         return None
     most, most_bytes = limits
     mask = _matching(codes.astype(np.int32), tags)
     hits = np.flatnonzero(mask)
     stopped = int(hits[most - 1]) + 1 if len(hits) >= most else len(rows)
-    if most * int(sizes.max()) > most_bytes:
+    if most * largest > most_bytes:
         # an entry that does not pass the filter ends the batch too, where its record would not fit
         counted = np.where(mask, sizes, 0)
         before = np.cumsum(counted) - counted
@@ -370,8 +378,11 @@ def _take_matching(page: QueuePage, room: int, max_count: int, tags: TagFilter, 
         if full.any():
             stopped = min(stopped, int(np.argmax(full)))
     hits = hits[: int(np.searchsorted(hits, stopped))]
-    examined = int(physicals[min(stopped, len(rows) - 1) if not rules.five else stopped - 1])
-    return _Taken(hits.tolist(), physicals[hits].tolist(), sizes[hits].tolist(), stopped, examined)
+    examined = int(physicals[stopped - 1 if rules.five or stopped == len(rows) else stopped])
+    taken, lengths = physicals[hits].tolist(), sizes[hits].tolist()
+    if taken:
+        lowest, highest = min(taken), max(taken)
+    return _Taken((hits + offset).tolist(), taken, lengths, stopped, examined, lowest, highest + largest)
 
 
 def _matching(codes: NDArray[np.int32], tags: TagFilter) -> NDArray[np.bool_]:

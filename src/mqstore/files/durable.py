@@ -39,7 +39,7 @@ from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.durablefile import DurableFile, copy_file, sync_path, target_error, writing
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
-__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile"]
+__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "make_root"]
 
 OPEN_FILES = 64
 STAGED = ".mqstore-"
@@ -309,6 +309,17 @@ class DurableDirectory:
         for name in [name for name in self._files if name == relative or name.startswith(relative + "/")]:
             self._files.pop(name).close()
         self._made = {name for name in self._made if name != relative and not name.startswith(relative + "/")}
+
+
+def make_root(root: str | os.PathLike[str]) -> bool:
+    """Make a directory that is to be written to, its name synced; False if it was there. Those above it must be there."""
+    path = Path(root)
+    if path.is_dir():
+        return False
+    with writing(path):
+        path.mkdir()
+        sync_path(path.parent)
+    return True
 
 
 class _Staged:

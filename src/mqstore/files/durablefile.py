@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
 
-__all__ = ["DurableFile", "copy_file", "open_for_writing", "sync_path", "writing"]
+__all__ = ["DurableFile", "copy_file", "open_for_writing", "sync_path", "writing", "written_ranges"]
 
 COPY_CHUNK = 64 << 20
 
@@ -192,7 +192,7 @@ def copy_file(origin: str, path: Path) -> None:
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 os.ftruncate(target, status.st_size)
-                for start, stop in _written_ranges(reading, status.st_size):
+                for start, stop in written_ranges(reading, status.st_size):
                     _copy_range(reading, target, start, stop)
                 os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
             except BaseException:
@@ -204,7 +204,7 @@ def copy_file(origin: str, path: Path) -> None:
         os.close(reading)
 
 
-def _written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+def written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
     """The ranges of a file that are no holes; the whole file where the file system does not tell."""
     at = 0
     while at < size:

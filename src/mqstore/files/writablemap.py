@@ -81,15 +81,20 @@ class WritableMap:
 
     def write(self, position: int, buffer: bytes | memoryview) -> None:
         """Write into the map; the bytes must have been reserved."""
-        if self._recorded:
-            self._directory.attempt("write", self.relative)
+        self.about_to_write()
         self.data[position : position + len(buffer)] = np.frombuffer(buffer, np.uint8)
         self.wrote(position, position + len(buffer))
+
+    def about_to_write(self) -> None:
+        """Ask the recorder before bytes are written into `data`."""
+        if self._recorded:
+            with writing(self.path):
+                self._directory.attempt("write", self.relative)
 
     def wrote(self, start: int, stop: int) -> None:
         """Tell the recorder of bytes that were written into `data`."""
         if self._recorded and stop > start:
-            self._directory.note_write(self.relative, start, memoryview(self.data)[start:stop])
+            self._directory.note_write(self.relative, start, self.data.data[start:stop])
 
     def sync(self) -> None:
         """Return when everything written so far has reached the disk."""
@@ -115,4 +120,3 @@ class WritableMap:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-

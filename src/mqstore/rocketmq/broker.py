@@ -43,7 +43,7 @@ from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.brokerparse import LARGEST_ARRAY, RecordParser, Stop
 from mqstore.rocketmq.checkpoint import Checkpoint
 from mqstore.rocketmq.commitlog import CommitLog
-from mqstore.rocketmq.dispatch import Rules, dispatch_positions
+from mqstore.rocketmq.dispatch import QueueRun, Rules, dispatch_positions
 from mqstore.rocketmq.filequeue import FileQueue, QueueFile
 from mqstore.rocketmq.indexbuild import IndexService
 from mqstore.rocketmq.indexfile import IndexFile
@@ -95,8 +95,16 @@ class Shelf(Protocol):
         """The index service over the files that were kept. slots, positions: of new files."""
         ...
 
+    def recovered(self, queues: Sequence[Image]) -> None:
+        """All queues have been recovered; nothing is dispatched yet."""
+        ...
+
     def remove_log(self, file: QueueFile) -> None:
         """A log file behind the truncation point."""
+        ...
+
+    def extended(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        """The run with addresses of extended units for tags codes, where those are in use. positions, physical: of all records dispatched."""
         ...
 
 
@@ -114,8 +122,14 @@ class MemoryShelf:
     def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
         return IndexService(kept, slots=slots, positions=positions)
 
+    def recovered(self, queues: Sequence[Image]) -> None:
+        return
+
     def remove_log(self, file: QueueFile) -> None:
         return
+
+    def extended(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        return run
 
 
 class Broker:
@@ -144,6 +158,8 @@ class Broker:
         self.version = version
         self.five = version != "4.9.3"
         self.notes: list[str] = []
+        self.recovered_from = 0  # physical offset at which the log was parsed from
+        self.last_record = -1  # physical offset of the last record parsed; after an unclean exit without one, where parsing began
         self.queues: dict[tuple[str, int, bool], Image] = {}
         self._directory = directory
         self._log = log
@@ -211,6 +227,7 @@ class Broker:
         """Recover queues and log, cut both, correct the minimums."""
         for queue in self.queues.values():
             queue.recover()
+        self._shelf.recovered(list(self.queues.values()))
         listed = max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
         if not self.log_files:
             if self.queues:
@@ -243,6 +260,9 @@ class Broker:
             strict=self._strict and self._unclean,
         )
         number = self._first_unclean() if self._unclean else self._first_clean(listed)
+        self.recovered_from = self.log_files[number].start
+        if self._unclean:
+            self.last_record = self.recovered_from
         while True:
             file = self.log_files[number].file
             data = self._log.mapped(file).data
@@ -250,7 +270,9 @@ class Broker:
             for run in self._runs(parser, file, 0, file.size):
                 if isinstance(run, Stop):
                     stop = run
-                elif self._unclean:
+                    continue
+                self.last_record = file.start + int(run[-1])
+                if self._unclean:
                     self.dispatch(data, run, rules)
                 elif self.five:
                     self.dispatch(data, run[_physical(data, run) > listed], rules)
@@ -304,10 +326,14 @@ class Broker:
 
     # dispatch
 
-    def dispatch(self, data: Bytes, positions: Longs, rules: Rules) -> None:
-        """List records in their queues and in the index, in log order. positions: of parsed records in the bytes of one log file."""
+    def dispatch(self, data: Bytes, positions: Longs, rules: Rules) -> int:
+        """List records in their queues and in the index, in log order; the store time of the last one, 0 for none.
+
+        positions: of parsed records in the bytes of one log file.
+        """
+        last = 0
         if not len(positions):
-            return
+            return last
         if rules.multi_dispatch and not self.five:
             self._refuse_without_properties(data, positions)
         physical = _physical(data, positions)
@@ -316,9 +342,12 @@ class Broker:
         for part, offsets in zip(np.split(positions, cuts), np.split(physical, cuts), strict=True):
             found = dispatch_positions(data, np.ascontiguousarray(part), rules)
             for run in found.runs:
-                self.queue_of(run.topic, run.queue_id, batch=run.batch).append(run)
+                queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
+                queue.append(self._shelf.extended(run, data, part, offsets))
+            last = found.last_store_timestamp
             if self.index is not None:
                 self.index.add(offsets, found.keys)
+        return last
 
     def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> Image:
         """The image of a queue, made where there is none."""

@@ -82,8 +82,7 @@ class StoredIndexFile(IndexImage):
         stop = start + ENTRY_SIZE * len(keys)
         file.reserve(stop)
         recorded = self._place.writing.recorded
-        if recorded:
-            self._place.writing.attempt("write", self.relative)
+        file.about_to_write()
         touched = np.empty(len(keys), np.int64) if recorded else _NO_SLOTS
         raw = np.ascontiguousarray(keys).view(np.uint8)
         self.synced = False

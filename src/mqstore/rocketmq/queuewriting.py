@@ -176,9 +176,7 @@ def _loaded(shelf: QueueFiles, loaded: FileQueue | None, file_size: int, row: np
     return [StoredFile(shelf, file.relative, file.start, file_size, row, file_size) for file in files if file.size == file_size]
 
 
-def _new_file(
-    shelf: QueueFiles, place: str, start: int, size: int, row: np.dtype[np.void], *, first_created: bool
-) -> StoredFile:
+def _new_file(shelf: QueueFiles, place: str, start: int, size: int, row: np.dtype[np.void], *, first_created: bool) -> StoredFile:
     relative = f"{place}/{start:020d}"
     shelf.create(relative, size)
     return StoredFile(shelf, relative, start, size, row, 0, first_created=first_created)

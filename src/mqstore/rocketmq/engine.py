@@ -1,0 +1,418 @@
+"""A message store in the process: what a RocketMQ broker has at its heart, on the same files.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.rocketmq.message import Message
+    >>> with TemporaryDirectory() as place, MessageStore.open(place, StoreConfig(commit_log_file_size=1 << 20)) as store:
+    ...     put = store.put(Message("orders", b"paid", keys="o-1", tags="eu"))
+    ...     _ = store.wait_dispatched()
+    ...     got = store.get("billing", "orders", 0, 0)
+    ...     put.status.value, got.status.value, got.records()[0].body, [found.body for found in store.query("orders", "o-1").records]
+    ('PUT_OK', 'FOUND', b'paid', [b'paid'])
+
+Messages are appended to the commit log by whoever calls; a thread follows the log and lists them in consume queues and index,
+others flush, clean up and persist. A broker of the same version may take the directory over at any moment, also after the process was
+killed, and the other way round: the lock, the abort file, the checkpoint and the recovery are the broker's own.
+
+Format: docs/formats/rocketmq.md, sections 3 to 11.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from mqstore.errors import MqstoreError, TargetError
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels import frames
+from mqstore.rocketmq import lookups, pulling, timelookup
+from mqstore.rocketmq.appending import Appender
+from mqstore.rocketmq.broker import Image
+from mqstore.rocketmq.consumequeueext import ConsumeQueueExt
+from mqstore.rocketmq.consumeroffsets import ConsumerOffsets
+from mqstore.rocketmq.delay import DelayService
+from mqstore.rocketmq.groupcommit import GroupCommit
+from mqstore.rocketmq.indexbuild import IndexImage
+from mqstore.rocketmq.indexlive import StoredIndex
+from mqstore.rocketmq.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.record import Record
+from mqstore.rocketmq.retention import Retained, Retention
+from mqstore.rocketmq.services import Services
+from mqstore.rocketmq.storeconfig import StoreConfig, milliseconds
+from mqstore.rocketmq.storelock import remove_abort
+from mqstore.rocketmq.storestart import load
+from mqstore.rocketmq.tagfilter import TagFilter
+from mqstore.rocketmq.topics import SubscriptionGroups, Topics
+from mqstore.rocketmq.transactions import Transactions
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["MessageStore"]
+
+_ROOM = 4096  # records dispatched at once
+
+
+class MessageStore:
+    """A store open for writing; `open` makes one. Safe for threads: any may put, any may read.
+
+    version: whose rules it follows. notes: what loading gave up or skipped, a sentence each. offsets, topics, groups: the tables
+    under config/. delays, transactions: what is built on top of puts.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
+        loaded = load(path, config)
+        self.version = loaded.version
+        self.config = config
+        self.reading = loaded.reading
+        self.directory = loaded.directory
+        self.log = loaded.log
+        self.notes: tuple[str, ...] = tuple(loaded.broker.notes)
+        self._loaded = loaded
+        self._broker = loaded.broker
+        self._five = self.version != "4.9.3"
+        self._open = True
+        self._failure = ""  # why dispatch stands still, if it does
+        self._dispatched = self.log.max_offset
+        self._dispatched_at = 0
+        self._dispatch_lock = threading.Lock()
+        self._positions = np.empty(_ROOM, np.int64)
+        self._rules = loaded.broker.rules
+        maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
+        self._appender = Appender(self.log, config, self.version, maximums, loaded.checkpoint)
+        self.commit = GroupCommit(self.log.sync)
+        self.retention = Retention(self.log, config)
+        self._pull_rules = pulling.PullRules(
+            version=self.version,
+            in_memory_bytes=_memory() * config.access_message_in_memory_max_ratio // 100,
+            travel_files=config.travel_cq_file_num_when_get_message,
+        )
+        self.offsets = ConsumerOffsets.load(self.reading, self.version, config.enable_lmq, clock=config.clock)
+        self.topics = Topics.load(self.reading, self.version, clock=config.clock)
+        self.groups = SubscriptionGroups.load(self.reading, self.version, clock=config.clock)
+        self._config_directory = DurableDirectory(self.directory.root, recorder=config.recorder)
+        self.delays = DelayService(self)
+        self.transactions = Transactions(self)
+        self._services = Services(self)
+        if config.services:
+            self._services.start()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: StoreConfig = StoreConfig()) -> MessageStore:
+        """Create a store, or take one over, with all a broker does at load and start.
+
+        Raises TargetError where another process has it, RefusedError where a broker would not come up, UnsupportedError.
+        """
+        return cls(path, config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # putting
+
+    def put(self, message: Message) -> PutResult:
+        """Store one message. What cannot be stored is told by the status, with a sentence in `detail`; nothing raises for it."""
+        result = self._refusal() or self._appender.put(message)
+        if self._sync_flush and result.stored and _waits(message.properties):
+            self._await_flush(result)
+        return result
+
+    def put_messages(self, batch: MessageBatch) -> PutResult:
+        """Store a producer's batch: all of its messages, or none."""
+        result = self._refusal() or self._appender.put_messages(batch)
+        if self._sync_flush and result.stored and _waits(batch.envelope.properties):
+            self._await_flush(result)
+        return result
+
+    def put_stored(self, stored: Record) -> PutResult:
+        """Store a record as it is: topic, queue id, flags, hosts, properties and body stay, offsets and store time are new."""
+        result = self._refusal() or self._appender.put_stored(stored)
+        if self._sync_flush and result.stored:
+            self._await_flush(result)
+        return result
+
+    async def put_async(self, message: Message) -> PutResult:
+        """As `put`; with SYNC_FLUSH the wait for the disk is shared by all who wait, and holds up nobody else."""
+        result = self._refusal() or self._appender.put(message)
+        if self._sync_flush and result.stored and _waits(message.properties):
+            done = await self.commit.wait_async(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000)
+            self._settle(result, done)
+        return result
+
+    @property
+    def _sync_flush(self) -> bool:
+        return self.config.flush_disk_type == "SYNC_FLUSH"
+
+    def _await_flush(self, result: PutResult) -> None:
+        self._settle(result, self.commit.wait(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000))
+
+    def _settle(self, result: PutResult, flushed: bool) -> None:
+        if not flushed:
+            result.status = PutStatus.FLUSH_DISK_TIMEOUT
+            result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
+
+    def _refusal(self) -> PutResult | None:
+        """Why the store takes no message now."""
+        if self._open and not self._failure and self.commit.failed is None and not self.retention.full:
+            return None
+        if not self._open:
+            sentence = "the store is closed"
+        elif self.retention.full:
+            sentence = "the disk is fuller than diskSpaceWarningLevelRatio; free some space"
+        else:
+            sentence = self._failure or f"{self.commit.failed}; close the store and open it again"
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=sentence)
+
+    # dispatch
+
+    def dispatch_now(self) -> int:
+        """List in queues and index what the log holds by now. Returns how many records. Raises TargetError where it cannot be written."""
+        with self._dispatch_lock:
+            try:
+                found = self._dispatch()
+            except MqstoreError as error:
+                self._failure = f"queues or index cannot be written: {error}"
+                raise
+            self._failure = ""
+            return found
+
+    def _dispatch(self) -> int:
+        log = self.log
+        end = log.flushed if self._five and self._sync_flush else log.max_offset
+        count = 0
+        while self._dispatched < end:
+            file = log.file_at(self._dispatched)
+            if file is None:
+                if self._dispatched < log.min_offset:
+                    self._dispatched = log.min_offset
+                    continue
+                break
+            data = np.frombuffer(log.view(file), np.uint8)
+            at, stop = self._dispatched - file.start, min(end - file.start, file.written)
+            taken, behind, status = frames.walk(data, at, stop, file.start, True, self._positions)
+            if taken:
+                self._dispatched_at = self._broker.dispatch(data, self._positions[:taken].copy(), self._rules)
+                count += taken
+            if status in (frames.STOP, frames.FULL):
+                self._dispatched = file.start + behind
+            elif status == frames.BLANK:
+                self._dispatched = file.start + file.size
+            else:
+                raise TargetError(f"{file.relative}: no record stands at byte {behind}, which was written as one; verify the store")
+            if status == frames.STOP and taken == 0 and behind == at:
+                break
+        self._settle_index()
+        return count
+
+    def _settle_index(self) -> None:
+        """Let the checkpoint name the last index file that is full, once the one behind it is newer on disk."""
+        waiting = self._loaded.full_index
+        if not waiting or self._broker.index is None:
+            return
+        for file in waiting:
+            file.sync()
+        last = self._broker.index.files[-1]
+        if last.end_timestamp > waiting[-1].end_timestamp and isinstance(self._broker.index, StoredIndex):
+            self._broker.index.sync(headers=False)
+            self._loaded.checkpoint.index = max(file.end_timestamp for file in waiting)
+            waiting.clear()
+            self._loaded.checkpoint.write()
+
+    @property
+    def dispatch_behind(self) -> int:
+        """Bytes of log that are not listed in queues and index yet."""
+        return max(0, self.log.max_offset - self._dispatched)
+
+    def wait_dispatched(self, timeout: float = 60.0) -> bool:
+        """Return once everything put before the call is listed; False after timeout (s)."""
+        target = self.log.max_offset
+        if not self.config.services:
+            self.dispatch_now()
+        end = time.monotonic() + timeout
+        while self._dispatched < target:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    # flushing and cleaning
+
+    def flush(self) -> None:
+        """Bring log, queues and checkpoint to disk. Raises TargetError where the disk refuses."""
+        dispatched, dispatched_at = self._dispatched, self._dispatched_at
+        if not self.commit.sync():
+            raise TargetError(f"{self.commit.failed}; close the store and open it again")
+        self._loaded.queue_files.sync()
+        checkpoint = self._loaded.checkpoint
+        checkpoint.synced(min(dispatched, self.log.flushed), physic=self.log.stored_at, logics=dispatched_at)
+        checkpoint.write()
+
+    def flush_queues(self, least_pages: int) -> None:
+        """Bring queue files with so many new pages to disk."""
+        self._loaded.queue_files.sync(least_pages)
+
+    def write_checkpoint(self) -> None:
+        """Write what is known to be on disk into the checkpoint."""
+        self._loaded.checkpoint.write()
+
+    def run_retention(self, now: int | None = None) -> Retained:
+        """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
+        logs = self.retention.clean_log(milliseconds() if now is None else now)
+        with self._dispatch_lock:
+            index = self._broker.index
+            queues, indexes = self.retention.clean_derived(
+                list(self._broker.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
+            )
+        return Retained(logs, queues, indexes)
+
+    def delete_files_manually(self) -> None:
+        """Let the next 20 runs of the cleaning services look at the log files, whatever the hour."""
+        self.retention.delete_manually()
+
+    def persist(self) -> None:
+        """Write the tables under config/ that have changed."""
+        self.offsets.persist(self._config_directory)
+        for table in (self.topics, self.groups):
+            if table.names():
+                table.persist(self._config_directory)
+
+    # reading
+
+    @property
+    def log_min(self) -> int:
+        """Physical offset of the first byte of the log; -1 without files."""
+        return self.log.min_offset
+
+    @property
+    def log_max(self) -> int:
+        """Physical offset behind the last record."""
+        return self.log.max_offset
+
+    def queues(self) -> list[Image]:
+        """All consume queues, by topic and queue id."""
+        return [queue for _, queue in sorted(list(self._broker.queues.items()), key=lambda item: item[0])]
+
+    def queue_or_none(self, topic: str, queue_id: int) -> Image | None:
+        """One consume queue; None where nothing was ever listed in it."""
+        queues = self._broker.queues
+        return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
+
+    def index_files(self) -> Sequence[IndexImage]:
+        """The index files, oldest first."""
+        return [] if self._broker.index is None else list(self._broker.index.files)
+
+    def slice(self, physical: int, size: int) -> memoryview | None:
+        """Bytes of the log without a copy; None where they are not all readable in one file."""
+        return self.log.slice(physical, size)
+
+    def get(
+        self, group: str, topic: str, queue_id: int, offset: int, max_count: int = 32, filter: TagFilter | str | None = None
+    ) -> pulling.GetResult:
+        """Pull at most max_count messages of a queue from a queue offset on. filter: tags, as `TagA || TagB`.
+
+        group: who asks; an answer does not depend on it. The result holds slices of the log, which are not copied.
+        """
+        queue = self.queue_or_none(topic, queue_id)
+        if queue is None:
+            return pulling.GetResult(pulling.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        tags = TagFilter.parse(filter) if isinstance(filter, str) else filter
+        codes = None
+        if self.config.enable_consume_queue_ext:
+            codes = ConsumeQueueExt(self.reading, topic, queue_id, file_size=self.config.consume_queue_ext_file_size).tags_code
+        return pulling.get_message(self.log, queue, offset, max_count, tags, self._pull_rules, codes)
+
+    def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> lookups.QueryResult:
+        """The newest messages with a key, in log order. begin, end: store times, ms."""
+        return lookups.query_message(self.index_files(), self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
+
+    def by_offset(self, physical: int) -> Record | None:
+        """The record at a physical offset."""
+        return lookups.by_offset(self.log, physical)
+
+    def by_id(self, msg_id: str) -> Record | None:
+        """The record of an offset message id. Raises UsageError for what is none."""
+        return lookups.by_id(self.log, msg_id)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: timelookup.Boundary = "lower") -> int:
+        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else timelookup.offset_by_time(queue, self.log, timestamp, self.version, boundary)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the first message; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the next message; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the first message of a queue, or of the log; -1 where there is none."""
+        if topic is None:
+            return lookups.earliest_time_of_log(self.log, self.version, self.config.max_message_size)
+        queue = self.queue_or_none(topic, queue_id)
+        return -1 if queue is None else lookups.earliest_time(queue, self.log, self.version)
+
+    # the end
+
+    def close(self) -> None:
+        """Shut down in order: everything dispatched, flushed and persisted, `abort` removed, the store given free.
+
+        If something could not be dispatched or flushed, `abort` stays, so that the next one recovers; that raises TargetError.
+        """
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self._services.stop()
+            self.delays.stop()
+            self.dispatch_now()
+            self.flush()
+            index = self._broker.index
+            if isinstance(index, StoredIndex):
+                index.sync(headers=self._five)
+            self.persist()
+            self.log.close()
+            remove_abort(self.directory)
+        finally:
+            self._release()
+
+    def abandon(self) -> None:
+        """Let go of the store as a killed process does: nothing is flushed, and `abort` stays."""
+        if not self._open:
+            return
+        self._open = False
+        self._services.stop()
+        self.delays.stop(persist=False)
+        self._release()
+
+    def _release(self) -> None:
+        self.log.close(keep_next=True)
+        if isinstance(self._broker.index, StoredIndex):
+            self._broker.index.close()
+        self._loaded.queue_files.close()
+        self._loaded.checkpoint.close()
+        self._config_directory.close()
+        self.directory.close()
+        self._loaded.lock.close()
+
+
+def _waits(properties: object) -> bool:
+    """Whether a message waits for the disk: unless its WAIT says false."""
+    if isinstance(properties, bytes):
+        return b"WAIT\x01false" not in properties
+    return not isinstance(properties, dict) or properties.get("WAIT") != "false"
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

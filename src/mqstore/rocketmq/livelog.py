@@ -1,0 +1,239 @@
+"""The commit log while it is written: the last file mapped for writing, the next one made ahead.
+
+Records are appended one behind the other; where one does not fit (its length and 8 more bytes), the file ends with a BLANK record and
+the next file begins. `flushed` is how far the log has reached the disk for certain. Appending is for one thread at a time (the
+caller holds the append lock); `sync`, `prepare_next` and `slice` may be called by others meanwhile.
+
+Format: docs/formats/rocketmq.md, sections 1.2, 2.8, 7.2 and 9.3.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.writablemap import WritableMap
+from mqstore.rocketmq import record
+from mqstore.rocketmq.broker import LogFile
+
+__all__ = ["LiveFile", "LiveLog"]
+
+END_OF_FILE = 8  # bytes of a BLANK record: a record leaves at least so many behind itself
+_DROP = 64 << 20  # bytes behind the writing position after which written pages leave this process's memory
+
+
+class LiveFile:
+    """One file of the log. written: bytes that count. last_stored: store time of the last record appended in this life, ms."""
+
+    __slots__ = ("dropped", "last_stored", "map", "relative", "size", "start", "written")
+
+    def __init__(self, relative: str, start: int, size: int, written: int, map: WritableMap | None = None) -> None:
+        self.relative = relative
+        self.start = start
+        self.size = size
+        self.written = written
+        self.map = map
+        self.last_stored = 0
+        self.dropped = written
+
+
+_start = attrgetter("start")
+
+
+class LiveLog:
+    """The log of a store that is open for writing.
+
+    min_offset: physical offset of its first byte, -1 without files. max_offset: behind its last record, 0 without files.
+    """
+
+    def __init__(
+        self, reading: ReadOnlyDirectory, writing: DurableDirectory, syncing: DurableDirectory, file_size: int, found: Sequence[LogFile]
+    ) -> None:
+        """found: the files that recovery has left. writing, syncing: the same directory, for the appending and the syncing thread."""
+        self.file_size = file_size
+        self.reading = reading
+        self._writing = writing
+        self._syncing = syncing
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self.files = [LiveFile(each.file.relative, each.start, each.file.size, each.written) for each in found]
+        self._unsynced: list[LiveFile] = []
+        self._next: LiveFile | None = None
+        self.max_offset = self.files[-1].start + self.files[-1].written if self.files else 0
+        self.flushed = self.max_offset
+        self.recorded = writing.recorded
+        self.stored_at = 0  # store time of the last record that is flushed, as far as this life knows it
+
+    @property
+    def min_offset(self) -> int:
+        return self.files[0].start if self.files else -1
+
+    # appending
+
+    def current(self) -> LiveFile:
+        """The file to append to, made where there is none or the last one is full. Raises TargetError."""
+        last = self.files[-1] if self.files else None
+        if last is None or last.written >= last.size:
+            return self._begin(last.start + last.size if last is not None else 0)
+        if last.map is None:
+            last.map = WritableMap(self._writing, last.relative)
+            last.map.reserve(last.written + 1, last.written)
+            last.map.reserved = 0
+            self._unsynced.append(last)
+        return last
+
+    def _begin(self, start: int) -> LiveFile:
+        """Take the file made ahead, or make one now."""
+        with self._lock:
+            file, self._next = self._next, None
+        if file is None or file.start != start:
+            if file is not None:
+                self._discard(file)
+            file = self._make(start)
+        self._unsynced.append(file)
+        self.files = [*self.files, file]
+        self.max_offset = max(self.max_offset, start)
+        return file
+
+    def _make(self, start: int) -> LiveFile:
+        relative = f"commitlog/{start:020d}"
+        self._writing.create(relative, self.file_size)
+        try:
+            made = WritableMap(self._writing, relative)
+            self._writing.sync_directory("commitlog")
+        except BaseException:
+            self._writing.remove(relative)
+            raise
+        return LiveFile(relative, start, self.file_size, 0, made)
+
+    def _discard(self, file: LiveFile) -> None:
+        if file.map is not None:
+            file.map.close()
+        self._writing.remove(file.relative)
+
+    def end_file(self, file: LiveFile) -> None:
+        """Write the BLANK record that fills the rest of a file."""
+        assert file.map is not None
+        room = file.size - file.written
+        file.map.reserve(file.written + END_OF_FILE)
+        file.map.write(file.written, record.blank(room))
+        self.appended(file, room, file.last_stored)
+
+    def append(self, file: LiveFile, raw: bytes, stored_at: int) -> int:
+        """Write bytes that fit into the current file; their physical offset."""
+        assert file.map is not None
+        offset = file.start + file.written
+        file.map.reserve(file.written + len(raw) + END_OF_FILE)
+        file.map.write(file.written, raw)
+        self.appended(file, len(raw), stored_at)
+        return offset
+
+    def appended(self, file: LiveFile, size: int, stored_at: int) -> None:
+        """Count bytes that were written into the map of the current file."""
+        file.written += size
+        file.last_stored = stored_at
+        self.max_offset = file.start + file.written
+
+    # ahead and behind
+
+    def prepare_next(self) -> None:
+        """Make the file behind the last one, unless it is there: a put then need not wait for it."""
+        if not self.files or self._next is not None:
+            return
+        last = self.files[-1]
+        start = last.start + last.size
+        relative = f"commitlog/{start:020d}"
+        self._syncing.create(relative, self.file_size)
+        made = LiveFile(relative, start, self.file_size, 0, WritableMap(self._syncing, relative))
+        self._syncing.sync_directory("commitlog")
+        with self._lock:
+            if self.files[-1] is last:
+                self._next = made
+                return
+        if not any(file.start == start for file in self.files):
+            self._discard(made)
+
+    def sync(self) -> int:
+        """Bring everything appended so far to disk; the physical offset up to which it is. Raises TargetError."""
+        with self._sync_lock:
+            target = self.max_offset
+            for file in list(self._unsynced):
+                written, stored_at = file.written, file.last_stored
+                if file.map is not None:
+                    file.map.sync()
+                    self.stored_at = stored_at or self.stored_at
+                    if written - file.dropped > _DROP:
+                        file.map.drop(file.dropped, written)
+                        file.dropped = written
+                if written >= file.size:
+                    self._unsynced.remove(file)
+                    if file.map is not None:
+                        file.map.drop(0, file.size)
+                        file.map.close()
+                        file.map = None
+            self.flushed = max(self.flushed, target)
+            return self.flushed
+
+    def remove_first(self) -> None:
+        """Remove the oldest file, which is not the last one."""
+        file = self.files[0]
+        self.files = self.files[1:]
+        self.reading.forget(file.relative)
+        self._syncing.remove(file.relative)
+
+    def close(self, *, keep_next: bool = False) -> None:
+        """Let go of all maps for writing. keep_next: leave the file made ahead, as a killed broker does."""
+        with self._lock:
+            ahead, self._next = self._next, None
+        if ahead is not None and not keep_next:
+            self._discard(ahead)
+        for file in [*self.files, *([ahead] if ahead is not None else [])]:
+            if file.map is not None:
+                file.map.close()
+                file.map = None
+        self._writing.close()
+        self._syncing.close()
+
+    # reading
+
+    def file_at(self, physical_offset: int) -> LiveFile | None:
+        """The file that holds a physical offset."""
+        files = self.files
+        number = bisect_right(files, physical_offset, key=_start) - 1
+        if number >= 0 and physical_offset < files[number].start + files[number].size:
+            return files[number]
+        return None
+
+    def view(self, file: LiveFile) -> memoryview:
+        """The bytes of a file, written or not; they can only be read."""
+        held = file.map
+        if held is not None:
+            return held.data.data.toreadonly()
+        return self.reading.mapped(file.relative).data.data
+
+    def readable(self, physical: int) -> tuple[int, memoryview] | None:
+        """(start, written bytes) of the file that holds an offset; for offset 0, where none does, (0, those of the first file)."""
+        file = self.file_at(physical)
+        if file is not None:
+            return file.start, self.view(file)[: file.written]
+        return (0, self.view(self.files[0])[: self.files[0].written]) if physical == 0 and self.files else None
+
+    def slice(self, physical_offset: int, size: int) -> memoryview | None:
+        """Bytes of the log without a copy, all of one file; None where they are not (any more) or not yet.
+
+        Offset 0 falls back to the first file, as the broker has it.
+        """
+        file = self.file_at(physical_offset)
+        if file is None:
+            if physical_offset != 0 or not self.files:
+                return None
+            file = self.files[0]
+            physical_offset = file.start
+        position = physical_offset - file.start
+        if size < 0 or position + size > file.written:
+            return None
+        return self.view(file)[position : position + size]

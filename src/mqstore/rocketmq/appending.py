@@ -23,7 +23,7 @@ from functools import lru_cache
 from mqstore.errors import MqstoreError
 from mqstore.kernels import encode
 from mqstore.rocketmq import multidispatch, record
-from mqstore.rocketmq.delay import delay_level, delayed
+from mqstore.rocketmq.delay import delayed
 from mqstore.rocketmq.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
 from mqstore.rocketmq.javamap import reencode
 from mqstore.rocketmq.livecheckpoint import LiveCheckpoint
@@ -179,7 +179,7 @@ class Appender:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
         if not batch.messages:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch without messages")
-        if envelope.sys_flag & TRANSACTION_MASK or delay_level(shared) > 0:
+        if envelope.sys_flag & TRANSACTION_MASK or b"DELAY\x01" in shared:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch cannot be part of a transaction, nor wait")
         wire = sum(22 + len(inner.body) + len(inner.properties) for inner in batch.messages)
         if wire > self._config.max_message_size:

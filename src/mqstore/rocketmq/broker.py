@@ -104,7 +104,7 @@ class Shelf(Protocol):
         ...
 
     def extended(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
-        """The run with addresses of extended units for tags codes, where those are in use. positions, physical: of all records dispatched."""
+        """The run, with addresses of extended units for tags codes where those are in use. positions, physical: of all records."""
         ...
 
 

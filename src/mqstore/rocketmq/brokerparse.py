@@ -146,7 +146,7 @@ class RecordParser:
         return found
 
     def _across_sectors(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
-        """Records whose topic and properties lie in several sectors and hold a zero where a torn one would: at the end, or a sector long."""
+        """Records whose topic and properties lie in several sectors and may hold zeros as a torn one does."""
         starts, ends = fields[frames.TOPIC_START], positions + fields[frames.SIZE]
         across = starts // SECTOR != (ends - 1) // SECTOR
         return np.flatnonzero(across & ((data[ends - 1] == 0) | (ends - starts > SECTOR)))

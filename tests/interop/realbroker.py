@@ -80,14 +80,15 @@ class Done:
     error: str | None
 
 
-def run(version: str, jobs: Sequence[Job], work: Path) -> dict[str, Done]:
-    """Run all jobs in one JVM of that version, several at a time. work: a directory for what they print."""
+def run(version: str, jobs: Sequence[Job], work: Path, threads: int = 6) -> dict[str, Done]:
+    """Run all jobs in one JVM of that version, so many at a time. work: a directory for what they print."""
     work.mkdir(parents=True, exist_ok=True)
     list_file = work / "jobs.jsonl"
     printed = {job.id: work / f"{number}.out" for number, job in enumerate(jobs)}
     list_file.write_text("".join(json.dumps({"id": job.id, "args": job.command(), "stdout": str(printed[job.id])}) + "\n" for job in jobs))
     target = ORACLE / "target" / version
     command = [str(java()), *_JVM, "-cp", f"{target}/oracle.jar:{target}/lib/*", "mqstore.oracle.Oracle", "batch", str(list_file)]
+    command += ["--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     outcomes = {}
     for line in done.stdout.splitlines():

@@ -1,0 +1,80 @@
+"""What two store directories must have in common, byte for byte, whoever wrote them.
+
+Left out is what means nothing or tells of the writer's own circumstances: bytes behind the end of the log, a BLANK beyond
+its first eight bytes, log files made ahead of time, the names of index files (the time they were made), process ids.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+from mqstore.rocketmq.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+CHECKPOINT = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp", "master_flushed_offset", "confirm_phy_offset")
+
+
+def log_image(folder: Path) -> dict[str, bytes]:
+    """The used part of each log file, by name; a BLANK is followed by zeros."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        raw = path.read_bytes()
+        at = 0
+        while at + 8 <= len(raw):
+            size, magic = struct.unpack_from(">ii", raw, at)
+            if magic == MAGIC_BLANK:
+                at += 8
+                break
+            if magic not in (MAGIC_V1, MAGIC_V2) or size <= 0 or at + size > len(raw):
+                break
+            at += size
+        if at:
+            found[path.name] = raw[:at]
+    return found
+
+
+def folder_image(root: Path, folder: str) -> dict[str, bytes]:
+    """All files of a folder by their path below the root."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted((root / folder).rglob("*")) if path.is_file()}
+
+
+def index_image(root: Path) -> dict[str, bytes]:
+    """The index files in their order, by number."""
+    return {f"index/{number}": raw for number, raw in enumerate(folder_image(root, "index").values())}
+
+
+def checkpoint_image(root: Path) -> dict[str, int]:
+    """The fields of the checkpoint."""
+    path = root / "checkpoint"
+    return dict(zip(CHECKPOINT, struct.unpack(">5q", path.read_bytes()[:40]), strict=True)) if path.exists() else {}
+
+
+def differences(ours: Path, theirs: Path, *, queues: bool = True) -> list[str]:
+    """What differs between two directories, each in one line; nothing if they are the same store. queues: and index, too."""
+    pairs = [(log_image(ours / "commitlog"), log_image(theirs / "commitlog"))]
+    if queues:
+        pairs += [(folder_image(ours, folder), folder_image(theirs, folder)) for folder in QUEUE_FOLDERS]
+        pairs.append((index_image(ours), index_image(theirs)))
+    found = []
+    for our_files, their_files in pairs:
+        found += [f"{name}: only ours" for name in our_files if name not in their_files]
+        found += [f"{name}: only theirs" for name in their_files if name not in our_files]
+        for name in our_files.keys() & their_files.keys():
+            if our_files[name] != their_files[name]:
+                found.append(f"{name}: {_first_difference(our_files[name], their_files[name])}")
+    return sorted(found)
+
+
+def _first_difference(ours: bytes, theirs: bytes) -> str:
+    at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    start = max(0, at - at % 4 - 8)
+    both = " and ".join(raw[start : at + 24].hex(" ", 4) for raw in (ours, theirs))
+    return f"{len(ours)} and {len(theirs)} bytes, first differ at {at}: {both}"
+
+
+def copied(store: Path, target: Path) -> Path:
+    """A copy of a store, with file times."""
+    shutil.copytree(store, target)
+    return target

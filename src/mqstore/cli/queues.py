@@ -1,4 +1,7 @@
-"""`queue`, `topics` and `groups`: consume queues entry by entry, queues with their bounds, consumer groups with their lag."""
+"""`queue`, `topics` and `groups`: consume queues entry by entry, queues with their bounds, consumer groups with their lag.
+
+`groups --reset` is in `groups_reset`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.grid import Column
+from mqstore.cli.groups_reset import reset_group
 from mqstore.cli.options import AsVersion, Config, Store, ViewName, ViewOption, open_store, open_view, option, verb
 from mqstore.cli.output import Output
 from mqstore.cli.text import count, moment, size
-from mqstore.errors import RefusedError
+from mqstore.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -299,14 +303,32 @@ def groups(
     store: Store,
     group: Annotated[str | None, option("--group", "-g", help="Only this consumer group.")] = None,
     topic: OnlyTopic = None,
+    reset: Annotated[str | None, option("--reset", metavar="GROUP", help="Move this group in --topic; changes the store.")] = None,
+    to: Annotated[
+        str | None,
+        option("--to", metavar="WHERE", help="With --reset: earliest, latest, a time (ms or ISO), or a queue offset (below 10^12)."),
+    ] = None,
+    queue_id: Annotated[int | None, option("--queue", "-q", min=0, help="With --reset: only this queue.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --reset: also forward, past unread messages, and where the group has no offset.")
+    ] = False,
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """Consumer groups: committed offset and lag in each queue.
+    """Consumer groups: committed offset and lag in each queue; --reset moves one.
 
     state: ok, below-min (messages expired before they were consumed), above-max (the queue has lost messages), no-queue, no-topic.
+
+    --reset writes config/consumerOffset.json of a store that no broker holds, and prints before and after of each queue. The
+    queues are taken as a broker would have them after loading. state: moved, same, kept (only --force moves it).
     """
+    if reset is not None:
+        if group is not None and group != reset:
+            raise UsageError("--reset names the group already; leave --group out")
+        return reset_group(out, store, reset, topic, queue_id, to, force=force, as_version=as_version, config=config)
+    if to is not None or queue_id is not None or force:
+        raise UsageError("--to, --queue and --force go with --reset GROUP")
     opened = open_store(store, config)
     refused: RefusedError | None = None
     try:
@@ -360,4 +382,4 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read")(queue)
     verb(app, example="topics /backup/store --view recovered", panel="Read")(topics)
-    verb(app, example="groups /backup/store -g billing", panel="Read")(groups)
+    verb(app, example="groups /backup/store -g billing", panel="Read", short_quiet=False)(groups)

@@ -320,8 +320,9 @@ def groups(
 
     state: ok, below-min (messages expired before they were consumed), above-max (the queue has lost messages), no-queue, no-topic.
 
-    --reset writes config/consumerOffset.json of a store that no broker holds, and prints before and after of each queue. The
-    queues are taken as a broker would have them after loading. state: moved, same, kept (only --force moves it).
+    --reset writes config/consumerOffset.json of a store that no broker holds, and prints before and after of each queue.
+
+    It takes the queues as a broker would have them after loading. state: moved, same, kept (only --force moves it).
     """
     if reset is not None:
         if group is not None and group != reset:

@@ -66,6 +66,7 @@ class ExtQueueWriter:
         self._name = (topic, queue_id, place)
         self._starts: list[int] = []
         self._dirty: set[int] = set()
+        self._named = False
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -132,10 +133,15 @@ class ExtQueueWriter:
         self.end = 0
 
     def flush(self) -> None:
-        """Return when all units have reached the disk."""
+        """Return when all units, and the names of their files, have reached the disk."""
         for start in sorted(self._dirty):
             self._directory.sync(self._file(start))
         self._dirty.clear()
+        if self._named:
+            names = self.relative.split("/")
+            for depth in range(len(names), -1, -1):
+                self._directory.sync_directory("/".join(names[:depth]))
+            self._named = False
 
     def _image(self) -> ConsumeQueueExt:
         topic, queue_id, place = self._name
@@ -148,6 +154,7 @@ class ExtQueueWriter:
         if start not in self._starts:
             self._reading.forget(self._file(start))
             self._directory.create(self._file(start), self.file_size)
+            self._named = True
             insort(self._starts, start)
         return start
 

@@ -1,0 +1,366 @@
+"""Crash replay: every state that a machine may leave if it dies during a recorded run, laid out for a program to open.
+
+A test records a run and notes what was promised meanwhile; then each crash state is laid out in a directory, and the check
+opens it there and raises when a promise is broken. A log whose records are acknowledged before they are synced:
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.files.durable import DurableDirectory
+    >>> from mqstore.files.recorder import RecordedWrites
+    >>> recorded = RecordedWrites()
+    >>> with TemporaryDirectory() as place, DurableDirectory(place, recorder=recorded) as directory:
+    ...     directory.create("log")
+    ...     directory.sync_directory()
+    ...     for text in (b"one.", b"two."):
+    ...         _ = directory.append("log", text)
+    ...         recorded.mark("acknowledged", text)
+    >>> def check(directory, state):
+    ...     log = (directory / "log").read_bytes() if state.acknowledged else b""
+    ...     assert set(state.acknowledged) <= set(log[n : n + 4] for n in range(0, len(log), 4)), f"the log holds {log}"
+    >>> try:
+    ...     run_states(CrashStates(recorded), check, workers=1)
+    ... except AssertionError as error:
+    ...     print(error)
+    crash state 4.1: after operation 4 (Mark acknowledged b'one.'), nothing unsynced survives:
+    AssertionError: the log holds b''
+    The state again: CrashStates(recorded, seed=0).state('4.1').lay_out(directory)
+
+Which states there are is told in `mqstore.testing.losses`; those with equal names, bytes and acknowledgements count once. A
+crash between an operation and the acknowledgement right behind it is left out: the bytes are the same, the promise less.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqstore.files.recorder import Mark, Operation, RecordedWrites
+from mqstore.testing.diskmodel import Disk, Tree
+from mqstore.testing.losses import LossKind, losses, told
+
+__all__ = ["CrashCheckError", "CrashRun", "CrashState", "CrashStates", "run_states", "scratch_directory"]
+
+ACKNOWLEDGED = "acknowledged"
+STATES_AT_ONCE = 32
+
+
+class CrashCheckError(AssertionError):
+    """A check raised on a crash state. The text names the state, the error, and how to lay the state out again."""
+
+
+@dataclass(slots=True, eq=False)
+class CrashState:
+    """One state. name: operations done, and the number of the state among those of that point.
+
+    marks: those noted before the crash. acknowledged: the payloads of those labelled "acknowledged".
+    """
+
+    name: str
+    operations_done: int
+    kind: LossKind
+    lost: str
+    last: str
+    marks: Sequence[Mark]
+    tree: Tree
+
+    @property
+    def acknowledged(self) -> list[Any]:
+        return self.marked(ACKNOWLEDGED)
+
+    def marked(self, label: str) -> list[Any]:
+        """The payloads of the marks with a label."""
+        return [mark.payload for mark in self.marks if mark.label == label]
+
+    def describe(self) -> str:
+        point = f"after operation {self.operations_done} ({self.last})" if self.operations_done else "before the first operation"
+        return f"{point}, {self.lost}"
+
+    def files(self) -> dict[str, bytes]:
+        """The bytes of each file, by path."""
+        return {path: file.content() for path, file in self.tree.files.items()}
+
+    def lay_out(self, directory: str | os.PathLike[str]) -> None:
+        """Make an existing directory hold this state and nothing else. Files are made anew: what maps an old one keeps it."""
+        root = os.fspath(directory)
+        directories = set(self.tree.directories)
+        there = set(_clear(root, "", directories))
+        for path in self.tree.directories:
+            if path not in there:
+                os.mkdir(f"{root}/{path}")
+        for path, file in self.tree.files.items():
+            descriptor = os.open(f"{root}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                file.write(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _clear(root: str, relative: str, kept: set[str]) -> Iterator[str]:
+    """Remove every file, and each directory that is not kept; yields the kept ones."""
+    with os.scandir(f"{root}/{relative}") as entries:
+        found = list(entries)
+    for entry in found:
+        path = f"{relative}/{entry.name}" if relative else entry.name
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+        elif path in kept:
+            yield path
+            yield from _clear(root, path, kept)
+        else:
+            shutil.rmtree(entry.path)
+
+
+@dataclass(slots=True)
+class CrashRun:
+    """What was checked. total: states before equal ones were counted once; checked: by kind."""
+
+    total: int
+    distinct: int
+    checked: dict[LossKind, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        checked = sum(self.checked.values())
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.checked.items() if count)
+        speed = checked / self.seconds if self.seconds else 0.0
+        return (
+            f"crash states: {checked:,} checked of {self.distinct:,} different ones ({self.total:,} in all) "
+            f"in {self.seconds:.1f} s, {speed:,.0f}/s: {kinds}"
+        )
+
+
+class CrashStates:
+    """The different crash states of a recorded run, in the order of the run.
+
+    base: the directory as it stood before the run, all of it on the disk; it must not change meanwhile (None: empty).
+    limit: at most so many, the kinds sharing it evenly, each spread over the whole run; seed: which of them.
+    """
+
+    def __init__(
+        self,
+        recorded: RecordedWrites | Iterable[Operation],
+        base: str | os.PathLike[str] | None = None,
+        *,
+        limit: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.operations = list(recorded.operations if isinstance(recorded, RecordedWrites) else recorded)
+        self.base = None if base is None else Path(base)
+        self.limit = limit
+        self.seed = seed
+        self.total: Counter[LossKind] = Counter()
+        self.distinct: Counter[LossKind] = Counter()
+        self._marks = [operation for operation in self.operations if isinstance(operation, Mark)]
+        self.chosen = self._choose(self._find())
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __iter__(self) -> Iterator[CrashState]:
+        return self.lay(iter(self.chosen))
+
+    def state(self, name: str) -> CrashState:
+        """The state of that name, whether or not the limit has left it out."""
+        done, _, place = name.partition(".")
+        for state in self.lay(iter([(int(done), int(place))])):
+            return state
+        raise ValueError(f"there is no crash state {name} in this run")
+
+    def names(self) -> list[str]:
+        return [f"{done}.{place}" for done, place in self.chosen]
+
+    def _points(self) -> Iterator[tuple[int, Disk, int]]:
+        """(operations done, the disk then, marks so far)."""
+        disk = Disk(self.base)
+        marks = 0
+        yield 0, disk, 0
+        for number, operation in enumerate(self.operations):
+            disk.apply(number, operation)
+            marks += isinstance(operation, Mark)
+            yield number + 1, disk, marks
+
+    def _find(self) -> dict[LossKind, list[tuple[int, int]]]:
+        """Where the different states are: (operations done, place among the losses there)."""
+        seen: set[tuple[int, int]] = set()
+        found: dict[LossKind, list[tuple[int, int]]] = {kind: [] for kind in LossKind}
+        acknowledged = 0
+        for done, disk, _ in self._points():
+            if done and isinstance(last := self.operations[done - 1], Mark):
+                if last.label != ACKNOWLEDGED:
+                    continue
+                acknowledged += 1
+            if done < len(self.operations) and _acknowledges(self.operations[done]):
+                continue
+            for place, loss in enumerate(losses(disk, self._sample(done))):
+                self.total[loss.kind] += 1
+                key = loss.key(disk), acknowledged
+                if key not in seen:
+                    seen.add(key)
+                    found[loss.kind].append((done, place))
+        self.distinct.update({kind: len(places) for kind, places in found.items()})
+        return found
+
+    def _sample(self, done: int) -> int:
+        return random.Random(self.seed * 1_000_003 + done).getrandbits(32)
+
+    def _choose(self, found: dict[LossKind, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+        shares = _shares({kind: len(places) for kind, places in found.items()}, self.limit)
+        chance = random.Random(self.seed)
+        chosen = []
+        for kind, places in found.items():
+            step = len(places) / shares[kind] if shares[kind] else 0
+            chosen += [places[int((turn + chance.random()) * step)] for turn in range(shares[kind])] if step > 1 else places[: shares[kind]]
+        return sorted(chosen)
+
+    def lay(self, chosen: Iterator[tuple[int, int]]) -> Iterator[CrashState]:
+        """The states at ascending places; the disk moves forward only."""
+        wanted = next(chosen, None)
+        for done, disk, marks in self._points():
+            if wanted is None:
+                return
+            if wanted[0] != done:
+                continue
+            last = told(self.operations[done - 1]) if done else ""
+            for place, loss in enumerate(losses(disk, self._sample(done))):
+                if wanted != (done, place):
+                    continue
+                yield CrashState(f"{done}.{place}", done, loss.kind, str(loss), last, self._marks[:marks], loss.tree(disk))
+                wanted = next(chosen, None)
+
+
+def _acknowledges(operation: Operation) -> bool:
+    return isinstance(operation, Mark) and operation.label == ACKNOWLEDGED
+
+
+def _shares(counts: dict[LossKind, int], limit: int | None) -> dict[LossKind, int]:
+    """How many of each kind: all of a kind that has few, the same of each kind that has many."""
+    left = sum(counts.values()) if limit is None else limit
+    shares: dict[LossKind, int] = {}
+    for rank, kind in enumerate(sorted(counts, key=lambda kind: counts[kind])):
+        shares[kind] = min(counts[kind], left // (len(counts) - rank))
+        left -= shares[kind]
+    return shares
+
+
+Check = Callable[[Path, CrashState], object]
+
+
+def run_states(states: CrashStates, check: Check, *, workers: int = 2, tell: Callable[[str], object] | None = None) -> CrashRun:
+    """Lay out each state in a directory of its own process and call check(directory, state), which raises if a promise is broken.
+
+    workers: processes, forked from this one; 1 runs in this process. tell: is given the line with the counts (None: standard output).
+    Raises CrashCheckError for the first state that fails, or whose process dies.
+    """
+    began = time.monotonic()
+    run = CrashRun(states.total.total(), states.distinct.total())
+    with scratch_directory() as scratch:
+        if workers < 2:
+            checked = _check(states, check, Path(scratch), range(len(states)), [0], 0)
+        else:
+            checked = _in_processes(states, check, Path(scratch), workers)
+    run.checked = dict(checked)
+    run.seconds = time.monotonic() - began
+    (tell or _say)(str(run))
+    return run
+
+
+def scratch_directory() -> tempfile.TemporaryDirectory[str]:
+    """A directory in memory where the system has such a place, else on its temporary disk."""
+    return tempfile.TemporaryDirectory(prefix="mqstore-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _check(states: CrashStates, check: Check, directory: Path, turns: Iterable[int], current: Any, number: int) -> Counter[LossKind]:
+    """turns: places among the chosen states, ascending. current[number]: the one that is being checked."""
+    checked: Counter[LossKind] = Counter()
+
+    def chosen() -> Iterator[tuple[int, int]]:
+        for turn in turns:
+            current[number] = turn
+            yield states.chosen[turn]
+
+    for state in states.lay(chosen()):
+        state.lay_out(directory)
+        try:
+            check(directory, state)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a test's own way to fail need not be an Exception
+            told = "".join(traceback.format_exception_only(error)).rstrip()
+            raise CrashCheckError(_failure(states, state, told)) from error
+        checked[state.kind] += 1
+    return checked
+
+
+def _failure(states: CrashStates, state: CrashState, error: str) -> str:
+    again = f"CrashStates({'recorded' if states.base is None else 'recorded, base'}, seed={states.seed}).state({state.name!r})"
+    return f"crash state {state.name}: {state.describe()}:\n{error}\nThe state again: {again}.lay_out(directory)"
+
+
+def _in_processes(states: CrashStates, check: Check, scratch: Path, workers: int) -> Counter[LossKind]:
+    """Each process walks the whole run and lays out the blocks of states that it drew."""
+    fork = multiprocessing.get_context("fork")
+    drawn = fork.Value("q", 0)
+    current = fork.RawArray("q", [0] * workers)
+    running: dict[Any, tuple[int, Any]] = {}
+    checked: Counter[LossKind] = Counter()
+    processes = []
+    try:
+        for number in range(workers):
+            receiving, sending = fork.Pipe(duplex=False)
+            process = fork.Process(target=_work, args=(states, check, scratch / str(number), drawn, current, number, sending), daemon=True)
+            process.start()
+            sending.close()
+            processes.append(process)
+            running[receiving] = number, process
+        while running:
+            ready: list[Any] = multiprocessing.connection.wait(list(running))
+            for receiving in ready:
+                number, process = running.pop(receiving)
+                try:
+                    outcome = receiving.recv()
+                except EOFError:
+                    process.join()
+                    state = states.state(states.names()[current[number]])
+                    raise CrashCheckError(_failure(states, state, f"the process died, exit code {process.exitcode}")) from None
+                if isinstance(outcome, str):
+                    raise CrashCheckError(outcome)
+                checked += outcome
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    return checked
+
+
+def _work(states: CrashStates, check: Check, directory: Path, drawn: Any, current: Any, number: int, sending: Any) -> None:
+    def turns() -> Iterator[int]:
+        while True:
+            with drawn.get_lock():
+                start = drawn.value
+                drawn.value = start + STATES_AT_ONCE
+            if start >= len(states):
+                return
+            yield from range(start, min(start + STATES_AT_ONCE, len(states)))
+
+    directory.mkdir()
+    try:
+        outcome: Counter[LossKind] | str = _check(states, check, directory, turns(), current, number)
+    except CrashCheckError as error:
+        trace = "".join(traceback.format_exception(error.__cause__)).rstrip() if error.__cause__ else ""
+        outcome = f"{error}\n\n{trace}"
+    sending.send(outcome)

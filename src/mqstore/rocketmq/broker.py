@@ -103,8 +103,8 @@ class Shelf(Protocol):
         """A log file behind the truncation point."""
         ...
 
-    def extended(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
-        """The run, with addresses of extended units for tags codes where those are in use. positions, physical: of all records."""
+    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        """What is to be appended for a run. data, positions, physical: the records it is from, and others."""
         ...
 
 
@@ -128,7 +128,7 @@ class MemoryShelf:
     def remove_log(self, file: QueueFile) -> None:
         return
 
-    def extended(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
         return run
 
 
@@ -343,7 +343,7 @@ class Broker:
             found = dispatch_positions(data, np.ascontiguousarray(part), rules)
             for run in found.runs:
                 queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
-                queue.append(self._shelf.extended(run, data, part, offsets))
+                queue.append(self._shelf.before_append(queue, run, data, part, offsets))
             last = found.last_store_timestamp
             if self.index is not None:
                 self.index.add(offsets, found.keys)

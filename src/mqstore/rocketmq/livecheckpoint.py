@@ -38,6 +38,7 @@ class LiveCheckpoint:
         self.written = found
         if not found.exists:
             directory.create(RELATIVE, SIZE)
+            directory.sync(RELATIVE)
             directory.sync_directory()
 
     def synced(self, physical_offset: int, *, physic: int = 0, logics: int = 0) -> None:

@@ -104,6 +104,7 @@ class LiveLog:
         self._writing.create(relative, self.file_size)
         try:
             made = WritableMap(self._writing, relative)
+            made.sync()
             self._writing.sync_directory("commitlog")
         except BaseException:
             self._writing.remove(relative)
@@ -148,7 +149,9 @@ class LiveLog:
         start = last.start + last.size
         relative = f"commitlog/{start:020d}"
         self._syncing.create(relative, self.file_size)
-        made = LiveFile(relative, start, self.file_size, 0, WritableMap(self._syncing, relative))
+        ahead = WritableMap(self._syncing, relative)
+        ahead.sync()
+        made = LiveFile(relative, start, self.file_size, 0, ahead)
         self._syncing.sync_directory("commitlog")
         with self._lock:
             if self.files[-1] is last:

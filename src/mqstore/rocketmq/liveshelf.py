@@ -9,6 +9,7 @@ With extended consume queues on, each entry's unit is written first and its addr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.kernels import frames
 from mqstore.rocketmq.appending import usable_topic
 from mqstore.rocketmq.broker import Image
-from mqstore.rocketmq.dispatch import QueueRun
+from mqstore.rocketmq.consumequeue import ENTRY
+from mqstore.rocketmq.dispatch import SCHEDULE_TOPIC, QueueRun
 from mqstore.rocketmq.extwriting import ExtQueueWriter
 from mqstore.rocketmq.filequeue import FileQueue, QueueFile
 from mqstore.rocketmq.indexbuild import IndexService
@@ -30,10 +32,15 @@ from mqstore.rocketmq.queuewriting import QueueFiles, StoredBatchQueue, StoredQu
 __all__ = ["LiveShelf"]
 
 Longs = NDArray[np.int64]
+Rows = NDArray[np.void]
 
 
 class LiveShelf:
-    """The shelf of a store on disk. Satisfies `broker.Shelf`."""
+    """The shelf of a store on disk. Satisfies `broker.Shelf`.
+
+    amending: entries that are listed already are compared with what dispatch makes of their records, and mended. A machine that
+    died may have left parts of them on disk; a broker takes those for entries.
+    """
 
     def __init__(
         self,
@@ -43,13 +50,16 @@ class LiveShelf:
         writing: DurableDirectory,
         *,
         ext_file_size: int | None,
+        delays: Sequence[int],
     ) -> None:
-        """ext_file_size: bytes of a file of the extended consume queues; None where they are not in use."""
+        """ext_file_size: bytes of a file of the extended consume queues; None where they are not in use. delays: ms of each level."""
         self._queue_files = queue_files
         self._index_place = index_place
         self._reading = reading
         self._writing = writing
         self._ext_file_size = ext_file_size
+        self._delays = np.array(delays, np.int64)
+        self.amending = False
         self.ext: dict[tuple[str, int], ExtQueueWriter] = {}
 
     def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
@@ -60,22 +70,25 @@ class LiveShelf:
         return StoredQueue(self._queue_files, topic, queue_id, file_size, loaded)
 
     def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
-        for file in dropped:
+        # a file that counts no entry may be one whose header alone is lost: what is left in its slots must not be taken up
+        empty = [file for file in kept if file.index_count <= 1] if self.amending else []
+        for file in (*dropped, *empty):
             self._writing.remove(file.relative)
+        kept = [file for file in kept if file not in empty]
         return StoredIndex(self._index_place, kept, slots=slots, positions=positions)
 
     def remove_log(self, file: QueueFile) -> None:
         self._writing.remove(file.relative)
 
-    def extended(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""
+        if self.amending and isinstance(queue, StoredQueue):
+            queue.amend(run, lambda rows: self._may_stay(queue.topic, rows, data, positions, physical))
         if self._ext_file_size is None or run.batch:
             return run
         writer = self.ext_of(run.topic, run.queue_id)
         rows = run.entries.reshape(-1, 20).copy()
-        listed = rows[:, :8].copy().view(">i8").ravel().astype(np.int64)
-        at = positions[np.searchsorted(physical, listed)]
-        fields = np.empty((frames.FIELD_COUNT, len(at)), np.int64)
-        frames.fields(data, np.ascontiguousarray(at), fields)
+        fields = _fields_of(rows.ravel().view(ENTRY)["physical_offset"], data, positions, physical)
         own = fields[frames.QUEUE_ID] == run.queue_id
         topic = run.topic.encode("utf-8", "surrogatepass")
         for number in np.flatnonzero(own).tolist():
@@ -87,6 +100,15 @@ class LiveShelf:
             if address is not None:
                 rows[number, 12:] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
         return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.plain)
+
+    def _may_stay(self, topic: str, rows: Rows, data: Bytes, positions: Longs, physical: Longs) -> NDArray[np.bool_]:
+        """Which entries may differ from what dispatch makes of their records: in tags code alone, with an address or a delivery time."""
+        if self._ext_file_size is not None:
+            return np.ones(len(rows), np.bool_)
+        if topic != SCHEDULE_TOPIC:
+            return np.zeros(len(rows), np.bool_)
+        stored_at = _fields_of(rows["physical_offset"], data, positions, physical)[frames.STORE_TIMESTAMP]
+        return np.isin(rows["tags_code"].astype(np.int64) - stored_at, self._delays)
 
     def ext_of(self, topic: str, queue_id: int) -> ExtQueueWriter:
         """The extended queue of a queue, made where there is none."""
@@ -108,3 +130,11 @@ class LiveShelf:
             addresses = codes[codes <= -(1 << 31) - 1]
             if len(addresses):
                 writer.truncate_by_max(int(addresses.max()))
+
+
+def _fields_of(listed: NDArray[Any], data: Bytes, positions: Longs, physical: Longs) -> Longs:
+    """The fields of the records at some physical offsets, which are among `physical`."""
+    at = np.ascontiguousarray(positions[np.searchsorted(physical, listed.astype(np.int64))])
+    fields = np.empty((frames.FIELD_COUNT, len(at)), np.int64)
+    frames.fields(data, at, fields)
+    return fields

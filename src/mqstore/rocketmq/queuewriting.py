@@ -11,13 +11,15 @@ Format: docs/formats/rocketmq.md, sections 4.2 and 7.2.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.dispatch import QueueRun
 from mqstore.rocketmq.filequeue import FileQueue, QueueFile
 from mqstore.rocketmq.queuebuild import BatchQueueImage, FileImage, QueueImage
 
@@ -152,6 +154,31 @@ class StoredQueue(QueueImage):
 
     def _removed(self, files: Sequence[FileImage]) -> None:
         _removed(self._shelf, files)
+
+    def amend(self, run: QueueRun, may_stay: Callable[[Rows], NDArray[np.bool_]]) -> None:
+        """Write entries of the run that are listed already, but otherwise, where they belong.
+
+        may_stay: which of some entries that differ in the tags code alone are right as they are. Blank entries stay.
+        """
+        wanted = np.ascontiguousarray(run.entries).view(ENTRY)
+        for file in self.files:
+            assert isinstance(file, StoredFile)
+            first = file.start // ENTRY.itemsize
+            inside = np.flatnonzero((run.offsets >= first) & (run.offsets < first + file.written // ENTRY.itemsize))
+            if not len(inside):
+                continue
+            rows = file.live()[run.offsets[inside] - first]
+            new = wanted[inside]
+            same = (rows["physical_offset"] == new["physical_offset"]) & (rows["size"] == new["size"])
+            other = ~same | (rows["tags_code"] != new["tags_code"])
+            other &= rows["size"] != BLANK_SIZE
+            suspect = np.flatnonzero(other & same)
+            other[suspect] = ~may_stay(rows[suspect])
+            for number in inside[other].tolist():
+                self._shelf.write(file, (int(run.offsets[number]) - first) * ENTRY.itemsize, wanted[number : number + 1])
+            last = int(inside[-1])
+            if other.any() and int(run.offsets[last]) == self.max_offset - 1:
+                self.max_physical_offset = max(self.max_physical_offset, self._listed(wanted[last]))
 
 
 class StoredBatchQueue(BatchQueueImage):

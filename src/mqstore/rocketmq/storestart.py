@@ -19,8 +19,10 @@ from pathlib import Path
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.rocketmq import consumequeue
 from mqstore.rocketmq.broker import Broker
 from mqstore.rocketmq.brokerconfig import BrokerConfig
+from mqstore.rocketmq.dispatch import parse_delays
 from mqstore.rocketmq.indexlive import IndexPlace, StoredIndexFile
 from mqstore.rocketmq.livecheckpoint import LiveCheckpoint
 from mqstore.rocketmq.livelog import LiveLog
@@ -103,9 +105,11 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     for place in ("commitlog", "consumequeue"):
         directory.make_directory(place)
     directory.sync_directory()
-    if version != "4.9.3":
+    if version != "4.9.3" or store.unclean:
         _remove_empty_last_file(directory, store)
-        store = RocketMQStore(root, config=_broker_config(config))
+    if store.unclean:
+        _restore_lengths(directory, store)
+    store = RocketMQStore(root, config=_broker_config(config))
 
     queue_files = QueueFiles(reading, DurableDirectory(root, recorder=recorder), DurableDirectory(root, recorder=recorder))
     full_index: list[StoredIndexFile] = []
@@ -117,19 +121,22 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         reading,
         DurableDirectory(root, recorder=recorder),
         ext_file_size=(config.consume_queue_ext_file_size or DEFAULT_EXT_FILE) if ext else None,
+        delays=parse_delays(config.message_delay_level),
     )
     rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
     found, unclean = store.checkpoint, store.unclean
+    shelf.amending = unclean
     broker = Broker(reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, shelf=shelf, strict=True)
     broker.load()
     broker.start()
+    shelf.amending = False
     log_file_size = config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
     log = LiveLog(
         reading,
         DurableDirectory(root, recorder=recorder),
         DurableDirectory(root, recorder=recorder),
         log_file_size,
-        [file for file in broker.log_files],
+        broker.log_files,
     )
     _clear(directory, log, broker, queue_files)
     confirm = 0
@@ -161,6 +168,27 @@ def _remove_empty_last_file(directory: DurableDirectory, store: RocketMQStore) -
     listing = store.log.queue.listing
     if listing and listing[-1].is_file and listing[-1].size == 0:
         directory.remove(f"commitlog/{listing[-1].name}")
+
+
+def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
+    """Bring files that a dead machine left shorter than they were made to their length again, and drop index files of that kind.
+
+    Only the newest file of a log or queue can be one: a broker would refuse to start on it, though all that counts in it is there.
+    """
+    queue_size = store.config.consume_queue_file_size or consumequeue.common_file_size(store.directory) or 0
+    batch_size = store.config.batch_queue_file_size or 0
+    places = [(store.log.queue.relative, store.config.commit_log_file_size or store.log.file_size)]
+    for place, size in (("consumequeue", queue_size), ("batchconsumequeue", batch_size)):
+        places += [(f"{place}/{topic}/{queue_id}", size) for topic, queue_id in consumequeue.queues(store.directory, place)]
+    for place, size in places:
+        files = store.directory.entries(place)
+        if files and files[-1].is_file and files[-1].size < size:
+            directory.truncate(f"{place}/{files[-1].name}", size)
+            directory.sync(f"{place}/{files[-1].name}")
+    known = {file.name for file in store.index_files()}
+    for entry in store.directory.entries("index"):
+        if entry.is_file and entry.name not in known and entry.name.isdigit():
+            directory.remove(f"index/{entry.name}")
 
 
 def _clear(directory: DurableDirectory, log: LiveLog, broker: Broker, queue_files: QueueFiles) -> None:

@@ -37,6 +37,7 @@ __all__ = ["Appender", "usable_topic"]
 PROPERTIES_LIMIT = 32767
 RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
 INNER_BATCH = 0xC0
+RETRY_PREFIX = "%RETRY%"
 
 _LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
 
@@ -214,6 +215,8 @@ class Appender:
         elif not self._five:
             if units > 127 or len(raw) > 127:
                 refused = f"a topic of {len(raw)} bytes is too long, at most 127 fit into a record of 4.9.3"
+        elif len(raw) > 127 and not topic.startswith(RETRY_PREFIX):
+            refused = f"a topic of {len(raw)} bytes is too long: more than 127 are for retry topics only"
         elif len(raw) > 127 and not (units > 127 and self._config.auto_message_version_on_topic_len):
             refused = f"a topic of {len(raw)} bytes is too long for a version 1 record"
         return _Topic(raw, 2 if self._five and units > 127 else 1, batch, refused)
@@ -256,7 +259,7 @@ class Appender:
             exact = encode.record_size(known.raw, properties, len(body), born_host, store_host, known.version, crc)
             if exact > self._most:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a record of {exact} bytes: at most {self._most} fit into this store")
-        if crc and len(properties) + 21 > PROPERTIES_LIMIT:
+        if crc and len(properties) + 20 + (properties[-1:] not in (b"", b"\x02")) > PROPERTIES_LIMIT:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties leave no room for the CRC property of 20 bytes")
         key = (known.raw, queue_id)
         kind = sys_flag & TRANSACTION_MASK
@@ -407,7 +410,7 @@ class Appender:
                 properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self._version, self._config.enable_lmq
             )
             result = self.put_stored(self._as_record(message, text))
-            if result.stored:
+            if result.stored and message.sys_flag & TRANSACTION_MASK in _LISTED:
                 for key in keys:
                     self.multi_offset[key] += 1
         return result

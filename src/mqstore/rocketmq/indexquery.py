@@ -188,10 +188,12 @@ def query_messages(
     store_timestamp_at: store time of the record at a physical offset, None where no record can be read.
     """
     last = end
+    updated = (0, 0)
     for _ in range(3):
         answer = query_offsets(files, topic, key, max_num, begin, last, cap=cap)
         if not answer.offsets:
             break
+        updated = answer.last_update_timestamp, answer.last_update_physical_offset
         readable = []
         for number, offset in enumerate(sorted(answer.offsets)):
             stored = store_timestamp_at(offset)
@@ -200,7 +202,7 @@ def query_messages(
             if stored is not None:
                 readable.append(offset)
         if readable:
-            return MessageAnswer(tuple(readable), answer.last_update_timestamp, answer.last_update_physical_offset)
+            return MessageAnswer(tuple(readable), *updated)
         if last < begin:
             break
-    return MessageAnswer((), 0, 0)
+    return MessageAnswer((), *updated)

@@ -1,8 +1,9 @@
 """Multi-dispatch at put: one record that is listed in further queues, light message queues (LMQ) among them.
 
 The property INNER_MULTI_DISPATCH names the queues, with commas between. Under the append lock the broker looks up the next
-offset of each, writes them as INNER_MULTI_QUEUE_OFFSET, drops WAIT and encodes the properties anew; after the append
-each offset is advanced by one. Dispatch then finds both lists in the record (`dispatch.request`).
+offset of each, writes them as INNER_MULTI_QUEUE_OFFSET and encodes the properties anew, 4.9.3 without WAIT. After the append
+each offset is advanced by one, unless queues do not list such a record (prepared, rolled back). Dispatch then finds both lists
+in the record (`dispatch.request`).
 
     queue            its offset is kept under           5.3.3
     name             `name-<queue id of the message>`   has none: an empty item
@@ -70,5 +71,7 @@ def with_queue_offsets(
         keys.append(queue_key(name, queue_id, lmq=lmq))
         offsets.append(str(offset_of(keys[-1]) or 0))
     found.put(OFFSETS, ",".join(offsets))
-    found.remove("WAIT")
+    wait = found.remove("WAIT")
+    if wait is not None and version != "4.9.3":
+        found.put("WAIT", wait)  # behind the others of its bucket
     return found.encoded(version), tuple(keys)

@@ -1,0 +1,177 @@
+"""Arrow columns of any width and form as the plain arrays that kernels take: spans of bytes, numbers, distinct values.
+
+>>> import pyarrow as pa
+>>> spans = spans_of("tags", pa.array(["TagA", None, "", "B"]))
+>>> spans.starts.tolist(), spans.lengths.tolist(), spans.data.tobytes()[:5]
+([0, 4, 4, 4], [4, -1, 0, 1], b'TagAB')
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Bytes", "Longs", "Spans", "bad_row", "is_bytes", "numbers", "spans_of", "times", "values_of"]
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+class Spans(NamedTuple):
+    """Where each row's bytes are in `data`: start and length, -1 where there is no value."""
+
+    data: Bytes
+    starts: Longs
+    lengths: Longs
+
+    @classmethod
+    def absent(cls, n: int) -> Spans:
+        """n rows without a value."""
+        return cls(_NOTHING, np.zeros(n, np.int64), np.full(n, -1, np.int64))
+
+    def value(self, row: int) -> bytes:
+        """The bytes of one row, empty where there is no value."""
+        start = int(self.starts[row])
+        return self.data[start : start + max(0, int(self.lengths[row]))].tobytes()
+
+    def equal(self, wanted: bytes) -> NDArray[np.bool_]:
+        """Whether each row's value is this one."""
+        mask: NDArray[np.bool_] = self.lengths == len(wanted)
+        rows = np.flatnonzero(mask)
+        if len(rows) and wanted:
+            text = self.data[self.starts[rows, None] + np.arange(len(wanted))]
+            mask[rows] = (text == np.frombuffer(wanted, np.uint8)).all(axis=1)
+        return mask
+
+    def holding(self, part: bytes) -> NDArray[np.bool_]:
+        """Whether each row's value holds these bytes. Bytes that are nowhere between the values cost one pass over them."""
+        mask = np.zeros(len(self.lengths), np.bool_)
+        used = np.flatnonzero(self.lengths >= len(part))
+        if not len(used):
+            return mask
+        starts = self.starts[used]
+        last = starts + self.lengths[used] - len(part)
+        low = int(starts.min())
+        text = self.data[low : int(last.max()) + len(part)].tobytes()
+        places = []
+        at = text.find(part)
+        while at >= 0:
+            places.append(low + at)
+            at = text.find(part, at + 1)
+        mask[used] = np.searchsorted(places, last, "right") > np.searchsorted(places, starts)
+        return mask
+
+
+def bad_row(column: str, row: int, first_row: int, why: str) -> UsageError:
+    """The error of a row that cannot be stored."""
+    return UsageError(f"column {column}, row {first_row + row}: {why}")
+
+
+def _wrong_type(column: str, array: pa.Array, wanted: str) -> UsageError:
+    return UsageError(f"column {column} is of type {array.type}, it must be {wanted}")
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a type holds text or bytes, of any width, plain or dictionary-encoded."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
+    return kind in plain or bool(pa.types.is_fixed_size_binary(kind))
+
+
+def _is_null(array: pa.Array) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def spans_of(column: str, array: pa.Array) -> Spans:
+    """The values of a column of text or bytes, plain or dictionary-encoded, without a copy of the bytes. Raises UsageError."""
+    import pyarrow as pa
+
+    kind = array.type
+    n = len(array)
+    if pa.types.is_null(kind):
+        return Spans.absent(n)
+    if pa.types.is_dictionary(kind):
+        values = spans_of(column, array.dictionary)
+        codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        if not len(values.starts):
+            return Spans.absent(n)
+        return Spans(values.data, values.starts[codes], np.where(_is_null(array), -1, values.lengths[codes]))
+    if not is_bytes(kind):
+        raise _wrong_type(column, array, "text or bytes")
+    if kind in (pa.string_view(), pa.binary_view()) or pa.types.is_fixed_size_binary(kind):
+        array = array.cast(pa.large_binary())
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, raw, data = array.buffers()
+    if n == 0 or raw is None:
+        return Spans.absent(n)
+    offsets = np.frombuffer(raw, np.int64 if wide else np.int32, n + 1, array.offset * (8 if wide else 4)).astype(np.int64)
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths[_is_null(array)] = -1
+    return Spans(_NOTHING if data is None or data.size == 0 else np.frombuffer(data, np.uint8), offsets[:-1], lengths)
+
+
+def values_of(column: str, array: pa.Array) -> tuple[Longs, list[str | None]]:
+    """(number of each row's value, -1 where null; the values, all different, None for one that no row has). Raises UsageError."""
+    import pyarrow as pa
+
+    if pa.types.is_null(array.type):
+        return np.full(len(array), -1, np.int64), []
+    if not is_bytes(array.type):
+        raise _wrong_type(column, array, "text")
+    try:
+        if not pa.types.is_dictionary(array.type):
+            array = array.cast(pa.string()).dictionary_encode()
+        elif len(array.dictionary.unique()) < len(array.dictionary) or array.dictionary.null_count:
+            array = array.cast(array.type.value_type).cast(pa.string()).dictionary_encode()
+        codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        used = np.bincount(codes + 1, minlength=len(array.dictionary) + 1)[1:] > 0
+        values = array.dictionary.cast(pa.string()).take(pa.array(np.flatnonzero(used))).to_pylist()
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise UsageError(f"column {column} is not UTF-8 text: {error}") from None
+    found: list[str | None] = [None] * len(used)
+    for k, value in zip(np.flatnonzero(used).tolist(), values, strict=True):
+        found[k] = value
+    return codes, found
+
+
+def numbers(column: str, array: pa.Array, default: int, bits: int, first_row: int) -> Longs:
+    """A column of whole numbers of so many bits and a sign; default where null. Raises UsageError."""
+    import pyarrow as pa
+
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        raise _wrong_type(column, array, "whole numbers")
+    try:
+        found: Longs = array.cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"column {column} holds what is no whole number of 64 bits: {error}") from None
+    outside = (found >= 1 << bits) | (found < -(1 << bits)) if bits < 63 else np.zeros(0, np.bool_)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise bad_row(column, row, first_row, f"{found[row]} does not fit {bits + 1} bits")
+    return found
+
+
+def times(column: str, array: pa.Array, default: int, first_row: int) -> Longs:
+    """A column of times in ms: timestamps of any unit, or the milliseconds themselves; default where null. Raises UsageError."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(array.type):
+        return numbers(column, array, default, 63, first_row)
+    found: Longs = (
+        array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
+    )
+    return found

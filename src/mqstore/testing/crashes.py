@@ -42,6 +42,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,7 @@ class CrashStates:
     def state(self, name: str) -> CrashState:
         """The state of that name, whether or not the limit has left it out."""
         done, _, place = name.partition(".")
-        for state in self.lay(iter([(int(done), int(place))])):
-            return state
-        raise ValueError(f"there is no crash state {name} in this run")
+        return next(self.lay(iter([(int(done), int(place))])))
 
     def names(self) -> list[str]:
         return [f"{done}.{place}" for done, place in self.chosen]
@@ -219,8 +218,8 @@ class CrashStates:
         chance = random.Random(self.seed)
         chosen = []
         for kind, places in found.items():
-            step = len(places) / shares[kind] if shares[kind] else 0
-            chosen += [places[int((turn + chance.random()) * step)] for turn in range(shares[kind])] if step > 1 else places[: shares[kind]]
+            bounds = [len(places) * turn // shares[kind] for turn in range(shares[kind])] + [len(places)]
+            chosen += [places[chance.randrange(low, high)] for low, high in pairwise(bounds)]
         return sorted(chosen)
 
     def lay(self, chosen: Iterator[tuple[int, int]]) -> Iterator[CrashState]:
@@ -237,6 +236,8 @@ class CrashStates:
                     continue
                 yield CrashState(f"{done}.{place}", done, loss.kind, str(loss), last, self._marks[:marks], loss.tree(disk))
                 wanted = next(chosen, None)
+        if wanted is not None:
+            raise ValueError(f"there is no crash state {wanted[0]}.{wanted[1]} in this run")
 
 
 def _acknowledges(operation: Operation) -> bool:
@@ -266,7 +267,7 @@ def run_states(states: CrashStates, check: Check, *, workers: int = 2, tell: Cal
     run = CrashRun(states.total.total(), states.distinct.total())
     with scratch_directory() as scratch:
         if workers < 2:
-            checked = _check(states, check, Path(scratch), range(len(states)), [0], 0)
+            checked = _check(states, check, Path(scratch), range(len(states)), [0, 0], 0)
         else:
             checked = _in_processes(states, check, Path(scratch), workers)
     run.checked = dict(checked)
@@ -285,15 +286,10 @@ def _say(line: str) -> None:
 
 
 def _check(states: CrashStates, check: Check, directory: Path, turns: Iterable[int], current: Any, number: int) -> Counter[LossKind]:
-    """turns: places among the chosen states, ascending. current[number]: the one that is being checked."""
+    """turns: places among the chosen states, ascending. current: is told the name of the state that is being checked."""
     checked: Counter[LossKind] = Counter()
-
-    def chosen() -> Iterator[tuple[int, int]]:
-        for turn in turns:
-            current[number] = turn
-            yield states.chosen[turn]
-
-    for state in states.lay(chosen()):
+    for state in states.lay(states.chosen[turn] for turn in turns):
+        current[2 * number : 2 * number + 2] = [int(part) for part in state.name.split(".")]
         state.lay_out(directory)
         try:
             check(directory, state)
@@ -315,7 +311,7 @@ def _in_processes(states: CrashStates, check: Check, scratch: Path, workers: int
     """Each process walks the whole run and lays out the blocks of states that it drew."""
     fork = multiprocessing.get_context("fork")
     drawn = fork.Value("q", 0)
-    current = fork.RawArray("q", [0] * workers)
+    current = fork.RawArray("q", [0] * 2 * workers)
     running: dict[Any, tuple[int, Any]] = {}
     checked: Counter[LossKind] = Counter()
     processes = []
@@ -335,7 +331,7 @@ def _in_processes(states: CrashStates, check: Check, scratch: Path, workers: int
                     outcome = receiving.recv()
                 except EOFError:
                     process.join()
-                    state = states.state(states.names()[current[number]])
+                    state = states.state("{}.{}".format(*current[2 * number : 2 * number + 2]))
                     raise CrashCheckError(_failure(states, state, f"the process died, exit code {process.exitcode}")) from None
                 if isinstance(outcome, str):
                     raise CrashCheckError(outcome)

@@ -263,6 +263,8 @@ class LogFileWriter:
         where the record would come.
         """
         view: cython.const[cython.uchar][::1]
+        kept: cython.uchar[::1]
+        to: cython.pointer[cython.uchar]
         source: cython.pointer[cython.const[cython.uchar]]
         name: cython.pointer[cython.const[cython.uchar]] = bytes_start(topic)
         text: cython.pointer[cython.const[cython.uchar]] = bytes_start(properties)
@@ -312,9 +314,12 @@ class LogFileWriter:
                 name, 0, topic_length, text, 0, text_length, tail,
             )  # fmt: skip
         else:
+            # a reference of its own: `release` may be called while others run
+            kept = self.file
+            to = first_byte(kept)
             with cython.nogil:
                 put_record(
-                    self.start, position, size, version, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
+                    to, position, size, version, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
                     born, 0, born_length, store_timestamp, store, 0, store_length,
                     reconsume_times, prepared_transaction_offset, source, 0, body_length, crc,
                     name, 0, topic_length, text, 0, text_length, tail,
@@ -356,6 +361,8 @@ class LogFileWriter:
         size: cython.longlong
         sys_flag: cython.int
         good: cython.bint = True
+        kept: cython.uchar[::1]
+        to: cython.pointer[cython.uchar]
         if position < 0 or position > limit or limit > self.size:
             raise ValueError(f"bytes {position} to {limit} do not lie in a file of {self.size} bytes, or the file is released")
         if first < 0 or stop > fields.shape[1] or fields.shape[0] < 19:
@@ -367,6 +374,9 @@ class LogFileWriter:
             or overlap(self.start, position, limit - position, first_byte(texts), 0, texts.shape[0])
         ):
             raise ValueError("the messages lie where the records would be written")
+        # a reference of its own: `release` may be called while others run
+        kept = self.file
+        to = first_byte(kept)
         with cython.nogil:
             while k < stop:
                 size = size_of(fields, k, hosts.shape[0], bodies.shape[0], topics.shape[0], texts, property_crc)
@@ -381,7 +391,7 @@ class LogFileWriter:
                 fields[0, k] = size
                 fields[5, k] = physical_offset + (at - position)
                 put_record(
-                    self.start,
+                    to,
                     at,
                     size,
                     2 if fields[16, k] > 127 else 1,

@@ -344,3 +344,21 @@ def test_the_thread_of_a_store_delivers_and_persists(tmp_path: Path) -> None:
 
 def real_time() -> int:
     return time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_time_kept_in_the_extended_queue_is_found_there_or_made_anew(lost: bool, tmp_path: Path) -> None:
+    clock = Clock()
+    settings = config("4.9.3", clock, enable_consume_queue_ext=True, consume_queue_ext_file_size=300)
+    with MessageStore.open(tmp_path / "store", settings) as store:
+        store.put(late(1))
+        store.wait_dispatched()
+        file = tmp_path / "store/consumequeue_ext" / SCHEDULE_TOPIC / "0" / f"{0:020d}"
+        assert file.read_bytes()[2:10] == (START + 1000).to_bytes(8, "big")
+        if lost:
+            with file.open("r+b") as unit:
+                unit.write(bytes(20))
+        clock.now += 999
+        assert store.delays.run_once() == 0
+        clock.now += 1
+        assert (store.delays.run_once(), bodies(store)) == (1, [b"late"])

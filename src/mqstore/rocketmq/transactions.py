@@ -9,7 +9,8 @@ record is an ordinary one with a queue entry: a half message is undecided as lon
 
 A check finds a half message undecided for too long, puts it again with TRANSACTION_CHECK_TIMES one higher, and asks its producer
 about the new one; progress moves past the old one. Progress of both queues is kept in the consumer offsets, under the group
-CID_RMQ_SYS_TRANS. After a crash the check goes on from the progress that was last written, and may ask again.
+CID_RMQ_SYS_TRANS. After a crash the check goes on from the progress that was last written, and may ask again; a commit that
+dies between its two messages is asked about again too, so that consumers may see its message twice.
 
 Format: docs/formats/rocketmq.md, section 3.8.
 """

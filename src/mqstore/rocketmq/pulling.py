@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,13 @@ from mqstore.rocketmq import logslices
 from mqstore.rocketmq.consumequeue import ENTRY_SIZE
 from mqstore.rocketmq.consumequeueext import is_address
 from mqstore.rocketmq.logslices import LogSlices
+from mqstore.rocketmq.pulledbatch import batch_of_records
 from mqstore.rocketmq.queuepage import PagedQueue, QueuePage, page_from, roll_next_file, unit_size
 from mqstore.rocketmq.record import BadRecordError, Record, decode, decode_properties
 from mqstore.rocketmq.tagfilter import TagFilter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message"]
 
@@ -130,6 +134,17 @@ class GetResult:
             if tags is None or tags.everything or tags.matches_tags(decode_properties(record.properties).get("TAGS")):
                 found.append(record)
         return found
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The records as a batch with the columns of the message table, by default those in `pulledbatch.PULL_COLUMNS`.
+
+        Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
+        """
+        sizes = np.array(self.sizes, np.int64)
+        if self.log_file is not None:
+            start, view = self.log_file
+            return batch_of_records(np.frombuffer(view, np.uint8), np.array(self.physical_offsets, np.int64) - start, sizes, columns)
+        return batch_of_records(np.frombuffer(b"".join(self.slices), np.uint8), np.cumsum(sizes) - sizes, sizes, columns)
 
 
 def get_message(

@@ -23,7 +23,7 @@ from functools import lru_cache
 from mqstore.errors import MqstoreError
 from mqstore.kernels import encode
 from mqstore.rocketmq import multidispatch, record
-from mqstore.rocketmq.delay import delayed
+from mqstore.rocketmq.delay import asks_for_timer, delay_level, delayed
 from mqstore.rocketmq.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
 from mqstore.rocketmq.javamap import reencode
 from mqstore.rocketmq.livecheckpoint import LiveCheckpoint
@@ -114,6 +114,9 @@ class Appender:
             except ValueError as error:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
             properties = message.encoded_properties(self._version)
+        if self._five and b"TIMER_" in properties and asks_for_timer(message, self._version):
+            sentence = "the message asks for the timer wheel of 5.x (TIMER_ properties), which is not served here; use a delay level"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
         topic = message.topic
         known = self._topics.get(topic)
         if known is None:
@@ -180,7 +183,11 @@ class Appender:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
         if not batch.messages:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch without messages")
-        if envelope.sys_flag & TRANSACTION_MASK or b"DELAY\x01" in shared:
+        try:
+            level = delay_level(shared)
+        except ValueError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
+        if envelope.sys_flag & TRANSACTION_MASK or level > 0:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch cannot be part of a transaction, nor wait")
         wire = sum(22 + len(inner.body) + len(inner.properties) for inner in batch.messages)
         if wire > self._config.max_message_size:
@@ -410,7 +417,7 @@ class Appender:
                 properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self._version, self._config.enable_lmq
             )
             result = self.put_stored(self._as_record(message, text))
-            if result.stored and message.sys_flag & TRANSACTION_MASK in _LISTED:
+            if result.stored and (self._five or message.sys_flag & TRANSACTION_MASK in _LISTED):
                 for key in keys:
                     self.multi_offset[key] += 1
         return result

@@ -2,8 +2,8 @@
 
 The property INNER_MULTI_DISPATCH names the queues, with commas between. Under the append lock the broker looks up the next
 offset of each, writes them as INNER_MULTI_QUEUE_OFFSET and encodes the properties anew, 4.9.3 without WAIT. After the append
-each offset is advanced by one, unless queues do not list such a record (prepared, rolled back). Dispatch then finds both lists
-in the record (`dispatch.request`).
+each offset is advanced by one, in 4.9.3 only where queues list such a record (not prepared or rolled back ones). Dispatch then
+finds both lists in the record (`dispatch.request`).
 
     queue            its offset is kept under           5.3.3
     name             `name-<queue id of the message>`   has none: an empty item

@@ -103,8 +103,7 @@ def _head() -> _Head:
     import pyarrow as pa
 
     schema = rocketmq_schema(PULL_COLUMNS)
-    row = {field.name: [] if pa.types.is_nested(field.type) else 1 if pa.types.is_integer(field.type) else None for field in schema}
-    written = pa.RecordBatch.from_pylist([row], schema).serialize().to_pybytes()
+    written = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema).serialize().to_pybytes()
     (size,) = struct.unpack_from("<i", written, 4)
     raw = written[: 8 + size]
 

@@ -94,8 +94,7 @@ class CrashState:
     def lay_out(self, directory: str | os.PathLike[str]) -> None:
         """Make an existing directory hold this state and nothing else. Files are made anew: what maps an old one keeps it."""
         root = os.fspath(directory)
-        directories = set(self.tree.directories)
-        there = set(_clear(root, "", directories))
+        there = _clear(root, set(self.tree.directories))
         for path in self.tree.directories:
             if path not in there:
                 os.mkdir(f"{root}/{path}")
@@ -107,19 +106,24 @@ class CrashState:
                 os.close(descriptor)
 
 
-def _clear(root: str, relative: str, kept: set[str]) -> Iterator[str]:
-    """Remove every file, and each directory that is not kept; yields the kept ones."""
-    with os.scandir(f"{root}/{relative}") as entries:
-        found = list(entries)
-    for entry in found:
-        path = f"{relative}/{entry.name}" if relative else entry.name
-        if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.path)
-        elif path in kept:
-            yield path
-            yield from _clear(root, path, kept)
-        else:
-            shutil.rmtree(entry.path)
+def _clear(root: str, kept: set[str]) -> set[str]:
+    """Remove every file, and each directory that is not kept. Returns the kept ones that are there."""
+    there: set[str] = set()
+    left = [""]
+    while left:
+        above = left.pop()
+        with os.scandir(f"{root}/{above}") as entries:
+            found = list(entries)
+        for entry in found:
+            path = f"{above}/{entry.name}" if above else entry.name
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+            elif path in kept:
+                left.append(path)
+            else:
+                shutil.rmtree(entry.path)
+        there.add(above)
+    return there
 
 
 @dataclass(slots=True)

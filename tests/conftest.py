@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
 
 
@@ -29,17 +30,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+COUNTED = {
+    "images": "corruption sweep: {} images tried",
+    "crash_states": "crash points: {} states opened",
+    "faults": "faults: {} failing calls tried",
+    "kills": "kill -9: {} lives ended",
+    "scripts": "random scripts: {} run by the real store and by ours",
+}
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The corruption sweep says how many damaged images of a store it tried."""
+    """Long proofs say how much they tried: tests record it under one of the names above."""
     reports = [
         report
         for found in terminalreporter.stats.values()
         for report in found
         if isinstance(report, pytest.TestReport) and report.when == "call"
     ]
-    images = sum(int(value) for report in reports for name, value in report.user_properties if name == "images")
-    if images:
-        terminalreporter.write_line(f"corruption sweep: {images} images tried")
+    for name, sentence in COUNTED.items():
+        total = sum(int(value) for report in reports for found, value in report.user_properties if found == name)
+        if total:
+            terminalreporter.write_line(sentence.format(f"{total:,}"))
 
 
 @pytest.fixture(scope="session")

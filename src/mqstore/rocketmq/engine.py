@@ -34,7 +34,7 @@ from mqstore.rocketmq.appending import Appender
 from mqstore.rocketmq.broker import Image
 from mqstore.rocketmq.consumequeueext import ConsumeQueueExt
 from mqstore.rocketmq.consumeroffsets import ConsumerOffsets
-from mqstore.rocketmq.delay import DelayService
+from mqstore.rocketmq.delay import DelayService, Due
 from mqstore.rocketmq.groupcommit import GroupCommit
 from mqstore.rocketmq.indexbuild import IndexImage
 from mqstore.rocketmq.indexlive import StoredIndex
@@ -120,14 +120,14 @@ class MessageStore:
     def put(self, message: Message) -> PutResult:
         """Store one message. What cannot be stored is told by the status, with a sentence in `detail`; nothing raises for it."""
         result = self._refusal() or self._appender.put(message)
-        if self._sync_flush and result.stored and _waits(message.properties):
+        if self._sync_flush and result.stored and _waits(message):
             self._await_flush(result)
         return result
 
     def put_messages(self, batch: MessageBatch) -> PutResult:
         """Store a producer's batch: all of its messages, or none."""
         result = self._refusal() or self._appender.put_messages(batch)
-        if self._sync_flush and result.stored and _waits(batch.envelope.properties):
+        if self._sync_flush and result.stored and _waits(batch.envelope):
             self._await_flush(result)
         return result
 
@@ -141,7 +141,7 @@ class MessageStore:
     async def put_async(self, message: Message) -> PutResult:
         """As `put`; with SYNC_FLUSH the wait for the disk is shared by all who wait, and holds up nobody else."""
         result = self._refusal() or self._appender.put(message)
-        if self._sync_flush and result.stored and _waits(message.properties):
+        if self._sync_flush and result.stored and _waits(message):
             done = await self.commit.wait_async(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000)
             self._settle(result, done)
         return result
@@ -406,11 +406,12 @@ class MessageStore:
         self._loaded.lock.close()
 
 
-def _waits(properties: object) -> bool:
-    """Whether a message waits for the disk: unless its WAIT says false."""
+def _waits(message: Message) -> bool:
+    """Whether a message waits for the disk: unless its WAIT says false, or it is delivered after a delay."""
+    properties = message.properties
     if isinstance(properties, bytes):
-        return b"WAIT\x01false" not in properties
-    return not isinstance(properties, dict) or properties.get("WAIT") != "false"
+        return b"WAIT\x01false" not in properties and not isinstance(message, Due)
+    return properties.get("WAIT") != "false" and not isinstance(message, Due)
 
 
 def _memory() -> int:

@@ -70,11 +70,11 @@ class LiveShelf:
         return StoredQueue(self._queue_files, topic, queue_id, file_size, loaded)
 
     def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
-        # a file that counts no entry may be one whose header alone is lost: what is left in its slots must not be taken up
-        empty = [file for file in kept if file.index_count <= 1] if self.amending else []
-        for file in (*dropped, *empty):
+        # only a full file was ever synced: what a dead machine has left of another one cannot be trusted, whatever its times say
+        unsynced = [file for file in kept if file.index_count < file.positions] if self.amending else []
+        for file in (*dropped, *unsynced):
             self._writing.remove(file.relative)
-        kept = [file for file in kept if file not in empty]
+        kept = [file for file in kept if file not in unsynced]
         return StoredIndex(self._index_place, kept, slots=slots, positions=positions)
 
     def remove_log(self, file: QueueFile) -> None:

@@ -70,16 +70,35 @@ class QueueFiles:
         self._dirty: dict[str, StoredFile] = {}
         self._named: set[str] = set()
 
-    def create(self, relative: str, size: int) -> None:
-        """A new file of zeros; its name lasts from the next `sync` on."""
+    def create(self, relative: str, size: int, before: FileImage | None) -> None:
+        """A new file of zeros; its name lasts from the next `sync` on.
+
+        before: the full file that it follows, which is brought to disk first: recovery looks at the newest files only, and takes
+        the first one there is for the beginning of the queue.
+        """
+        if isinstance(before, StoredFile):
+            self._writing.sync(before.relative)
+            self._writing.sync_directory(before.relative.rpartition("/")[0])
         if self._writing.exists(relative):
             self._writing.remove(relative)
         self.reading.forget(relative)
         self._writing.create(relative, size)
+        self._name(relative)
+
+    def _name(self, relative: str) -> None:
+        """The directories above a file hold names that are not on disk for certain."""
         with self._lock:
             while relative:
                 relative = relative.rpartition("/")[0]
                 self._named.add(relative)
+
+    def distrust(self, files: Sequence[FileImage]) -> None:
+        """The files of a queue that somebody else wrote before he was killed: the next `sync` brings the newest two to disk."""
+        for file in files[-2:]:
+            if isinstance(file, StoredFile):
+                self._name(file.relative)
+                with self._lock:
+                    self._dirty[file.relative] = file
 
     def write(self, file: StoredFile, position: int, rows: Rows) -> None:
         """Write rows at a position of a file."""
@@ -150,7 +169,7 @@ class StoredQueue(QueueImage):
         self.files = _loaded(shelf, loaded, file_size, self.row)
 
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
-        return _new_file(self._shelf, self.relative, start, self.file_size, self.row, first_created=first_created)
+        return _new_file(self._shelf, self, start, first_created=first_created)
 
     def _removed(self, files: Sequence[FileImage]) -> None:
         _removed(self._shelf, files)
@@ -191,7 +210,7 @@ class StoredBatchQueue(BatchQueueImage):
         self.files = _loaded(shelf, loaded, file_size, self.row)
 
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
-        return _new_file(self._shelf, self.relative, start, self.file_size, self.row, first_created=first_created)
+        return _new_file(self._shelf, self, start, first_created=first_created)
 
     def _removed(self, files: Sequence[FileImage]) -> None:
         _removed(self._shelf, files)
@@ -203,10 +222,10 @@ def _loaded(shelf: QueueFiles, loaded: FileQueue | None, file_size: int, row: np
     return [StoredFile(shelf, file.relative, file.start, file_size, row, file_size) for file in files if file.size == file_size]
 
 
-def _new_file(shelf: QueueFiles, place: str, start: int, size: int, row: np.dtype[np.void], *, first_created: bool) -> StoredFile:
-    relative = f"{place}/{start:020d}"
-    shelf.create(relative, size)
-    return StoredFile(shelf, relative, start, size, row, 0, first_created=first_created)
+def _new_file(shelf: QueueFiles, queue: StoredQueue | StoredBatchQueue, start: int, *, first_created: bool) -> StoredFile:
+    relative = f"{queue.relative}/{start:020d}"
+    shelf.create(relative, queue.file_size, queue.files[-1] if queue.files else None)
+    return StoredFile(shelf, relative, start, queue.file_size, queue.row, 0, first_created=first_created)
 
 
 def _removed(shelf: QueueFiles, files: Sequence[FileImage]) -> None:

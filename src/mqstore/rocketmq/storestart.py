@@ -2,10 +2,10 @@
 
     lock      `lock`, exclusively: a broker and this engine can never have the store at once
     look      version, geometry, unsupported parts: refuse before anything is changed
+    abort     from here on until `close` the next one to load recovers as after a crash (a broker writes it last)
     load      what a broker of that version does (`broker.Broker`), on the files themselves: recover, cut, dispatch again
     clear     what a crash left behind the ends of log and queues is overwritten with zeros
     sync      after an unclean exit, so that what is known now stays true
-    abort     is written last; until `close` removes it, the next one to load recovers as after a crash
 
 Format: docs/formats/rocketmq.md, sections 7.4, 7.5 and 8.
 """
@@ -30,7 +30,7 @@ from mqstore.rocketmq.liveshelf import LiveShelf
 from mqstore.rocketmq.queuewriting import QueueFiles, StoredFile
 from mqstore.rocketmq.reader import VERSIONS, RocketMQStore
 from mqstore.rocketmq.storeconfig import StoreConfig
-from mqstore.rocketmq.storelock import StoreLock, create_abort
+from mqstore.rocketmq.storelock import StoreLock, create_abort, remove_abort
 
 __all__ = ["Loaded", "load"]
 
@@ -127,8 +127,16 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     found, unclean = store.checkpoint, store.unclean
     shelf.amending = unclean
     broker = Broker(reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, shelf=shelf, strict=True)
-    broker.load()
-    broker.start()
+    # before anything changes: a machine that dies meanwhile has not left the store in order
+    if not unclean:
+        create_abort(directory, version, os.getpid())
+    try:
+        broker.load()
+        broker.start()
+    except BaseException:
+        if not unclean:
+            remove_abort(directory)
+        raise
     shelf.amending = False
     log_file_size = config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
     log = LiveLog(
@@ -148,9 +156,11 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
             if file.start + file.size > broker.recovered_from:
                 directory.sync(file.relative)
         directory.sync_directory("commitlog")
+        for queue in broker.queues.values():
+            queue_files.distrust(queue.files)
         queue_files.sync()
         checkpoint.synced(log.max_offset)
-    create_abort(directory, version, os.getpid())
+        create_abort(directory, version, os.getpid())
     return Loaded(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
 
 
@@ -171,20 +181,21 @@ def _remove_empty_last_file(directory: DurableDirectory, store: RocketMQStore) -
 
 
 def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
-    """Bring files that a dead machine left shorter than they were made to their length again, and drop index files of that kind.
+    """Bring queue files that a dead machine left shorter than they were made to their length again, and drop index files of that kind.
 
-    Only the newest file of a log or queue can be one: a broker would refuse to start on it, though all that counts in it is there.
+    A broker would refuse to start on them, though what they listed is in the log. Log files are never left so: their
+    length is synced before anything is put into them.
     """
     queue_size = store.config.consume_queue_file_size or consumequeue.common_file_size(store.directory) or 0
     batch_size = store.config.batch_queue_file_size or 0
-    places = [(store.log.queue.relative, store.config.commit_log_file_size or store.log.file_size)]
+    places: list[tuple[str, int]] = []
     for place, size in (("consumequeue", queue_size), ("batchconsumequeue", batch_size)):
         places += [(f"{place}/{topic}/{queue_id}", size) for topic, queue_id in consumequeue.queues(store.directory, place)]
     for place, size in places:
-        files = store.directory.entries(place)
-        if files and files[-1].is_file and files[-1].size < size:
-            directory.truncate(f"{place}/{files[-1].name}", size)
-            directory.sync(f"{place}/{files[-1].name}")
+        for entry in store.directory.entries(place):
+            if entry.is_file and entry.size < size:
+                directory.truncate(f"{place}/{entry.name}", size)
+                directory.sync(f"{place}/{entry.name}")
     known = {file.name for file in store.index_files()}
     for entry in store.directory.entries("index"):
         if entry.is_file and entry.name not in known and entry.name.isdigit():

@@ -150,6 +150,7 @@ class CrashStates:
 
     base: the directory as it stood before the run, all of it on the disk; it must not change meanwhile (None: empty).
     limit: at most so many, the kinds sharing it evenly, each spread over the whole run; seed: which of them.
+    whole_sectors: 512 bytes of a file are written whole or not at all, as disks promise; otherwise a write may stop at any byte.
     """
 
     def __init__(
@@ -159,7 +160,9 @@ class CrashStates:
         *,
         limit: int | None = None,
         seed: int = 0,
+        whole_sectors: bool = False,
     ) -> None:
+        self._whole_sectors = whole_sectors
         self.operations = list(recorded.operations if isinstance(recorded, RecordedWrites) else recorded)
         self.base = None if base is None else Path(base)
         self.limit = limit
@@ -214,8 +217,8 @@ class CrashStates:
         self.distinct.update({kind: len(places) for kind, places in found.items()})
         return found
 
-    def _sample(self, done: int) -> int:
-        return random.Random(self.seed * 1_000_003 + done).getrandbits(32)
+    def _sample(self, done: int) -> int | None:
+        return None if self._whole_sectors else random.Random(self.seed * 1_000_003 + done).getrandbits(32)
 
     def _choose(self, found: dict[LossKind, list[tuple[int, int]]]) -> list[tuple[int, int]]:
         shares = _shares({kind: len(places) for kind, places in found.items()}, self.limit)

@@ -7,6 +7,7 @@ What a sync has made lasting is kept; of the rest any part may be missing. These
     write        one write is missing, all else survives
     length       one change of a file's length is
     torn         the last write stops at a multiple of 512 bytes of its file; one that crosses none, at a byte within
+                 (unless sectors are whole)
     page         one page of 4096 bytes that has unsynced ones is as it was at the last sync of its file
     file         one file is, length included, as it was at its last sync
     name         one creation, rename or removal is missing, with what came later only by it
@@ -138,7 +139,7 @@ def _part(path: str, node: Node) -> int:
     return file_part(path, node.size, node.total) if isinstance(node, Inode) else directory_part(path)
 
 
-def losses(disk: Disk, sample: int = 0) -> Iterator[Loss]:
+def losses(disk: Disk, sample: int | None = 0) -> Iterator[Loss]:
     """Each state that a crash right now may leave, in a fixed order. sample: chooses the byte at which a short write is torn."""
     yield Loss(LossKind.EVERYTHING)
     yield Loss(LossKind.NOTHING)
@@ -159,10 +160,11 @@ def losses(disk: Disk, sample: int = 0) -> Iterator[Loss]:
         yield NameLoss(LossKind.NAME, change, gone, back)
 
 
-def _torn(last: Write, inode: Inode, sample: int) -> Iterator[Loss]:
+def _torn(last: Write, inode: Inode, sample: int | None) -> Iterator[Loss]:
     before = inode.unsynced[-1]
     length = len(last.data)
-    cuts = range(SECTOR - last.offset % SECTOR, length, SECTOR) or ([1 + sample % (length - 1)] if length > 1 else [])
+    within_one = [] if sample is None or length < 2 else [1 + sample % (length - 1)]
+    cuts = range(SECTOR - last.offset % SECTOR, length, SECTOR) or within_one
     for cut in cuts:
         stop = last.offset + cut
         index, within = divmod(stop, PAGE)

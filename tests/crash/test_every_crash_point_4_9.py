@@ -1,0 +1,17 @@
+"""Every crash point of recorded runs of a 4.9.3 store: whatever a dying machine leaves of the writes, the store keeps its promises.
+
+The number of states is printed. `--crash-states N` checks N of both versions instead of the number for CI; 0 checks all there are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crash.every_point import SEEDS, prove
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_any_crash_the_store_opens_and_keeps_what_it_acknowledged(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    prove("4.9.3", seed, tmp_path / "store", request)

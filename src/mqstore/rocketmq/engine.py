@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageStore"]
 
+_DEFAULTS = StoreConfig()
 _ROOM = 4096  # records dispatched at once
 
 
@@ -102,7 +103,7 @@ class MessageStore:
             self._services.start()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: StoreConfig = StoreConfig()) -> MessageStore:
+    def open(cls, path: str | os.PathLike[str], config: StoreConfig = _DEFAULTS) -> MessageStore:
         """Create a store, or take one over, with all a broker does at load and start.
 
         Raises TargetError where another process has it, RefusedError where a broker would not come up, UnsupportedError.
@@ -297,7 +298,7 @@ class MessageStore:
 
     def queues(self) -> list[Image]:
         """All consume queues, by topic and queue id."""
-        return [queue for _, queue in sorted(list(self._broker.queues.items()), key=lambda item: item[0])]
+        return [queue for _, queue in sorted(self._broker.queues.copy().items(), key=lambda item: item[0])]
 
     def queue_or_none(self, topic: str, queue_id: int) -> Image | None:
         """One consume queue; None where nothing was ever listed in it."""
@@ -313,7 +314,13 @@ class MessageStore:
         return self.log.slice(physical, size)
 
     def get(
-        self, group: str, topic: str, queue_id: int, offset: int, max_count: int = 32, filter: TagFilter | str | None = None
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        filter: TagFilter | str | None = None,  # noqa: A002 - the term of pull requests
     ) -> pulling.GetResult:
         """Pull at most max_count messages of a queue from a queue offset on. filter: tags, as `TagA || TagB`.
 

@@ -31,12 +31,12 @@ class LiveFile:
 
     __slots__ = ("dropped", "last_stored", "map", "relative", "size", "start", "written")
 
-    def __init__(self, relative: str, start: int, size: int, written: int, map: WritableMap | None = None) -> None:
+    def __init__(self, relative: str, start: int, size: int, written: int, mapped: WritableMap | None = None) -> None:
         self.relative = relative
         self.start = start
         self.size = size
         self.written = written
-        self.map = map
+        self.map = mapped
         self.last_stored = 0
         self.dropped = written
 

@@ -32,14 +32,14 @@ from mqstore.rocketmq.message import Inner, Message, MessageBatch, PutResult, Pu
 from mqstore.rocketmq.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
 from mqstore.rocketmq.storeconfig import StoreConfig
 
-__all__ = ["Appender", "usable_topic"]
+__all__ = ["LISTED", "Appender", "usable_topic"]
 
 PROPERTIES_LIMIT = 32767
 RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
 INNER_BATCH = 0xC0
 RETRY_PREFIX = "%RETRY%"
 
-_LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
+LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
 
 
 @lru_cache(4096)
@@ -67,6 +67,7 @@ class Appender:
     """Puts messages at the end of a log. lock: held while something is appended.
 
     next_offset: (topic's bytes, queue id) -> queue offset of the next message. multi_offset: the same for multi-dispatch.
+    most: bytes of the longest record that the store takes. five: whether the rules are those of 5.3.
     """
 
     def __init__(
@@ -82,24 +83,24 @@ class Appender:
         self.multi_offset: dict[str, int] = {}
         self.last_stored = 0
         self._log = log
-        self._config = config
-        self._version = version
-        self._five = version != "4.9.3"
+        self.config = config
+        self.version = version
+        self.five = version != "4.9.3"
         self._clock = config.clock
         self._levels = parse_delays(config.message_delay_level)
         self._topics: dict[str, _Topic] = {}
         self._checkpoint = checkpoint
         self._writer: encode.LogFileWriter | None = None
         self._writing_to: LiveFile | None = None
-        self._property_crc = encode.PROPERTY_CRC if self._five and config.enabled_append_prop_crc else encode.NO_PROPERTY_CRC
-        self._most = min(config.max_message_size + (RECORD_MARGIN if self._five else 0), log.file_size - END_OF_FILE)
-        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self._five)
+        self._property_crc = encode.PROPERTY_CRC if self.five and config.enabled_append_prop_crc else encode.NO_PROPERTY_CRC
+        self.most = min(config.max_message_size + (RECORD_MARGIN if self.five else 0), log.file_size - END_OF_FILE)
+        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.five)
         self._recorded = log.recorded
         self._default_host = _host(config.store_host)
         self.next_offset: dict[tuple[bytes, int], int] = {}
         for (topic, queue_id), offset in next_offset.items():
             self.next_offset[topic.encode("utf-8", "surrogatepass"), queue_id] = offset
-            if self._five and topic.startswith(LMQ_PREFIX):
+            if self.five and topic.startswith(LMQ_PREFIX):
                 self.multi_offset[f"{topic}-0"] = offset
 
     # what is put
@@ -107,14 +108,14 @@ class Appender:
     def put(self, message: Message) -> PutResult:
         """Append one message; the caller has checked that the store takes messages."""
         given = message.properties
-        properties = given if type(given) is bytes else message.encoded_properties(self._version)
-        if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in _LISTED:
+        properties = given if type(given) is bytes else message.encoded_properties(self.version)
+        if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in LISTED:
             try:
-                message = delayed(message, self._levels, self._version)
+                message = delayed(message, self._levels, self.version)
             except ValueError as error:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
-            properties = message.encoded_properties(self._version)
-        if self._five and b"TIMER_" in properties and asks_for_timer(message, self._version):
+            properties = message.encoded_properties(self.version)
+        if self.five and b"TIMER_" in properties and asks_for_timer(message, self.version):
             sentence = "the message asks for the timer wheel of 5.x (TIMER_ properties), which is not served here; use a delay level"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
         topic = message.topic
@@ -122,7 +123,7 @@ class Appender:
         if known is None:
             known = self._know(topic)
         body = message.body
-        if known.refused or len(body) > self._config.max_message_size or len(properties) > PROPERTIES_LIMIT:
+        if known.refused or len(body) > self.config.max_message_size or len(properties) > PROPERTIES_LIMIT:
             refused = self._refusal(known, len(body), properties)
             if refused is not None:
                 return refused
@@ -177,7 +178,7 @@ class Appender:
     def put_messages(self, batch: MessageBatch) -> PutResult:
         """Append a producer's batch: all of it into one file, or nothing."""
         envelope = batch.envelope
-        shared = envelope.encoded_properties(self._version)
+        shared = envelope.encoded_properties(self.version)
         known = self._know(envelope.topic)
         if known.refused:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
@@ -190,8 +191,8 @@ class Appender:
         if envelope.sys_flag & TRANSACTION_MASK or level > 0:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch cannot be part of a transaction, nor wait")
         wire = sum(22 + len(inner.body) + len(inner.properties) for inner in batch.messages)
-        if wire > self._config.max_message_size:
-            sentence = f"message body size exceeded: the batch has {wire} bytes, at most {self._config.max_message_size} are taken"
+        if wire > self.config.max_message_size:
+            sentence = f"message body size exceeded: the batch has {wire} bytes, at most {self.config.max_message_size} are taken"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
         texts = [_joined(inner, shared) for inner in batch.messages]
         tail = 20 if self._property_crc else 0
@@ -214,19 +215,19 @@ class Appender:
 
     def _judge(self, topic: str) -> _Topic:
         raw = topic.encode("utf-8", "surrogatepass")
-        batch = self._five and topic in self._config.batch_topics
+        batch = self.five and topic in self.config.batch_topics
         units = len(topic.encode("utf-16-le", "surrogatepass")) // 2
         refused = ""
         if not usable_topic(topic):
             refused = f"{topic!r} cannot be a topic: its queues lie in a directory of that name"
-        elif not self._five:
+        elif not self.five:
             if units > 127 or len(raw) > 127:
                 refused = f"a topic of {len(raw)} bytes is too long, at most 127 fit into a record of 4.9.3"
         elif len(raw) > 127 and not topic.startswith(RETRY_PREFIX):
             refused = f"a topic of {len(raw)} bytes is too long: more than 127 are for retry topics only"
-        elif len(raw) > 127 and not (units > 127 and self._config.auto_message_version_on_topic_len):
+        elif len(raw) > 127 and not (units > 127 and self.config.auto_message_version_on_topic_len):
             refused = f"a topic of {len(raw)} bytes is too long for a version 1 record"
-        return _Topic(raw, 2 if self._five and units > 127 else 1, batch, refused)
+        return _Topic(raw, 2 if self.five and units > 127 else 1, batch, refused)
 
     def _refusal(self, known: _Topic, body: int, properties: bytes) -> PutResult | None:
         if known.refused:
@@ -234,11 +235,11 @@ class Appender:
         if len(properties) > PROPERTIES_LIMIT:
             text = properties.decode("utf-8", "replace")
             status = PutStatus.PROPERTIES_SIZE_EXCEEDED
-            if not self._five and len(text.encode("utf-16-le", "surrogatepass")) // 2 > PROPERTIES_LIMIT:
+            if not self.five and len(text.encode("utf-16-le", "surrogatepass")) // 2 > PROPERTIES_LIMIT:
                 status = PutStatus.MESSAGE_ILLEGAL
             return PutResult(status, detail=f"properties of {len(properties)} bytes: at most {PROPERTIES_LIMIT} fit into a record")
-        if body > self._config.max_message_size:
-            sentence = f"a body of {body} bytes: at most {self._config.max_message_size} are taken (maxMessageSize)"
+        if body > self.config.max_message_size:
+            sentence = f"a body of {body} bytes: at most {self.config.max_message_size} are taken (maxMessageSize)"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
         return None
 
@@ -262,21 +263,21 @@ class Appender:
     ) -> PutResult:
         crc = self._property_crc
         size = 74 + known.version + len(born_host) + len(store_host) + len(known.raw) + len(properties) + len(body) + (21 if crc else 0)
-        if size > self._most:
+        if size > self.most:
             exact = encode.record_size(known.raw, properties, len(body), born_host, store_host, known.version, crc)
-            if exact > self._most:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a record of {exact} bytes: at most {self._most} fit into this store")
+            if exact > self.most:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a record of {exact} bytes: at most {self.most} fit into this store")
         if crc and len(properties) + 20 + (properties[-1:] not in (b"", b"\x02")) > PROPERTIES_LIMIT:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties leave no room for the CRC property of 20 bytes")
         key = (known.raw, queue_id)
         kind = sys_flag & TRANSACTION_MASK
-        advances = kind in _LISTED
+        advances = kind in LISTED
         with self.lock:
             now = self._clock()
             queue_offset = self.next_offset.get(key, 0) if advances else 0
             born = now if born_timestamp is None else born_timestamp
             try:
-                file, writer = self._room(size, now)
+                file, writer = self.room(size, now)
                 while True:
                     at = file.written
                     written = writer.append(
@@ -301,16 +302,16 @@ class Appender:
                     )
                     if written > 0:
                         break
-                    file, writer = self._next_file(file, size, now)
+                    file, writer = self.next_file(file, size, now)
             except MqstoreError as error:
                 return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, detail=str(error))
             offset = file.start + at
-            self._count(file, written, now)
+            self.count(file, written, now)
             if advances:
                 self.next_offset[key] = queue_offset + count
         return PutResult(PutStatus.PUT_OK, offset, queue_offset, written, now, store_host)
 
-    def _room(self, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
+    def room(self, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
         """The file to append to, with blocks for a record of that size behind its end, and the writer of its map."""
         file = self._log.files[-1] if self._log.files else None
         if file is None or file.written >= file.size or file.map is None:
@@ -330,12 +331,12 @@ class Appender:
             file.map.about_to_write()
         return file, self._writer
 
-    def _next_file(self, file: LiveFile, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
+    def next_file(self, file: LiveFile, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
         """End a file in which a record has no room, and go on to the next."""
         self._log.end_file(file)
-        return self._room(size, now)
+        return self.room(size, now)
 
-    def _count(self, file: LiveFile, size: int, now: int) -> None:
+    def count(self, file: LiveFile, size: int, now: int) -> None:
         """A record of that size now stands at the end of the file."""
         if self._recorded:
             assert file.map is not None
@@ -355,18 +356,18 @@ class Appender:
             for inner, text in zip(messages, texts, strict=True)
         ]
         total = sum(sizes)
-        if total > self._most:
+        if total > self.most:
             return PutResult(
-                PutStatus.MESSAGE_ILLEGAL, detail=f"a batch of {total} bytes in the log: at most {self._most} fit into this store"
+                PutStatus.MESSAGE_ILLEGAL, detail=f"a batch of {total} bytes in the log: at most {self.most} fit into this store"
             )
         key = (known.raw, envelope.queue_id)
         with self.lock:
             now = self._clock()
             first = self.next_offset.get(key, 0)
             try:
-                file, writer = self._room(total, now)
+                file, writer = self.room(total, now)
                 if total + END_OF_FILE > file.size - file.written:
-                    file, writer = self._next_file(file, total, now)
+                    file, writer = self.next_file(file, total, now)
             except MqstoreError as error:
                 return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, detail=str(error))
             at = file.written
@@ -392,7 +393,7 @@ class Appender:
                     crc,
                 )
             offset = file.start + file.written
-            self._count(file, total, now)
+            self.count(file, total, now)
             self.next_offset[key] = first + len(sizes)
         return PutResult(PutStatus.PUT_OK, offset, first, total, now, store_host, sizes)
 
@@ -405,19 +406,19 @@ class Appender:
             )
         with self.lock:
             base = self.next_offset.get((known.raw, message.queue_id), 0)
-            text = reencode(properties, {"INNER_BASE": str(base)}, self._version)
+            text = reencode(properties, {"INNER_BASE": str(base)}, self.version)
             return self.put_stored(self._as_record(message, text))
 
     def _put_multi(self, message: Message, known: _Topic, properties: bytes) -> PutResult:
         """A message that is listed in further queues: the offsets it gets there are part of it."""
-        if self._five and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+        if self.five and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
             text, keys = multidispatch.with_queue_offsets(
-                properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self._version, self._config.enable_lmq
+                properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self.version, self.config.enable_lmq
             )
             result = self.put_stored(self._as_record(message, text))
-            if result.stored and (self._five or message.sys_flag & TRANSACTION_MASK in _LISTED):
+            if result.stored and (self.five or message.sys_flag & TRANSACTION_MASK in LISTED):
                 for key in keys:
                     self.multi_offset[key] += 1
         return result
@@ -431,8 +432,8 @@ class Appender:
             message.flag,
             sys_flag=message.sys_flag,
             born_timestamp=self._clock() if message.born_timestamp is None else message.born_timestamp,
-            born_host=message.born_host or self._config.store_host,
-            store_host=message.store_host or self._config.store_host,
+            born_host=message.born_host or self.config.store_host,
+            store_host=message.store_host or self.config.store_host,
             reconsume_times=message.reconsume_times,
             prepared_transaction_offset=message.prepared_transaction_offset,
             properties=properties,

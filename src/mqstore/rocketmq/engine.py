@@ -32,6 +32,7 @@ from mqstore.kernels import frames
 from mqstore.rocketmq import lookups, pulling, timelookup
 from mqstore.rocketmq.appending import Appender
 from mqstore.rocketmq.broker import Image
+from mqstore.rocketmq.bulkappending import BatchResult, put_columns, put_each
 from mqstore.rocketmq.consumequeueext import ConsumeQueueExt
 from mqstore.rocketmq.consumeroffsets import ConsumerOffsets
 from mqstore.rocketmq.delay import DelayService, Due
@@ -51,6 +52,8 @@ from mqstore.rocketmq.transactions import Transactions
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    import pyarrow as pa
 
 __all__ = ["MessageStore"]
 
@@ -137,6 +140,25 @@ class MessageStore:
         result = self._refusal() or self._appender.put_stored(stored)
         if self._sync_flush and result.stored:
             self._await_flush(result)
+        return result
+
+    def put_batch(self, messages: Sequence[Message] | pa.RecordBatch | pa.Table) -> BatchResult:
+        """Store many independent messages in their order; it ends at the first that is refused.
+
+        messages: a list, or Arrow columns with the names of the message table, of which only `topic` must be there; columns that
+        only a store can fill (offsets, store time, checksums) are passed over. Raises UsageError for columns that cannot be
+        messages, naming column and row, before anything is stored.
+        """
+        refused = self._refusal()
+        if refused is not None:
+            return BatchResult(refused.status, detail=refused.detail)
+        if isinstance(messages, Sequence):
+            result = put_each(self._appender, messages)
+        else:
+            result = put_columns(self._appender, messages)
+        if self._sync_flush and result.count and not self.commit.wait(result.end, self.config.sync_flush_timeout / 1000):
+            result.status = PutStatus.FLUSH_DISK_TIMEOUT
+            result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
         return result
 
     async def put_async(self, message: Message) -> PutResult:

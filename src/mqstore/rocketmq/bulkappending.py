@@ -65,9 +65,10 @@ def put_each(appender: Appender, messages: Sequence[Message]) -> BatchResult:
     for number, message in enumerate(messages):
         result = appender.put(message)
         if not result.stored:
-            return BatchResult(result.status, *offsets[:, :number], detail=f"message {number}: {result.detail}")
+            physical, queue, sizes = offsets[:, :number]
+            return BatchResult(result.status, physical, queue, sizes, f"message {number}: {result.detail}")
         offsets[:, number] = result.physical_offset, result.queue_offset, result.size
-    return BatchResult(PutStatus.PUT_OK, *offsets)
+    return BatchResult(PutStatus.PUT_OK, offsets[0], offsets[1], offsets[2])
 
 
 def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, first_row: int = 0) -> BatchResult:

@@ -67,7 +67,10 @@ class LiveShelf:
             return kind(topic, queue_id, file_size)
         if issubclass(kind, BatchQueueImage):
             return StoredBatchQueue(self._queue_files, topic, queue_id, file_size, loaded)
-        return StoredQueue(self._queue_files, topic, queue_id, file_size, loaded)
+        stored = StoredQueue(self._queue_files, topic, queue_id, file_size, loaded)
+        if self._ext_file_size is not None:
+            stored.on_minimum = lambda tags_code: self.ext_of(topic, queue_id).truncate_by_min(tags_code)
+        return stored
 
     def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
         # only a full file was ever synced: what a dead machine has left of another one cannot be trusted, whatever its times say
@@ -82,7 +85,7 @@ class LiveShelf:
 
     def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
         """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""
-        if self.amending and isinstance(queue, StoredQueue):
+        if self.amending and isinstance(queue, StoredQueue) and self._owned(run, data, positions, physical):
             queue.amend(run, lambda rows: self._may_stay(queue.topic, rows, data, positions, physical))
         if self._ext_file_size is None or run.batch:
             return run
@@ -100,6 +103,13 @@ class LiveShelf:
             if address is not None:
                 rows[number, 12:] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
         return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.plain)
+
+    def _owned(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> bool:
+        """Whether the run's records are of its queue. Multi-dispatch numbers the others, and not always as they are listed."""
+        first = run.entries.reshape(-1, ENTRY.itemsize)[:1].copy().view(ENTRY).ravel()
+        fields = _fields_of(first["physical_offset"], data, positions, physical)
+        start, length = int(fields[frames.TOPIC_START, 0]), int(fields[frames.TOPIC_LENGTH, 0])
+        return data[start : start + length].tobytes() == run.topic.encode("utf-8", "surrogatepass")
 
     def _may_stay(self, topic: str, rows: Rows, data: Bytes, positions: Longs, physical: Longs) -> NDArray[np.bool_]:
         """Which entries may differ from what dispatch makes of their records: in tags code alone, with an address or a delivery time."""

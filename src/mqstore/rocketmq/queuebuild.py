@@ -379,11 +379,12 @@ class QueueImage(_Image):
     def _correct_min_4(self, log_min: int) -> None:
         if not self.files:
             return
-        rows = self.files[0].live()["physical_offset"]
+        rows = self.files[0].live()
         for at in range(0, len(rows), _SCAN):
-            kept = rows[at : at + _SCAN] >= log_min
+            kept = rows["physical_offset"][at : at + _SCAN] >= log_min
             if kept.any():
-                self.min_logic_offset = self.files[0].start + (at + int(np.argmax(kept))) * ENTRY.itemsize
+                number = at + int(np.argmax(kept))
+                self._begin_at(self.files[0].start + number * ENTRY.itemsize, int(rows["tags_code"][number]))
                 return
 
     def _correct_min_5(self, log_min: int) -> None:
@@ -400,7 +401,8 @@ class QueueImage(_Image):
         start = max(0, start)
         if start >= first.written:
             return
-        rows = first.live()["physical_offset"][start // ENTRY.itemsize :]
+        kept = first.live()[start // ENTRY.itemsize :]
+        rows = kept["physical_offset"]
         if usable and int(rows[0]) >= log_min:
             return
         low, high = 0, len(rows) - 1
@@ -415,8 +417,12 @@ class QueueImage(_Image):
                 low = middle
         for number in (low, high):
             if int(rows[number]) >= log_min:
-                self.min_logic_offset = first.start + start + number * ENTRY.itemsize
+                self._begin_at(first.start + start + number * ENTRY.itemsize, int(kept["tags_code"][number]))
                 return
+
+    def _begin_at(self, position: int, tags_code: int) -> None:
+        """The first entry whose record is still in the log stands at that byte of the queue, with that tags code."""
+        self.min_logic_offset = position
 
 
 class BatchQueueImage(_Image):

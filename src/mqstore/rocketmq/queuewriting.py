@@ -160,11 +160,12 @@ class QueueFiles:
 
 
 class StoredQueue(QueueImage):
-    """A consume queue on disk. relative: its directory."""
+    """A consume queue on disk. relative: its directory. on_minimum: is told the tags code of an entry that becomes the first."""
 
     def __init__(self, shelf: QueueFiles, topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> None:
         super().__init__(topic, queue_id, file_size)
         self.relative = loaded.relative if loaded is not None else f"consumequeue/{topic}/{queue_id}"
+        self.on_minimum: Callable[[int], object] | None = None
         self._shelf = shelf
         self.files = _loaded(shelf, loaded, file_size, self.row)
 
@@ -173,6 +174,11 @@ class StoredQueue(QueueImage):
 
     def _removed(self, files: Sequence[FileImage]) -> None:
         _removed(self._shelf, files)
+
+    def _begin_at(self, position: int, tags_code: int) -> None:
+        super()._begin_at(position, tags_code)
+        if self.on_minimum is not None:
+            self.on_minimum(tags_code)
 
     def amend(self, run: QueueRun, may_stay: Callable[[Rows], NDArray[np.bool_]]) -> None:
         """Write entries of the run that are listed already, but otherwise, where they belong.

@@ -51,11 +51,34 @@ def checkpoint_image(root: Path) -> dict[str, int]:
     return dict(zip(CHECKPOINT, struct.unpack(">5q", path.read_bytes()[:40]), strict=True)) if path.exists() else {}
 
 
-def differences(ours: Path, theirs: Path, *, queues: bool = True) -> list[str]:
-    """What differs between two directories, each in one line; nothing if they are the same store. queues: and index, too."""
+def _end_and_count(raw: bytes) -> tuple[int, int]:
+    """An index file's end timestamp and index count."""
+    _, end, _, _, _, count = struct.unpack_from(">qqqqii", raw)
+    return end, count
+
+
+def full_index_times(root: Path, positions: int) -> list[int]:
+    """The end timestamps of the index files that are full."""
+    return [end for end, count in map(_end_and_count, index_image(root).values()) if count >= positions]
+
+
+def partial_index_survives(root: Path, positions: int) -> bool:
+    """Whether the real store keeps the unfinished index file of a killed one, as its end is not newer than the checkpoint says.
+
+    With a clock that only goes forward that does not happen. Nothing ever synced such a file, so our engine makes it anew.
+    """
+    files = list(index_image(root).values())
+    if not files:
+        return False
+    end, count = _end_and_count(files[-1])
+    return bool(count < positions and end <= checkpoint_image(root).get("index_msg_timestamp", 0))
+
+
+def differences(ours: Path, theirs: Path, *, index: bool = True) -> list[str]:
+    """What differs between two directories, each in one line; nothing if they are the same store."""
     pairs = [(log_image(ours / "commitlog"), log_image(theirs / "commitlog"))]
-    if queues:
-        pairs += [(folder_image(ours, folder), folder_image(theirs, folder)) for folder in QUEUE_FOLDERS]
+    pairs += [(folder_image(ours, folder), folder_image(theirs, folder)) for folder in QUEUE_FOLDERS]
+    if index:
         pairs.append((index_image(ours), index_image(theirs)))
     found = []
     for our_files, their_files in pairs:

@@ -20,7 +20,7 @@ from goldenkit import Row, same_fields
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
 from interop.replaying import Questions, apply, comparable, messages, queries, questions, queues, reads, settings, times
 from interop.scripts import Operation, Script, placed, random_script
-from interop.storeimage import checkpoint_image, copied, differences
+from interop.storeimage import checkpoint_image, copied, differences, full_index_times, partial_index_survives
 
 from mqstore.rocketmq.engine import MessageStore
 
@@ -135,9 +135,13 @@ def _put_answers(lab: Laboratory, name: str) -> Callable[[Script], list[str]]:
     return check
 
 
-def _same_files(lab: Laboratory, name: str, *, queues: bool = True) -> Callable[[Script], list[str]]:
+def _same_files(lab: Laboratory, name: str, killed: str | None = None) -> Callable[[Script], list[str]]:
+    """killed: whose killed store both sides recovered."""
+
     def check(script: Script) -> list[str]:
-        return differences(lab.place(name, "ours", script), lab.place(name, "theirs", script), queues=queues)
+        positions = int(script.options["maxIndexNum"])
+        index = killed is None or not partial_index_survives(lab.place("killed", killed, script), positions)
+        return differences(lab.place(name, "ours", script), lab.place(name, "theirs", script), index=index)
 
     return check
 
@@ -154,8 +158,8 @@ def test_a_killed_store_is_byte_for_byte_that_of_the_real_one(laboratory: Labora
     laboratory.each(_same_files(laboratory, "killed"))
 
 
-def test_the_checkpoint_of_a_clean_close_promises_no_more_than_the_real_store_s(laboratory: Laboratory) -> None:
-    """Ours waits longer before it calls an index file safe; how far log and queues are flushed is a matter of time in the real store."""
+def test_the_checkpoint_of_a_clean_close_confirms_what_the_real_store_confirms(laboratory: Laboratory) -> None:
+    """How far log and index count as flushed is a matter of time in the real store, and ours names full index files only."""
 
     def check(script: Script) -> list[str]:
         ours, theirs = (checkpoint_image(laboratory.place("first", side, script)) for side in ("ours", "theirs"))
@@ -164,16 +168,17 @@ def test_the_checkpoint_of_a_clean_close_promises_no_more_than_the_real_store_s(
             for name in ("master_flushed_offset", "confirm_phy_offset")
             if ours[name] != theirs[name]
         ]
-        index = "index_msg_timestamp"
-        return wrong + ([f"{index}: {ours[index]} and {theirs[index]}"] if ours[index] > theirs[index] else [])
+        full = full_index_times(laboratory.place("first", "ours", script), int(script.options["maxIndexNum"]))
+        promised = ours["index_msg_timestamp"]
+        return wrong if promised <= max(full, default=0) else [*wrong, f"index until {promised}, full files end at {full}"]
 
     laboratory.each(check)
 
 
-@pytest.mark.parametrize("way", [SWAPPED, OURS_KILLED, THEIRS_KILLED])
-def test_who_takes_a_store_over_goes_on_as_the_other_would(laboratory: Laboratory, way: str) -> None:
+@pytest.mark.parametrize(("way", "killed"), [(SWAPPED, None), (OURS_KILLED, "ours"), (THEIRS_KILLED, "theirs")])
+def test_who_takes_a_store_over_goes_on_as_the_other_would(laboratory: Laboratory, way: str, killed: str | None) -> None:
     laboratory.each(_put_answers(laboratory, way))
-    laboratory.each(_same_files(laboratory, way))
+    laboratory.each(_same_files(laboratory, way, killed))
 
 
 @pytest.mark.parametrize("what", ["expected", "queues", "queries", "reads", "bytime"])

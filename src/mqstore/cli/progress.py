@@ -45,8 +45,8 @@ class _Bar:
                 transient=True,
             )
             self._progress.start()
-            self._task = self._progress.add_task(self._title, total=total)
-        self._progress.update(self._task, completed=done, total=total)
+            self._task = self._progress.add_task(self._title, total=total or None)
+        self._progress.update(self._task, completed=done, total=total or None)
 
     def close(self) -> None:
         if self._progress is not None:
@@ -62,10 +62,10 @@ class _Lines:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._told >= LINE_EVERY or done >= total:
+        if now - self._told >= LINE_EVERY or 0 < total <= done:
             self._told = now
-            share = 100 * done // total if total else 100
-            print(f"{self._title}: {share}% ({done:,} of {total:,} bytes)", file=sys.stderr, flush=True)
+            told = f"{100 * done // total}% ({done:,} of {total:,} bytes)" if total else f"{done:,} bytes"
+            print(f"{self._title}: {told}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         return
@@ -73,7 +73,7 @@ class _Lines:
 
 @contextmanager
 def progress_bar(title: str, *, wanted: bool, console: Any) -> Iterator[Report | None]:
-    """A function to report (bytes done, bytes in all) to, or None where nobody would see it."""
+    """A function to report (bytes done, bytes in all, 0 for unknown) to, or None where nobody would see it."""
     if console is not None and console.is_terminal:
         bar: _Bar | _Lines = _Bar(title, console)
     elif wanted:

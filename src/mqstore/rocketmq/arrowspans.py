@@ -18,7 +18,7 @@ from mqstore.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Bytes", "Longs", "Spans", "bad_row", "is_bytes", "numbers", "spans_of", "times", "values_of"]
+__all__ = ["BadRowError", "Bytes", "Longs", "Spans", "bad_row", "is_bytes", "numbers", "spans_of", "times", "values_of"]
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -71,9 +71,17 @@ class Spans(NamedTuple):
         return mask
 
 
-def bad_row(column: str, row: int, first_row: int, why: str) -> UsageError:
+class BadRowError(UsageError):
+    """A row that cannot be stored. row: its number in the batch; column, why: what is wrong with it."""
+
+    def __init__(self, column: str, row: int, first_row: int, why: str) -> None:
+        super().__init__(f"column {column}, row {first_row + row}: {why}")
+        self.column, self.row, self.why = column, row, why
+
+
+def bad_row(column: str, row: int, first_row: int, why: str) -> BadRowError:
     """The error of a row that cannot be stored."""
-    return UsageError(f"column {column}, row {first_row + row}: {why}")
+    return BadRowError(column, row, first_row, why)
 
 
 def _wrong_type(column: str, array: pa.Array, wanted: str) -> UsageError:

@@ -20,7 +20,7 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
 
-__all__ = ["BrokerConfig", "load", "parse", "properties"]
+__all__ = ["BrokerConfig", "load", "load_properties", "parse", "properties"]
 
 LIMIT = 1 << 20
 
@@ -145,10 +145,21 @@ def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
 
 def load(path: Path) -> BrokerConfig:
     """Read a configuration file. Raises CannotOpenError or UsageError."""
+    return parse(_content(path), str(path))
+
+
+def load_properties(path: Path) -> dict[str, str]:
+    """Names and values of a configuration file whose settings `load` takes. Raises CannotOpenError or UsageError."""
+    raw = _content(path)
+    parse(raw, str(path))
+    return properties(raw)
+
+
+def _content(path: Path) -> bytes:
     parent = path.parent
     raw = ReadOnlyDirectory(parent).read(path.name, LIMIT + 1) if os.path.isdir(parent) else None
     if raw is None:
         raise CannotOpenError(f"{path} does not exist; --config wants the broker's own file of name=value lines")
     if len(raw) > LIMIT:
         raise UsageError(f"{path} has more than {LIMIT} bytes; --config wants the broker's own file of name=value lines")
-    return parse(raw, str(path))
+    return raw

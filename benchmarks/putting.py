@@ -1,0 +1,169 @@
+"""Putting messages into our store and into the real 4.9.3 store, with the same bodies and keys: single puts, Arrow batches, synced puts.
+
+A put counts when its message is listed in queue and index, too: the time runs until dispatch has caught up. Both sides make each
+message object inside the timed loop, from bodies that lie ready, and put a quarter as many messages beforehand to warm up. The
+rounds of both sides alternate; each figure is a median. Arrow batches are made beforehand, with 8192 rows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from benchkit import TOPICS, Bench, Row, median, oracle
+
+from mqstore.rocketmq.engine import MessageStore
+from mqstore.rocketmq.message import Message
+from mqstore.rocketmq.storeconfig import StoreConfig
+
+MESSAGES = {1024: 400_000, 100: 1_200_000}
+SYNCED = 4000
+QUEUES = 8
+ROWS = 8192
+NAMES = tuple(f"bench-{number}" for number in range(TOPICS))
+
+Put = Callable[[MessageStore, int, int], None]
+
+
+def bodies(size: int) -> list[bytes]:
+    return [(b'{"order":"order-%09d","note":"' % number + os.urandom(size).hex().encode())[:size] for number in range(1024)]
+
+
+def one_by_one(texts: Sequence[bytes]) -> Put:
+    """Puts of single messages, numbers first to last - 1."""
+
+    def run(store: MessageStore, first: int, last: int) -> None:
+        put = store.put
+        for i in range(first, last):
+            put(Message(NAMES[i % TOPICS], texts[i & 1023], queue_id=i // TOPICS % QUEUES, keys=f"order-{i:09d}"))
+
+    return run
+
+
+def in_batches(texts: Sequence[bytes], count: int) -> Put:
+    """Puts of Arrow batches that have been made beforehand."""
+    made = []
+    for first in range(0, count, ROWS):
+        numbers = range(first, min(count, first + ROWS))
+        columns = {
+            "topic": pa.array([NAMES[i % TOPICS] for i in numbers]),
+            "queue_id": pa.array([i // TOPICS % QUEUES for i in numbers], pa.int32()),
+            "keys": pa.array([[f"order-{i:09d}"] for i in numbers]),
+            "body": pa.array([texts[i & 1023] for i in numbers], pa.binary()),
+        }
+        made.append(pa.RecordBatch.from_pydict(columns))
+
+    def run(store: MessageStore, first: int, last: int) -> None:
+        for batch in made[first // ROWS : -(-last // ROWS)]:
+            result = store.put_batch(batch)
+            assert result.count == batch.num_rows, result.detail
+
+    return run
+
+
+def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: str = "ASYNC_FLUSH") -> tuple[float, float]:
+    """(seconds of the puts, seconds until all are listed) of messages warm to warm + count."""
+    with MessageStore.open(path, StoreConfig(version="4.9.3", flush_disk_type=flush)) as store:
+        put(store, 0, warm)
+        assert store.wait_dispatched()
+        share = count // threads
+        workers = [threading.Thread(target=put, args=(store, warm + n * share, warm + (n + 1) * share)) for n in range(threads)]
+        start = time.perf_counter()
+        if threads == 1:
+            put(store, warm, warm + count)
+        else:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        seconds = time.perf_counter() - start
+        assert store.wait_dispatched()
+        listed = time.perf_counter() - start
+        assert sum(queue.max_offset for queue in store.queues()) == warm + share * threads
+    return seconds, listed
+
+
+def peer(bench: Bench, count: int, warm: int, body: int, threads: int = 1, flush: str = "async", batch: int = 1) -> dict[str, float]:
+    with bench.scratch("peer-puts") as path:
+        options = ("--messages", count, "--warm-up", warm, "--body", body, "--threads", threads, "--flush", flush, "--batch", batch)
+        (row,) = oracle("put", path, *options)
+    return row
+
+
+def asynchronous(bench: Bench, body: int) -> None:
+    count = max(ROWS, int(MESSAGES[body] * bench.options.scale)) // ROWS * ROWS
+    warm = max(1, count // 4 // ROWS) * ROWS
+    texts = bodies(body)
+    ways = {"put": one_by_one(texts), "put_batch": in_batches(texts, warm + count)}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    theirs: list[dict[str, float]] = []
+    producers: list[dict[str, float]] = []
+    for _ in range(bench.rounds):
+        theirs.append(peer(bench, count, warm, body))
+        producers.append(peer(bench, count, warm, body, batch=32))
+        for name, put in ways.items():
+            with bench.scratch("our-puts") as path:
+                found[name].append(ours(path, put, count, warm))
+    base = median([row["messages"] / row["dispatched_seconds"] for row in theirs])
+    real = {
+        "messages/s": base,
+        "the puts alone": median([row["messages"] / row["put_seconds"] for row in theirs]),
+        "in producers' batches of 32": median([row["messages"] / row["dispatched_seconds"] for row in producers]),
+    }
+    for name, least in (("put", 0.75), ("put_batch", 2.0)):
+        rate = median([count / listed for _, listed in found[name]])
+        alone = median([count / seconds for seconds, _ in found[name]])
+        what = f"{name}, {body} B and a key, async flush, one thread, listed in queue and index"
+        bench.emit(
+            Row(
+                what,
+                f">= {least} x the real store's single puts",
+                {"messages/s": rate, "the puts alone": alone, "MB/s of bodies": rate * body / 1e6},
+                real,
+                rate / base,
+                rate / base >= least,
+                f"{count} messages after {warm} to warm up, medians of {bench.rounds}",
+            )
+        )
+
+
+def synced(bench: Bench, threads: int) -> None:
+    count = max(160, int(SYNCED * bench.options.scale)) // threads * threads
+    warm = count // 4
+    put = one_by_one(bodies(1024))
+    theirs = []
+    found = []
+    for _ in range(bench.rounds):
+        theirs.append(peer(bench, count, warm, 1024, threads, "sync"))
+        with bench.scratch("our-puts") as path:
+            found.append(ours(path, put, count, warm, threads, "SYNC_FLUSH"))
+    rate = median([count / seconds for seconds, _ in found])
+    base = median([row["messages"] / row["put_seconds"] for row in theirs])
+    bench.emit(
+        Row(
+            f"put, 1 KiB and a key, sync flush, {threads} thread{'s' if threads > 1 else ''}",
+            ">= 1 x the real store",
+            {"messages/s": rate},
+            {"messages/s": base},
+            rate / base,
+            rate / base >= 1,
+            f"{count} messages, medians of {bench.rounds}",
+        )
+    )
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    for body in (1024, 100):
+        asynchronous(bench, body)
+    for threads in (1, 16):
+        synced(bench, threads)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Putting and getting 1 KiB messages: our store beside what a Python program would otherwise take, each with its own defaults.
+
+persist-queue (its file queue and its SQLite queue), litequeue and diskcache.Deque put one message a call and get one a call, which removes
+it. Ours puts one a call, gets 32 a call and commits the consumer's offset after each; messages stay until retention removes
+them. None of the peers lists messages by key.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchkit import Bench, Row, median
+
+from mqstore.rocketmq.engine import MessageStore
+from mqstore.rocketmq.message import Message
+
+MESSAGES = 100_000
+PEER_MESSAGES = 5000
+FACTOR = 10
+
+Run = Callable[[Path, list[bytes]], tuple[float, float]]
+
+
+def timed_loops(put: Callable[[bytes], object], get: Callable[[], object], bodies: list[bytes]) -> tuple[float, float]:
+    """Seconds to put all bodies, and to get them again."""
+    start = time.perf_counter()
+    for body in bodies:
+        put(body)
+    middle = time.perf_counter()
+    for body in bodies:
+        found = get()
+        assert found == body
+    return middle - start, time.perf_counter() - middle
+
+
+def ours(path: Path, bodies: list[bytes]) -> tuple[float, float]:
+    with MessageStore.open(path) as store:
+        start = time.perf_counter()
+        for body in bodies:
+            store.put(Message("work", body))
+        assert store.wait_dispatched()
+        middle = time.perf_counter()
+        at = 0
+        while at < len(bodies):
+            got = store.get("worker", "work", 0, at)
+            for record, body in zip(got.records(), bodies[at:], strict=False):
+                assert record.body == body
+            at = got.next_begin_offset
+            store.offsets.commit("worker", "work", 0, at)
+        return middle - start, time.perf_counter() - middle
+
+
+def file_queue(module: Any) -> Run:
+    def run(path: Path, bodies: list[bytes]) -> tuple[float, float]:
+        queue = module.Queue(str(path))
+
+        def get() -> object:
+            found = queue.get()
+            queue.task_done()
+            return found
+
+        return timed_loops(queue.put, get, bodies)
+
+    return run
+
+
+def sqlite_queue(module: Any) -> Run:
+    def run(path: Path, bodies: list[bytes]) -> tuple[float, float]:
+        queue = module.SQLiteQueue(str(path))
+        try:
+            return timed_loops(queue.put, queue.get, bodies)
+        finally:
+            queue.close()
+
+    return run
+
+
+def litequeue(module: Any) -> Run:
+    def run(path: Path, bodies: list[bytes]) -> tuple[float, float]:
+        path.mkdir()
+        queue = module.LiteQueue(str(path / "queue.sqlite3"))
+
+        def get() -> object:
+            found = queue.pop()
+            queue.done(found.message_id)
+            return found.data
+
+        try:
+            return timed_loops(queue.put, get, bodies)
+        finally:
+            queue.close()
+
+    return run
+
+
+def deque(module: Any) -> Run:
+    def run(path: Path, bodies: list[bytes]) -> tuple[float, float]:
+        queue = module.Deque(directory=str(path))
+        try:
+            return timed_loops(queue.append, queue.popleft, bodies)
+        finally:
+            queue.cache.close()
+
+    return run
+
+
+PEERS = (
+    ("persist-queue Queue", "persistqueue", "persist-queue", file_queue),
+    ("persist-queue SQLiteQueue", "persistqueue", "persist-queue", sqlite_queue),
+    ("litequeue LiteQueue", "litequeue", "litequeue", litequeue),
+    ("diskcache Deque", "diskcache", "diskcache", deque),
+)
+
+
+def rates(bench: Bench, run: Run, count: int) -> tuple[float, float]:
+    """Messages per second put and got, medians."""
+    bodies = [os.urandom(512).hex().encode() for _ in range(count)]
+    found = []
+    for _ in range(bench.rounds):
+        with bench.scratch("python-queue") as path:
+            found.append(run(path, bodies))
+    return median([count / put for put, _ in found]), median([count / get for _, get in found])
+
+
+def main() -> int:
+    bench = Bench(__doc__ or "")
+    put, get = rates(bench, ours, max(1000, int(MESSAGES * bench.options.scale)))
+    missing = 0
+    for name, module, package, make in PEERS:
+        try:
+            peer = make(importlib.import_module(module))
+        except ImportError:
+            print(f"\n{package} is not installed, so {name} is left out; `pip install mqstore[bench]` brings it", file=sys.stderr)
+            missing += 1
+            continue
+        peer_put, peer_get = rates(bench, peer, max(200, int(PEER_MESSAGES * bench.options.scale)))
+        for what, mine, theirs in (("put", put, peer_put), ("get", get, peer_get)):
+            bench.emit(
+                Row(
+                    f"{what} of 1 KiB beside {name}",
+                    f">= {FACTOR} x",
+                    {"messages/s": mine},
+                    {"messages/s": theirs},
+                    mine / theirs,
+                    mine / theirs >= FACTOR,
+                    f"medians of {bench.rounds}; each side with its own defaults",
+                )
+            )
+    return 1 if missing == len(PEERS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

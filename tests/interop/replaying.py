@@ -268,7 +268,8 @@ def reads(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
                 "next_begin_offset": got.next_begin_offset,
                 "min_offset": got.min_offset,
                 "max_offset": got.max_offset,
-                "physical_offsets": list(got.physical_offsets),
+                # as the records say: where the log begins later, a broker answers offset 0 with the first record it has
+                "physical_offsets": [int.from_bytes(raw[28:36], "big", signed=True) for raw in got.slices],
                 "buffer_total_size": got.total_bytes,
             }
         )

@@ -181,6 +181,8 @@ def query_message(
         raw = raw_by_offset(log, physical)
         if raw is None or len(raw) < 64:
             return None
+        if physical == 0 and int.from_bytes(raw[28:36], "big", signed=True) != 0:
+            return None  # the log begins later; a key query, unlike a pull, does not fall back to its first file
         raws[physical] = raw
         return store_timestamp_in(raw)
 

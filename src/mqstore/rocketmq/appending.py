@@ -118,6 +118,8 @@ class Appender:
         if self.five and b"TIMER_" in properties and asks_for_timer(message, self.version):
             sentence = "the message asks for the timer wheel of 5.x (TIMER_ properties), which is not served here; use a delay level"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
+        if self._property_crc and record.CRC_PROPERTY in properties:
+            properties = record.without_property(properties, record.CRC_NAME)
         topic = message.topic
         known = self._topics.get(topic)
         if known is None:
@@ -158,8 +160,8 @@ class Appender:
         if known.batch:
             count = _inner_count(stored.property_map())
         properties = stored.properties
-        if self._property_crc and properties[-record.CRC_PROPERTY_SIZE :].startswith(record.CRC_PROPERTY):
-            properties = properties[: -record.CRC_PROPERTY_SIZE]
+        if self._property_crc:
+            properties = record.without_property(properties, record.CRC_NAME)
         return self._append(
             version,
             stored.queue_id,

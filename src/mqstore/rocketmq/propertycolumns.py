@@ -24,6 +24,7 @@ import numpy as np
 from mqstore.errors import UsageError
 from mqstore.kernels import propertytext
 from mqstore.rocketmq.arrowspans import Bytes, Longs, Spans, bad_row, is_bytes, spans_of
+from mqstore.rocketmq.record import CRC_NAME, without_property
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["property_texts"]
 
 NAMES = {"keys": b"KEYS", "tags": b"TAGS", "uniq_key": b"UNIQ_KEY"}
-_CRC_NAME = b"__CRC32#"
 _NAMES_END = "a byte 01 would end the property's name; leave it out"
 _SEPARATES = "a byte 02 would end the property; leave it out"
 
@@ -123,7 +123,7 @@ def _pairs(given: pa.Array, drop_crc: bool, first_row: int) -> _Pairs:
     values = values._replace(lengths=values.lengths.copy())
     values.lengths[given.is_null().to_numpy(zero_copy_only=False)[row]] = -1
     if drop_crc:
-        values.lengths[names.equal(_CRC_NAME)] = -1
+        values.lengths[names.equal(CRC_NAME)] = -1
     for spans, separator, why in ((names, b"\x01", _NAMES_END), (names, b"\x02", _SEPARATES), (values, b"\x02", _SEPARATES)):
         holding = spans.holding(separator)
         if holding.any():
@@ -142,13 +142,6 @@ def _as_given(texts: Spans, named: Mapping[str, Spans], drop_crc: bool, first_ro
     texts = texts._replace(lengths=np.maximum(texts.lengths, 0))
     if not drop_crc:
         return texts
-    kept = [_dropped(texts.value(k)) for k in range(len(texts.lengths))]
+    kept = [without_property(texts.value(k), CRC_NAME) for k in range(len(texts.lengths))]
     ends = np.cumsum([0, *map(len, kept)])
     return Spans(_bytes(b"".join(kept)), ends[:-1], np.diff(ends))
-
-
-def _dropped(text: bytes) -> bytes:
-    """A property text without its `__CRC32#` pair."""
-    if _CRC_NAME not in text:
-        return text
-    return b"".join(pair + b"\x02" for pair in text.split(b"\x02") if pair and not pair.startswith(_CRC_NAME + b"\x01"))

@@ -57,6 +57,7 @@ __all__ = [
     "parse_message_id",
     "property_crc_fits",
     "split_keys",
+    "without_property",
 ]
 
 COMPRESSED = 0x1
@@ -65,7 +66,8 @@ TRANSACTION_NONE, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 BORN_HOST_IPV6 = 0x10
 STORE_HOST_IPV6 = 0x20
 
-CRC_PROPERTY = b"__CRC32#\x01"
+CRC_NAME = b"__CRC32#"
+CRC_PROPERTY = CRC_NAME + b"\x01"
 CRC_PROPERTY_SIZE = 20
 
 _HEAD = struct.Struct(">iiiiiqqiq")
@@ -145,6 +147,23 @@ def encode_properties(properties: Mapping[str, str], *, trailing: bool = False) 
     """Property text in the order of the mapping; trailing: with the last 02, as 5.3 writes it."""
     text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
     return (text + "\x02" if trailing and text else text).encode("utf-8", "surrogatepass")
+
+
+def without_property(properties: bytes, name: bytes) -> bytes:
+    """The property text without the properties of a name, all else as it is.
+
+    A name with a separator and no value is one, too; a name alone is none.
+
+    >>> without_property(b"b\\x012\\x02a\\x011\\x02xa\\x01a", b"a")
+    b'b\\x012\\x02xa\\x01a'
+    """
+    start = name + b"\x01"
+    if start not in properties:
+        return properties
+    pieces = properties.split(b"\x02")
+    kept = [piece for piece in pieces if not piece.startswith(start)]
+    # what stood before a property that was the last keeps its separator
+    return b"\x02".join(kept) + (b"\x02" if kept and pieces[-1].startswith(start) else b"")
 
 
 def split_keys(keys: str) -> list[str]:

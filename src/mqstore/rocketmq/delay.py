@@ -232,9 +232,7 @@ class DelayService:
         """The saved progress of a level, moved into its queue."""
         saved = self._table.get(level)
         queue = self._store.queue_or_none(SCHEDULE_TOPIC, level - 1)
-        if queue is None:
-            return saved or 0
-        inside = min(max(saved or 0, queue.min_offset), queue.max_offset)
+        inside = 0 if queue is None else min(max(saved or 0, queue.min_offset), queue.max_offset)
         if saved is not None and inside != saved:
             self._table.update(level, inside)
         return inside
@@ -242,10 +240,10 @@ class DelayService:
     def _run_level(self, level: int, now: int) -> int:
         """Deliver the head of one level's queue. Returns how many messages were put."""
         queue = self._store.queue_or_none(SCHEDULE_TOPIC, level - 1)
+        at = self._clamp(level)
         if queue is None:
             return 0
         delivered = 0
-        at = self._clamp(level)
         while at < queue.max_offset:
             rows = queue.entries(at, at + ENTRIES_AT_ONCE)
             for physical, tags_code in zip(rows["physical_offset"].tolist(), rows["tags_code"].tolist(), strict=True):

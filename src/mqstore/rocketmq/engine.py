@@ -22,6 +22,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -87,7 +88,8 @@ class MessageStore:
         self._positions = np.empty(_ROOM, np.int64)
         self._rules = loaded.broker.rules
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
-        self._appender = Appender(self.log, config, self.version, maximums, loaded.checkpoint)
+        batch_topics = self._rules.batch_topics
+        self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.version, maximums, loaded.checkpoint)
         self.commit = GroupCommit(self.log.sync)
         self.retention = Retention(self.log, config)
         self._pull_rules = pulling.PullRules(

@@ -1,7 +1,9 @@
 """Group commit: one sync of the log answers everyone who waited for it.
 
 The first who must wait becomes the leader and syncs; all others wait, and whoever is not covered when the sync returns
-leads the next one. A sync that fails is never repeated: what the disk made of the bytes is unknown from then on, so `failed` stays set and
+leads the next one. Whose time is up is told no, even if the disk was only slow.
+
+A sync that fails is never repeated: what the disk made of the bytes is unknown from then on, so `failed` stays set and
 everyone waiting is told no.
 """
 
@@ -60,6 +62,8 @@ class GroupCommit:
                 with self._changed:
                     self._leading = False
                     self._changed.notify_all()
+            if time.monotonic() > end:
+                return False
 
     async def wait_async(self, physical_offset: int, timeout: float) -> bool:
         """As `wait`, without holding up the event loop: all who wait in one loop share one thread."""
@@ -72,7 +76,11 @@ class GroupCommit:
             begin, self._serving = not self._serving, True
         if begin:
             loop.run_in_executor(None, self._serve, timeout)
-        return await future
+        expiry = loop.call_later(timeout, _answer, future, False)
+        try:
+            return await future
+        finally:
+            expiry.cancel()
 
     def _serve(self, timeout: float) -> None:
         """Sync until nobody waits any more."""

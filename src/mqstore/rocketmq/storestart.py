@@ -16,7 +16,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mqstore.errors import UnsupportedError, UsageError
+from mqstore.errors import RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.rocketmq import consumequeue
@@ -123,6 +123,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         ext_file_size=(config.consume_queue_ext_file_size or DEFAULT_EXT_FILE) if ext else None,
         delays=parse_delays(config.message_delay_level),
     )
+    _refuse_other_queue_type(store, version)
     rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
     found, unclean = store.checkpoint, store.unclean
     shelf.amending = unclean
@@ -171,6 +172,17 @@ def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
             f"{reading.root} keeps parts of itself in RocksDB ({', '.join(found)}), which cannot be written here; "
             "export it or rebuild it into a new directory first"
         )
+
+
+def _refuse_other_queue_type(store: RocketMQStore, version: str) -> None:
+    """What was listed in plain queues would not be seen any more once the topic has batch queues."""
+    batch = store.rules(version).batch_topics if version != "4.9.3" else frozenset()
+    for queue in store.consume_queues():
+        if queue.topic in batch:
+            raise RefusedError(
+                f"the queue type of topic {queue.topic} should be BatchCQ, but is SimpleCQ: it has queues in consumequeue/{queue.topic}; "
+                f"a {version} broker refuses to start on this store: set its queue.type back"
+            )
 
 
 def _remove_empty_last_file(directory: DurableDirectory, store: RocketMQStore) -> None:

@@ -36,3 +36,12 @@ cdef inline void copy(unsigned char *to, Py_ssize_t at, const unsigned char *b, 
 
 cdef inline bint overlap(const unsigned char *to, Py_ssize_t at, Py_ssize_t n, const unsigned char *b, Py_ssize_t start, Py_ssize_t m) noexcept nogil:
     return n > 0 and m > 0 and to + at < b + start + m and b + start < to + at + n
+
+cdef void put_record(
+    unsigned char *to, Py_ssize_t at, long long size, int wide, int queue_id, int flag, long long queue_offset, long long physical_offset,
+    int sys_flag, long long born_timestamp, const unsigned char *born, Py_ssize_t born_start, Py_ssize_t born_length,
+    long long store_timestamp, const unsigned char *store, Py_ssize_t store_start, Py_ssize_t store_length, int reconsume_times,
+    long long prepared, const unsigned char *body, Py_ssize_t body_start, Py_ssize_t body_length, long long body_crc,
+    const unsigned char *topic, Py_ssize_t topic_start, Py_ssize_t topic_length, const unsigned char *properties,
+    Py_ssize_t properties_start, Py_ssize_t properties_length, Py_ssize_t tail
+) noexcept nogil

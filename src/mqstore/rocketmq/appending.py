@@ -15,13 +15,14 @@ Format: docs/formats/rocketmq.md, section 3.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
-from mqstore.errors import MqstoreError
+from mqstore.errors import MqstoreError, TargetError
 from mqstore.kernels import encode
+from mqstore.kernels.putpath import PutPath, Topic
 from mqstore.rocketmq import multidispatch, record
 from mqstore.rocketmq.delay import asks_for_timer, delay_level, delayed
 from mqstore.rocketmq.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
@@ -30,13 +31,15 @@ from mqstore.rocketmq.livecheckpoint import LiveCheckpoint
 from mqstore.rocketmq.livelog import END_OF_FILE, LiveFile, LiveLog
 from mqstore.rocketmq.message import Inner, Message, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.storeconfig import StoreConfig, milliseconds
 
 __all__ = ["LISTED", "Appender", "usable_topic"]
 
 PROPERTIES_LIMIT = 32767
 RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
 INNER_BATCH = 0xC0
+_NUMBERS = struct.Struct(">iiiq")  # queue id, flags of the system, reconsume times, born timestamp
+_FLAG = struct.Struct(">i")
 RETRY_PREFIX = "%RETRY%"
 
 LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
@@ -49,18 +52,45 @@ def _host(text: str) -> bytes:
 
 def usable_topic(topic: str) -> bool:
     """Whether a topic can be the name of a directory, which its queues need."""
-    raw = topic.encode("utf-8", "surrogatepass")
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError:
+        return False
     return 0 < len(raw) <= 255 and topic not in (".", "..") and "/" not in topic and "\0" not in topic
 
 
-@dataclass(frozen=True, slots=True)
-class _Topic:
-    """raw: its bytes; version: of the records that carry it; refused: why no message of it is taken."""
+class _NextOffsets:
+    """(topic's bytes, queue id) -> queue offset of the next message; each topic's part is shared with what is known of the topic."""
 
-    raw: bytes
-    version: int
-    batch: bool
-    refused: str = ""
+    def __init__(self) -> None:
+        self._by_topic: dict[bytes, dict[int, int]] = {}
+
+    def of(self, raw: bytes) -> dict[int, int]:
+        """The part of a topic."""
+        return self._by_topic.setdefault(raw, {})
+
+    def get(self, key: tuple[bytes, int]) -> int:
+        """The next queue offset; 0 for a queue that is new."""
+        return self._by_topic.get(key[0], {}).get(key[1], 0)
+
+    def __setitem__(self, key: tuple[bytes, int], offset: int) -> None:
+        self.of(key[0])[key[1]] = offset
+
+
+class _Exclusively:
+    """The append lock: it keeps out others of its kind, and the short way of puts."""
+
+    def __init__(self, path: PutPath) -> None:
+        self._lock = threading.RLock()
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._path.busy += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._path.busy -= 1
+        self._lock.release()
 
 
 class Appender:
@@ -79,16 +109,14 @@ class Appender:
         checkpoint: LiveCheckpoint,
     ) -> None:
         """next_offset: (topic, queue id) -> maximum of the queue. checkpoint: is told of times that go backwards."""
-        self.lock = threading.RLock()
         self.multi_offset: dict[str, int] = {}
-        self.last_stored = 0
+        self.closed = False
         self._log = log
         self.config = config
         self.version = version
         self.five = version != "4.9.3"
         self._clock = config.clock
         self._levels = parse_delays(config.message_delay_level)
-        self._topics: dict[str, _Topic] = {}
         self._checkpoint = checkpoint
         self._writer: encode.LogFileWriter | None = None
         self._writing_to: LiveFile | None = None
@@ -97,7 +125,11 @@ class Appender:
         self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.five)
         self._recorded = log.recorded
         self._default_host = _host(config.store_host)
-        self.next_offset: dict[tuple[bytes, int], int] = {}
+        self.path = PutPath(PutStatus.PUT_OK, self._default_host, five=self.five, max_body=config.max_message_size, most=self.most)
+        self.lock = _Exclusively(self.path)
+        # what the short way does not know: records that are told to somebody, times that a test sets, a checksum in the properties
+        self._short_way = not self._recorded and config.clock is milliseconds and not self._property_crc
+        self.next_offset = _NextOffsets()
         for (topic, queue_id), offset in next_offset.items():
             self.next_offset[topic.encode("utf-8", "surrogatepass"), queue_id] = offset
             if self.five and topic.startswith(LMQ_PREFIX):
@@ -107,6 +139,10 @@ class Appender:
 
     def put(self, message: Message) -> PutResult:
         """Append one message; the caller has checked that the store takes messages."""
+        return self.path.put(message) or self._put(message)
+
+    def _put(self, message: Message) -> PutResult:
+        """The long way of a put."""
         given = message.properties
         properties = given if type(given) is bytes else message.encoded_properties(self.version)
         if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in LISTED:
@@ -121,7 +157,7 @@ class Appender:
         if self._property_crc and record.CRC_PROPERTY in properties:
             properties = record.without_property(properties, record.CRC_NAME)
         topic = message.topic
-        known = self._topics.get(topic)
+        known = self.path.topics.get(topic)
         if known is None:
             known = self._know(topic)
         body = message.body
@@ -130,8 +166,8 @@ class Appender:
             if refused is not None:
                 return refused
         try:
-            born_host = self._default_host if message.born_host is None else _host(message.born_host)
-            store_host = self._default_host if message.store_host is None else _host(message.store_host)
+            born_host = self._default_host if message.born_host is None else self._known_host(message.born_host)
+            store_host = self._default_host if message.store_host is None else self._known_host(message.store_host)
         except ValueError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a host must be ip:port or [ip]:port: {error}")
         if known.batch and b"INNER_NUM" in properties:
@@ -152,10 +188,17 @@ class Appender:
             body,
         )
 
+    def _known_host(self, text: str) -> bytes:
+        """The bytes of a host, which the short way knows from now on."""
+        packed = _host(text)
+        if len(self.path.hosts) < 4096:
+            self.path.hosts[text] = packed
+        return packed
+
     def put_stored(self, stored: Record) -> PutResult:
         """Append a record as it is, with hosts, flags and properties; offsets are given anew, the store time is the clock's."""
         known = self._know(stored.topic)
-        version = _Topic(known.raw, stored.version, known.batch)
+        version = Topic(known.raw, stored.version, known.batch)
         count = 1
         if known.batch:
             count = _inner_count(stored.property_map())
@@ -206,16 +249,16 @@ class Appender:
 
     # refusals
 
-    def _know(self, topic: str) -> _Topic:
+    def _know(self, topic: str) -> Topic:
         """What is known of a topic, looked up once."""
-        found = self._topics.get(topic)
+        found = self.path.topics.get(topic)
         if found is None:
-            found = self._topics[topic] = self._judge(topic)
-            if len(self._topics) > 100_000:
-                self._topics = {topic: found}
+            found = self.path.topics[topic] = self._judge(topic)
+            if len(self.path.topics) > 100_000:
+                self.path.topics = {topic: found}
         return found
 
-    def _judge(self, topic: str) -> _Topic:
+    def _judge(self, topic: str) -> Topic:
         raw = topic.encode("utf-8", "surrogatepass")
         batch = self.five and topic in self.config.batch_topics
         units = len(topic.encode("utf-16-le", "surrogatepass")) // 2
@@ -229,9 +272,11 @@ class Appender:
             refused = f"a topic of {len(raw)} bytes is too long: more than 127 are for retry topics only"
         elif len(raw) > 127 and not (units > 127 and self.config.auto_message_version_on_topic_len):
             refused = f"a topic of {len(raw)} bytes is too long for a version 1 record"
-        return _Topic(raw, 2 if self.five and units > 127 else 1, batch, refused)
+        known = Topic(raw, 2 if self.five and units > 127 else 1, batch, refused)
+        known.following = self.next_offset.of(raw)
+        return known
 
-    def _refusal(self, known: _Topic, body: int, properties: bytes) -> PutResult | None:
+    def _refusal(self, known: Topic, body: int, properties: bytes) -> PutResult | None:
         if known.refused:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
         if len(properties) > PROPERTIES_LIMIT:
@@ -247,9 +292,19 @@ class Appender:
 
     # appending
 
+    def stop(self) -> None:
+        """Take nothing more. When this returns, nobody is appending."""
+        with self.lock:
+            self.closed = True
+            self.path.release()
+
+    def _failed(self, error: MqstoreError) -> PutResult:
+        status = PutStatus.SERVICE_NOT_AVAILABLE if self.closed else PutStatus.CREATE_MAPPED_FILE_FAILED
+        return PutResult(status, detail=str(error))
+
     def _append(
         self,
-        known: _Topic,
+        known: Topic,
         queue_id: int,
         flag: int,
         sys_flag: int,
@@ -276,7 +331,7 @@ class Appender:
         advances = kind in LISTED
         with self.lock:
             now = self._clock()
-            queue_offset = self.next_offset.get(key, 0) if advances else 0
+            queue_offset = self.next_offset.get(key) if advances else 0
             born = now if born_timestamp is None else born_timestamp
             try:
                 file, writer = self.room(size, now)
@@ -306,7 +361,9 @@ class Appender:
                         break
                     file, writer = self.next_file(file, size, now)
             except MqstoreError as error:
-                return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, detail=str(error))
+                return self._failed(error)
+            except OverflowError as error:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a number of the message does not fit its field: {error}")
             offset = file.start + at
             self.count(file, written, now)
             if advances:
@@ -315,6 +372,8 @@ class Appender:
 
     def room(self, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
         """The file to append to, with blocks for a record of that size behind its end, and the writer of its map."""
+        if self.closed:
+            raise TargetError("the store is closed")
         file = self._log.files[-1] if self._log.files else None
         if file is None or file.written >= file.size or file.map is None:
             if file is not None and file.written >= file.size:
@@ -331,6 +390,9 @@ class Appender:
             file.map.reserve(min(file.size, file.written + size + END_OF_FILE))
         if self._recorded:
             file.map.about_to_write()
+        if self._short_way:
+            self.path.not_after = self._checkpoint.written.index
+            self.path.use(file, file.map.data, file.map.reserved)
         return file, self._writer
 
     def next_file(self, file: LiveFile, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
@@ -344,9 +406,9 @@ class Appender:
             assert file.map is not None
             file.map.wrote(file.written, file.written + size)
         self._log.appended(file, size, now)
-        self.last_stored = now
+        self.path.last_stored = now
 
-    def _append_batch(self, known: _Topic, envelope: Message, messages: Sequence[Inner], texts: Sequence[bytes]) -> PutResult:
+    def _append_batch(self, known: Topic, envelope: Message, messages: Sequence[Inner], texts: Sequence[bytes]) -> PutResult:
         try:
             born_host = self._default_host if envelope.born_host is None else _host(envelope.born_host)
             store_host = self._default_host if envelope.store_host is None else _host(envelope.store_host)
@@ -357,6 +419,12 @@ class Appender:
             encode.record_size(known.raw, text, len(inner.body), born_host, store_host, known.version, crc)
             for inner, text in zip(messages, texts, strict=True)
         ]
+        try:
+            _NUMBERS.pack(envelope.queue_id, envelope.sys_flag, envelope.reconsume_times, envelope.born_timestamp or 0)
+            for inner in messages:
+                _FLAG.pack(inner.flag)
+        except struct.error as error:  # before the first record is written, or half a batch would stand in the log
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a number of the batch does not fit its field: {error}")
         total = sum(sizes)
         if total > self.most:
             return PutResult(
@@ -365,13 +433,13 @@ class Appender:
         key = (known.raw, envelope.queue_id)
         with self.lock:
             now = self._clock()
-            first = self.next_offset.get(key, 0)
+            first = self.next_offset.get(key)
             try:
                 file, writer = self.room(total, now)
                 if total + END_OF_FILE > file.size - file.written:
                     file, writer = self.next_file(file, total, now)
             except MqstoreError as error:
-                return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, detail=str(error))
+                return self._failed(error)
             at = file.written
             for number, (inner, text) in enumerate(zip(messages, texts, strict=True)):
                 at += writer.append(
@@ -399,19 +467,19 @@ class Appender:
             self.next_offset[key] = first + len(sizes)
         return PutResult(PutStatus.PUT_OK, offset, first, total, now, store_host, sizes)
 
-    def _put_inner(self, message: Message, known: _Topic, properties: bytes) -> PutResult:
+    def _put_inner(self, message: Message, known: Topic, properties: bytes) -> PutResult:
         """A whole batch as one record (5.3, batch queue): its properties get the queue offset of its first message."""
-        count = _inner_count(message.property_map())
+        count = _inner_count(record.decode_properties(properties))
         if count < 1 or message.sys_flag & INNER_BATCH != INNER_BATCH:
             return PutResult(
                 PutStatus.MESSAGE_ILLEGAL, detail="INNER_NUM must be a number above 0, on a message whose SYSFLAG says inner batch"
             )
         with self.lock:
-            base = self.next_offset.get((known.raw, message.queue_id), 0)
+            base = self.next_offset.get((known.raw, message.queue_id))
             text = reencode(properties, {"INNER_BASE": str(base)}, self.version)
             return self.put_stored(self._as_record(message, text))
 
-    def _put_multi(self, message: Message, known: _Topic, properties: bytes) -> PutResult:
+    def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
         """A message that is listed in further queues: the offsets it gets there are part of it."""
         if self.five and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
             return self.put_stored(self._as_record(message, properties))

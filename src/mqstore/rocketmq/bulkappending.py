@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import MqstoreError, UsageError
+from mqstore.errors import MqstoreError
 from mqstore.kernels import frames
 from mqstore.rocketmq.appending import LISTED, Appender
+from mqstore.rocketmq.arrowspans import bad_row
 from mqstore.rocketmq.encoding import BatchColumns
 from mqstore.rocketmq.livelog import END_OF_FILE
 from mqstore.rocketmq.message import Message, PutStatus
@@ -31,7 +32,8 @@ Longs = NDArray[np.int64]
 
 ROWS_AT_ONCE = 8192
 BYTES_AT_ONCE = 16 << 20
-_SPECIAL = (b"DELAY\x01", b"INNER_", b"TIMER_")
+_SPECIAL = (b"INNER_",)
+_WAITING = (b"DELAY\x01", b"TIMER_")
 _NONE = np.empty(0, np.int64)
 
 
@@ -71,8 +73,11 @@ def put_each(appender: Appender, messages: Sequence[Message]) -> BatchResult:
     return BatchResult(PutStatus.PUT_OK, offsets[0], offsets[1], offsets[2])
 
 
-def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, first_row: int = 0) -> BatchResult:
-    """Append the rows of an Arrow batch. first_row: what its first row is called in errors. Raises UsageError for a row no store takes."""
+def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stored: bool = False, first_row: int = 0) -> BatchResult:
+    """Append the rows of an Arrow batch. Raises UsageError for a row no store takes.
+
+    stored: the rows come from a store: what they say of a delay has been seen to. first_row: what its first row is called in errors.
+    """
     config = appender.config
     columns = BatchColumns.from_arrow(
         messages,
@@ -85,10 +90,10 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, first_r
     )
     if len(columns) and columns.sizes.max() > appender.most:
         row = int(np.argmax(columns.sizes > appender.most))
-        sentence = f"row {first_row + row}: a record of {columns.sizes[row]} bytes, at most {appender.most} fit into a file of this store"
-        raise UsageError(f"column 'body', {sentence}")
+        sentence = f"a record of {columns.sizes[row]} bytes, at most {appender.most} fit into a file of this store"
+        raise bad_row("body", row, first_row, sentence)
     special = np.zeros(len(columns), np.bool_)
-    for part in _SPECIAL:
+    for part in _SPECIAL if stored else (*_SPECIAL, *_WAITING):
         special |= columns.holding(part)
     stop_at = np.append(np.flatnonzero(special), len(columns))
     done = 0
@@ -96,7 +101,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, first_r
     for stop in stop_at.tolist():
         done, detail = _put_range(appender, columns, done, stop)
         if done < stop:
-            status = PutStatus.CREATE_MAPPED_FILE_FAILED
+            status = PutStatus.SERVICE_NOT_AVAILABLE if appender.closed else PutStatus.CREATE_MAPPED_FILE_FAILED
             break
         if stop < len(columns):
             result = appender.put(_message(columns, stop))
@@ -122,7 +127,7 @@ def _put_range(appender: Appender, columns: BatchColumns, first: int, stop: int)
         with appender.lock:
             now = appender.config.clock()
             columns.stamp(now, first)
-            following = np.array([appender.next_offset.get(key, 0) for key in keys], np.int64)
+            following = np.array([appender.next_offset.get(key) for key in keys], np.int64)
             before = following.copy()
             columns.assign_offsets(following, first, until)
             start = first

@@ -46,7 +46,7 @@ from mqstore.rocketmq.retention import Retained, Retention
 from mqstore.rocketmq.services import Services
 from mqstore.rocketmq.storeconfig import StoreConfig, milliseconds
 from mqstore.rocketmq.storelock import remove_abort
-from mqstore.rocketmq.storestart import load
+from mqstore.rocketmq.storestart import Loaded, load
 from mqstore.rocketmq.tagfilter import TagFilter
 from mqstore.rocketmq.topics import SubscriptionGroups, Topics
 from mqstore.rocketmq.transactions import Transactions
@@ -71,6 +71,15 @@ class MessageStore:
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
         loaded = load(path, config)
+        try:
+            self._assemble(loaded, config)
+        except BaseException:
+            loaded.close()
+            raise
+        if config.services:
+            self._services.start()
+
+    def _assemble(self, loaded: Loaded, config: StoreConfig) -> None:
         self.version = loaded.version
         self.config = config
         self.reading = loaded.reading
@@ -81,6 +90,7 @@ class MessageStore:
         self._broker = loaded.broker
         self._five = self.version != "4.9.3"
         self._open = True
+        self._released = False
         self._failure = ""  # why dispatch stands still, if it does
         self._dispatched = self.log.max_offset
         self._dispatched_at = 0
@@ -104,8 +114,6 @@ class MessageStore:
         self.delays = DelayService(self)
         self.transactions = Transactions(self)
         self._services = Services(self)
-        if config.services:
-            self._services.start()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: StoreConfig = _DEFAULTS) -> MessageStore:
@@ -144,12 +152,13 @@ class MessageStore:
             self._await_flush(result)
         return result
 
-    def put_batch(self, messages: Sequence[Message] | pa.RecordBatch | pa.Table) -> BatchResult:
+    def put_batch(self, messages: Sequence[Message] | pa.RecordBatch | pa.Table, *, stored: bool = False) -> BatchResult:
         """Store many independent messages in their order; it ends at the first that is refused.
 
         messages: a list, or Arrow columns with the names of the message table, of which only `topic` must be there; columns that
-        only a store can fill (offsets, store time, checksums) are passed over. Raises UsageError for columns that cannot be
-        messages, naming column and row, before anything is stored.
+        only a store can fill (offsets, store time, checksums) are passed over. stored: the rows of a batch were read from a store, so
+        a delay that they name is over, or they lie where they wait already. Raises UsageError for columns that cannot be messages,
+        naming column and row, before anything is stored.
         """
         refused = self._refusal()
         if refused is not None:
@@ -157,7 +166,7 @@ class MessageStore:
         if isinstance(messages, Sequence):
             result = put_each(self._appender, messages)
         else:
-            result = put_columns(self._appender, messages)
+            result = put_columns(self._appender, messages, stored=stored)
         if self._sync_flush and result.count and not self.commit.wait(result.end, self.config.sync_flush_timeout / 1000):
             result.status = PutStatus.FLUSH_DISK_TIMEOUT
             result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
@@ -200,6 +209,7 @@ class MessageStore:
     def dispatch_now(self) -> int:
         """List in queues and index what the log holds by now. Returns how many records. Raises TargetError where it cannot be written."""
         with self._dispatch_lock:
+            self._must_be_held()
             try:
                 found = self._dispatch()
             except MqstoreError as error:
@@ -247,6 +257,7 @@ class MessageStore:
         if last.end_timestamp > waiting[-1].end_timestamp and isinstance(self._broker.index, StoredIndex):
             self._broker.index.sync(headers=False)
             self._loaded.checkpoint.index = max(file.end_timestamp for file in waiting)
+            self._appender.path.not_after = self._loaded.checkpoint.index
             waiting.clear()
             self._loaded.checkpoint.write()
 
@@ -271,6 +282,7 @@ class MessageStore:
 
     def flush(self) -> None:
         """Bring log, queues and checkpoint to disk. Raises TargetError where the disk refuses."""
+        self._must_be_held()
         dispatched, dispatched_at = self._dispatched, self._dispatched_at
         if not self.commit.sync():
             raise TargetError(f"{self.commit.failed}; close the store and open it again")
@@ -281,15 +293,18 @@ class MessageStore:
 
     def flush_queues(self, least_pages: int) -> None:
         """Bring queue files with so many new pages to disk."""
+        self._must_be_held()
         self._loaded.queue_files.sync(least_pages)
 
     def write_checkpoint(self) -> None:
         """Write what is known to be on disk into the checkpoint."""
+        self._must_be_held()
         self._loaded.checkpoint.write()
 
     def run_retention(self, now: int | None = None) -> Retained:
         """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
-        logs = self.retention.clean_log(milliseconds() if now is None else now)
+        self._must_be_held()
+        logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatched)
         with self._dispatch_lock:
             index = self._broker.index
             queues, indexes = self.retention.clean_derived(
@@ -303,6 +318,7 @@ class MessageStore:
 
     def persist(self) -> None:
         """Write the tables under config/ that have changed."""
+        self._must_be_held()
         self.offsets.persist(self._config_directory)
         for table in (self.topics, self.groups):
             if table.names():
@@ -406,6 +422,7 @@ class MessageStore:
         try:
             self._services.stop()
             self.delays.stop()
+            self._appender.stop()
             self.dispatch_now()
             self.flush()
             index = self._broker.index
@@ -422,19 +439,25 @@ class MessageStore:
         if not self._open:
             return
         self._open = False
-        self._services.stop()
-        self.delays.stop(persist=False)
-        self._release()
+        try:
+            self._services.stop()
+            self.delays.stop(persist=False)
+        finally:
+            self._release()
+
+    def _must_be_held(self) -> None:
+        """The files are somebody else's as soon as the lock is given up."""
+        if self._released:
+            raise TargetError(f"the store in {self.directory.root} is closed; open it again")
 
     def _release(self) -> None:
-        self.log.close(keep_next=True)
-        if isinstance(self._broker.index, StoredIndex):
-            self._broker.index.close()
-        self._loaded.queue_files.close()
-        self._loaded.checkpoint.close()
-        self._config_directory.close()
-        self.directory.close()
-        self._loaded.lock.close()
+        self._appender.stop()
+        with self._dispatch_lock:
+            self._released = True
+        try:
+            self._config_directory.close()
+        finally:
+            self._loaded.close()
 
 
 def _waits(message: Message) -> bool:

@@ -14,9 +14,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from mqstore.files import ReadOnlyDirectory
+from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.writablemap import WritableMap
+from mqstore.kernels.putpath import LogEnd
 from mqstore.rocketmq import record
 from mqstore.rocketmq.broker import LogFile
 
@@ -26,18 +28,14 @@ END_OF_FILE = 8  # bytes of a BLANK record: a record leaves at least so many beh
 _DROP = 64 << 20  # bytes behind the writing position after which written pages leave this process's memory
 
 
-class LiveFile:
+class LiveFile(LogEnd):
     """One file of the log. written: bytes that count. last_stored: store time of the last record appended in this life, ms."""
 
-    __slots__ = ("dropped", "last_stored", "map", "relative", "size", "start", "written")
-
     def __init__(self, relative: str, start: int, size: int, written: int, mapped: WritableMap | None = None) -> None:
+        super().__init__(start, size, written)
         self.relative = relative
-        self.start = start
-        self.size = size
-        self.written = written
         self.map = mapped
-        self.last_stored = 0
+        self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
         self.dropped = written
 
 
@@ -58,15 +56,22 @@ class LiveLog:
         self.reading = reading
         self._writing = writing
         self._syncing = syncing
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of `files` and the file made ahead
+        self._making = threading.Lock()  # one thread at a time makes files
         self._sync_lock = threading.Lock()
         self.files = [LiveFile(each.file.relative, each.start, each.file.size, each.written) for each in found]
         self._unsynced: list[LiveFile] = []
         self._next: LiveFile | None = None
-        self.max_offset = self.files[-1].start + self.files[-1].written if self.files else 0
         self.flushed = self.max_offset
         self.recorded = writing.recorded
+        self.closed = False
         self.stored_at = 0  # store time of the last record that is flushed, as far as this life knows it
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset behind the last record, 0 without files."""
+        files = self.files
+        return files[-1].start + files[-1].written if files else 0
 
     @property
     def min_offset(self) -> int:
@@ -76,6 +81,8 @@ class LiveLog:
 
     def current(self) -> LiveFile:
         """The file to append to, made where there is none or the last one is full. Raises TargetError."""
+        if self.closed:
+            raise TargetError("the store is closed")
         last = self.files[-1] if self.files else None
         if last is None or last.written >= last.size:
             return self._begin(last.start + last.size if last is not None else 0)
@@ -88,26 +95,31 @@ class LiveLog:
 
     def _begin(self, start: int) -> LiveFile:
         """Take the file made ahead, or make one now."""
-        with self._lock:
-            file, self._next = self._next, None
-        if file is None or file.start != start:
-            if file is not None:
-                self._discard(file)
-            file = self._make(start)
-        self._unsynced.append(file)
-        self.files = [*self.files, file]
-        self.max_offset = max(self.max_offset, start)
+        with self._making:
+            with self._lock:
+                file, self._next = self._next, None
+            if file is None or file.start != start:
+                if file is not None:
+                    self._discard(file)
+                file = self._make(self._writing, start)
+            self._unsynced.append(file)
+            with self._lock:
+                self.files = [*self.files, file]
         return file
 
-    def _make(self, start: int) -> LiveFile:
+    def _make(self, directory: DurableDirectory, start: int) -> LiveFile:
+        """A new file, on disk with its length and name. Where that fails nothing is left of it."""
         relative = f"commitlog/{start:020d}"
-        self._writing.create(relative, self.file_size)
+        directory.create(relative, self.file_size)
+        made = None
         try:
-            made = WritableMap(self._writing, relative)
+            made = WritableMap(directory, relative)
             made.sync()
-            self._writing.sync_directory("commitlog")
+            directory.sync_directory("commitlog")
         except BaseException:
-            self._writing.remove(relative)
+            if made is not None:
+                made.close()
+            directory.remove(relative)
             raise
         return LiveFile(relative, start, self.file_size, 0, made)
 
@@ -137,28 +149,18 @@ class LiveLog:
         """Count bytes that were written into the map of the current file."""
         file.written += size
         file.last_stored = stored_at
-        self.max_offset = file.start + file.written
 
     # ahead and behind
 
     def prepare_next(self) -> None:
         """Make the file behind the last one, unless it is there: a put then need not wait for it."""
-        if not self.files or self._next is not None:
-            return
-        last = self.files[-1]
-        start = last.start + last.size
-        relative = f"commitlog/{start:020d}"
-        self._syncing.create(relative, self.file_size)
-        ahead = WritableMap(self._syncing, relative)
-        ahead.sync()
-        made = LiveFile(relative, start, self.file_size, 0, ahead)
-        self._syncing.sync_directory("commitlog")
-        with self._lock:
-            if self.files[-1] is last:
-                self._next = made
+        with self._making:
+            if not self.files or self._next is not None or self.closed:
                 return
-        if not any(file.start == start for file in self.files):
-            self._discard(made)
+            last = self.files[-1]
+            made = self._make(self._syncing, last.start + last.size)
+            with self._lock:
+                self._next = made
 
     def sync(self) -> int:
         """Bring everything appended so far to disk; the physical offset up to which it is. Raises TargetError."""
@@ -182,22 +184,26 @@ class LiveLog:
             return self.flushed
 
     def remove_first(self) -> None:
-        """Remove the oldest file, which is not the last one."""
+        """Remove the oldest file, which is not the last one. If it cannot be removed, it stays part of the log."""
         file = self.files[0]
-        self.files = self.files[1:]
-        self.reading.forget(file.relative)
+        file.kept = self.reading.mapped(file.relative)
         self._syncing.remove(file.relative)
+        self.reading.forget(file.relative)
+        with self._lock:
+            self.files = self.files[1:]
 
     def close(self, *, keep_next: bool = False) -> None:
         """Let go of all maps for writing. keep_next: leave the file made ahead, as a killed broker does."""
-        with self._lock:
+        self.closed = True
+        with self._making, self._lock:
             ahead, self._next = self._next, None
         if ahead is not None and not keep_next:
             self._discard(ahead)
-        for file in [*self.files, *([ahead] if ahead is not None else [])]:
-            if file.map is not None:
-                file.map.close()
-                file.map = None
+        with self._sync_lock:
+            for file in [*self.files, *self._unsynced, *([ahead] if ahead is not None else [])]:
+                if file.map is not None:
+                    file.map.close()
+                    file.map = None
         self._writing.close()
         self._syncing.close()
 
@@ -216,7 +222,12 @@ class LiveLog:
         held = file.map
         if held is not None:
             return held.data.data.toreadonly()
-        return self.reading.mapped(file.relative).data.data
+        try:
+            return self.reading.mapped(file.relative).data.data
+        except CannotOpenError:
+            if file.kept is None:
+                raise
+            return file.kept.data.data
 
     def readable(self, physical: int) -> tuple[int, memoryview] | None:
         """(start, written bytes) of the file that holds an offset; for offset 0, where none does, (0, those of the first file)."""

@@ -132,15 +132,16 @@ class DurableDirectory:
         with writing(path):
             self.attempt("create", relative)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            made = 0
             try:
                 if size:
                     self.attempt("truncate", relative)
                     os.ftruncate(descriptor, size)
-                made = size
+            except BaseException:
+                os.unlink(path)  # a file of another size would stand in the way of the next try
+                raise
             finally:
                 os.close(descriptor)
-                self.note(Create(self.named(relative), made))
+        self.note(Create(self.named(relative), size))
 
     def ensure(self, relative: str, size: int) -> None:
         """Make a file of size zero bytes unless it is there. Several processes may do so at once: what they write meanwhile stays."""

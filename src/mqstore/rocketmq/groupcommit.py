@@ -75,7 +75,12 @@ class GroupCommit:
             self._waiting.append((physical_offset, future, loop))
             begin, self._serving = not self._serving, True
         if begin:
-            loop.run_in_executor(None, self._serve, timeout)
+            try:
+                loop.run_in_executor(None, self._serve, timeout)
+            except BaseException:
+                with self._changed:
+                    self._serving = False
+                raise
         expiry = loop.call_later(timeout, _answer, future, False)
         try:
             return await future

@@ -162,8 +162,12 @@ class StoredIndex(IndexService):
         relative = f"index/{name}"
         size = HEADER_SIZE + SLOT_SIZE * self._slots + ENTRY_SIZE * self._positions
         self._place.writing.create(relative, size)
-        base = IndexFile(name, relative, self._place.reading.map(relative), self._slots, self._positions, "configured")
-        made = StoredIndexFile(self._place, base, last)
+        try:
+            base = IndexFile(name, relative, self._place.reading.map(relative), self._slots, self._positions, "configured")
+            made = StoredIndexFile(self._place, base, last)
+        except BaseException:
+            self._place.remove(relative)
+            raise
         made.synced = False
         return made
 
@@ -171,10 +175,11 @@ class StoredIndex(IndexService):
         """Remove leading files that list nothing at or behind the log's minimum; the newest stays. Returns how many."""
         gone = 0
         while len(self.files) > 1 and self.files[0].end_physical_offset < log_min:
-            first = self.files.pop(0)
+            first = self.files[0]
             assert isinstance(first, StoredIndexFile)
             first.close()
             self._place.remove(first.relative)
+            self.files = self.files[1:]
             gone += 1
         return gone
 

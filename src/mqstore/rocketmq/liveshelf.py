@@ -83,6 +83,10 @@ class LiveShelf:
     def remove_log(self, file: QueueFile) -> None:
         self._writing.remove(file.relative)
 
+    def close(self) -> None:
+        self._writing.close()
+        self._index_place.writing.close()
+
     def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
         """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""
         if self.amending and isinstance(queue, StoredQueue) and self._owned(run, data, positions, physical):

@@ -245,15 +245,16 @@ class _Image:
 
     def expire(self, log_min: int) -> int:
         """Remove the leading files whose last entry lists a record below the log's minimum; the last file stays. Returns how many."""
-        gone: list[FileImage] = []
-        for file in self.files[:-1]:
-            last = file.size // self.row.itemsize
-            if int(file.part(last - 1, last)["physical_offset"][0]) >= log_min:
+        gone = 0
+        while len(self.files) > 1:
+            first = self.files[0]
+            last = first.size // self.row.itemsize
+            if int(first.part(last - 1, last)["physical_offset"][0]) >= log_min:
                 break
-            gone.append(file)
-        self.files = self.files[len(gone) :]
-        self._removed(gone)
-        return len(gone)
+            self._removed([first])
+            self.files = self.files[1:]
+            gone += 1
+        return gone
 
     # where files are: in memory here, on disk in `queuewriting`
 
@@ -268,9 +269,11 @@ class _Image:
         at = 0
         while at < len(rows):
             file = self._tail(0)
-            room = (file.size - file.written) // self.row.itemsize
-            file.put(rows[at : at + room])
-            at += room
+            part = rows[at : at + (file.size - file.written) // self.row.itemsize]
+            file.put(part)
+            # after each file: where a later one cannot be written, these rows are known when they come again
+            self.max_physical_offset = self._listed(part[-1])
+            at += len(part)
 
     # what is there
 
@@ -346,7 +349,6 @@ class QueueImage(_Image):
                     at -= behind
                 else:
                     self._put(rows[at:])
-                    self.max_physical_offset = int(ends[-1])
                     return
             return
         for number, offset in enumerate(offsets.tolist()):
@@ -366,8 +368,8 @@ class QueueImage(_Image):
                 file.put(np.repeat(BLANK, blanks))
         if offset != 0 and expected < file.end:
             return
-        self.max_physical_offset = end
         file.put(rows[number : number + 1])
+        self.max_physical_offset = end
 
     def correct_min(self, log_min: int, version: str) -> None:
         """Move the minimum to the first entry whose record is still in the log, by the rules of a version."""
@@ -491,7 +493,6 @@ class BatchQueueImage(_Image):
         if not len(rows):
             return
         self._put(rows)
-        self.max_physical_offset = int(rows["physical_offset"][-1])
         self.max_offset = int(rows["base_offset"][-1]) + int(rows["count"][-1])
         if self.files[0].first_created and self.min_offset == -1:
             self._settle_min()

@@ -80,15 +80,16 @@ def page_from(queue: PagedQueue, offset: int) -> QueuePage | None:
     if queue.batch:
         return _batch_page(queue, offset)
     position = offset * ENTRY_SIZE
-    if offset < queue.min_offset or not queue.files:
+    files = queue.files  # retention may put a shorter list in its place meanwhile
+    if offset < queue.min_offset or not files:
         return None
     size = queue.file_size
-    number = position // size - queue.files[0].start // size
-    if not (0 <= number < len(queue.files) and queue.files[number].start <= position < queue.files[number].start + size):
-        number = next((k for k, file in enumerate(queue.files) if file.start <= position < file.start + size), -1)
+    number = position // size - files[0].start // size
+    if not (0 <= number < len(files) and files[number].start <= position < files[number].start + size):
+        number = next((k for k, file in enumerate(files) if file.start <= position < file.start + size), -1)
         if number < 0:
             return None
-    file = queue.files[number]
+    file = files[number]
     first, stop = (position - file.start) // ENTRY_SIZE, file.written // ENTRY_SIZE
     return QueuePage(file, first, stop) if first < stop else None
 
@@ -97,10 +98,11 @@ def _batch_page(queue: PagedQueue, offset: int) -> QueuePage | None:
     """From the last unit that begins at or before the offset, in the last file that begins so."""
     if offset >= queue.max_offset:
         return None
-    number = bisect_right(queue.files, offset, key=_base) - 1
+    files = queue.files
+    number = bisect_right(files, offset, key=_base) - 1
     if number < 0:
         return None
-    file = queue.files[number]
+    file = files[number]
     stop = file.written // UNIT_SIZE
     return QueuePage(file, bisect_right(file.part(0, stop)["base_offset"], offset) - 1, stop)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY
@@ -33,7 +34,7 @@ PAGE = 4096
 class StoredFile(FileImage):
     """One file of a queue on disk. synced: bytes of it that have reached the disk for certain."""
 
-    __slots__ = ("_shelf", "relative", "synced")
+    __slots__ = ("_shelf", "kept", "relative", "synced")
 
     def __init__(
         self, shelf: QueueFiles, relative: str, start: int, size: int, row: np.dtype[np.void], written: int, *, first_created: bool = False
@@ -42,11 +43,17 @@ class StoredFile(FileImage):
         self.relative = relative
         self.written = written
         self.synced = written
+        self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
         self._shelf = shelf
 
     def mapped(self) -> MappedFile:
         """The file mapped for reading; it shows what is written as soon as it is."""
-        return self._shelf.reading.mapped(self.relative)
+        try:
+            return self._shelf.reading.mapped(self.relative)
+        except CannotOpenError:
+            if self.kept is None:
+                raise
+            return self.kept
 
     def part(self, start: int, stop: int) -> Rows:
         data = self.mapped().data
@@ -108,6 +115,8 @@ class QueueFiles:
 
     def remove(self, file: StoredFile) -> None:
         """Remove a file that is no longer part of its queue."""
+        if self._writing.exists(file.relative):
+            file.kept = self.reading.mapped(file.relative)
         with self._lock:
             self._dirty.pop(file.relative, None)
         self.reading.forget(file.relative)

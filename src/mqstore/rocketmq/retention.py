@@ -93,8 +93,12 @@ class Retention:
         hour = time.localtime(now / 1000).tm_hour
         return any(text.strip().isdigit() and int(text) == hour for text in self._config.delete_when.split(";"))
 
-    def clean_log(self, now: int) -> int:
-        """Remove log files that may go; returns how many. now: ms, compared with the times of the files."""
+    def clean_log(self, now: int, dispatched: int) -> int:
+        """Remove log files that may go; returns how many. now: ms, compared with the times of the files.
+
+        dispatched: physical offset behind the records that are listed. What no queue lists yet stays: the entries behind it
+        would move up to its queue offsets. A broker, whose dispatch cannot fail for days, does not look at that.
+        """
         state = self.disk()
         self.full = state.full
         asked = self.manual_runs > 0
@@ -105,7 +109,10 @@ class Retention:
         modified = {entry.name: entry.mtime_ms for entry in self._log.reading.entries("commitlog")}
         removed = 0
         while len(self._log.files) > 1 and removed < self._config.delete_file_batch_max:
-            name = self._log.files[0].relative.rpartition("/")[2]
+            first = self._log.files[0]
+            if first.start + first.size > dispatched:
+                break
+            name = first.relative.rpartition("/")[2]
             expires = modified.get(name, now) + self._config.file_reserved_hours * _HOUR
             if now < expires and not at_once:
                 break
@@ -118,9 +125,10 @@ class Retention:
         lowest = self._log.min_offset
         if lowest <= self._min_seen:
             return 0, 0
-        self._min_seen = lowest
         gone = 0
         for queue in queues:
             gone += queue.expire(lowest)
             queue.correct_min(lowest, version)
-        return gone, 0 if index is None else index.expire(lowest)
+        indexes = 0 if index is None else index.expire(lowest)
+        self._min_seen = lowest
+        return gone, indexes

@@ -12,6 +12,7 @@ Format: docs/formats/rocketmq.md, sections 7.4, 7.5 and 8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from mqstore.rocketmq import consumequeue
 from mqstore.rocketmq.broker import Broker
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.dispatch import parse_delays
-from mqstore.rocketmq.indexlive import IndexPlace, StoredIndexFile
+from mqstore.rocketmq.indexlive import IndexPlace, StoredIndex, StoredIndexFile
 from mqstore.rocketmq.livecheckpoint import LiveCheckpoint
 from mqstore.rocketmq.livelog import LiveLog
 from mqstore.rocketmq.liveshelf import LiveShelf
@@ -53,6 +54,18 @@ class Loaded:
     queue_files: QueueFiles
     checkpoint: LiveCheckpoint
     full_index: list[StoredIndexFile]
+
+    def close(self) -> None:
+        """Let go of everything, the lock last. Nothing is flushed."""
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self.lock.close)
+            last_first.callback(self.directory.close)
+            last_first.callback(self.checkpoint.close)
+            last_first.callback(self.shelf.close)
+            last_first.callback(self.queue_files.close)
+            if isinstance(self.broker.index, StoredIndex):
+                last_first.callback(self.broker.index.close)
+            last_first.callback(self.log.close, keep_next=True)
 
 
 def load(path: str | os.PathLike[str], config: StoreConfig) -> Loaded:

@@ -59,6 +59,12 @@ def why_not(version: str) -> str | None:
     return None
 
 
+def oracle(version: str, *arguments: str) -> list[str]:
+    """The command line that runs the oracle of that version."""
+    target = ORACLE / "target" / version
+    return [str(java()), *_JVM, "-cp", f"{target}/oracle.jar:{target}/lib/*", "mqstore.oracle.Oracle", *arguments]
+
+
 @dataclass(frozen=True)
 class Job:
     """One command line of the oracle, such as ("dispatch", "/store"), with store options."""
@@ -86,9 +92,7 @@ def run(version: str, jobs: Sequence[Job], work: Path, threads: int = 6) -> dict
     list_file = work / "jobs.jsonl"
     printed = {job.id: work / f"{number}.out" for number, job in enumerate(jobs)}
     list_file.write_text("".join(json.dumps({"id": job.id, "args": job.command(), "stdout": str(printed[job.id])}) + "\n" for job in jobs))
-    target = ORACLE / "target" / version
-    command = [str(java()), *_JVM, "-cp", f"{target}/oracle.jar:{target}/lib/*", "mqstore.oracle.Oracle", "batch", str(list_file)]
-    command += ["--threads", str(threads)]
+    command = oracle(version, "batch", str(list_file), "--threads", str(threads))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     outcomes = {}
     for line in done.stdout.splitlines():

@@ -50,9 +50,26 @@ cdef class PutPath:
     cdef long long max_body, most, limit
     cdef public dict topics, hosts
     cdef public int busy
+    cdef public bint paused
     cdef public long long not_after, last_stored
     cdef public LogEnd file
     cdef unsigned char[::1] data
     cdef put_message(self, Message m)
 
 cdef bytes joined(keys, tags, bint five)
+cdef bint asks_for_more(bytes text)
+
+cdef extern from *:
+    """
+    /* whether DELAY, TIMER_ or INNER_ stands somewhere in the text */
+    static CYTHON_INLINE int mq_holds_any(const unsigned char *b, Py_ssize_t n) {
+        Py_ssize_t k;
+        for (k = 0; k + 5 <= n; k++) {
+            if (b[k] == 'D' ? !memcmp(b + k, "DELAY", 5) :
+                (b[k] == 'T' || b[k] == 'I') && k + 6 <= n && (!memcmp(b + k, "TIMER_", 6) || !memcmp(b + k, "INNER_", 6)))
+                return 1;
+        }
+        return 0;
+    }
+    """
+    bint holds_any "mq_holds_any"(const unsigned char *b, Py_ssize_t n) noexcept nogil

@@ -101,6 +101,18 @@ class Message:
         text = "\x02".join([f"{name}\x01{value}" for name, value in given.items()])
         return (text + "\x02" if version != "4.9.3" and text else text).encode("utf-8", "surrogatepass")
 
+    def property_map(self):
+        """The properties as name -> value."""
+        given = self.properties
+        if not isinstance(given, bytes):
+            return dict(given)
+        found = {}
+        for pair in given.split(b"\x02"):
+            name, separator, value = pair.partition(b"\x01")
+            if name and separator and value:
+                found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        return found
+
     def replaced(self, **changes):
         """A copy with some fields changed. Raises TypeError for a field that there is not."""
         fields = {name: getattr(self, name) for name in FIELDS}
@@ -200,7 +212,8 @@ class LogEnd:
 class PutPath:
     """topics: by name, as far as they are known. busy: how many are changing the log the long way.
 
-    not_after: puts at this time (ms) or before take the long way. last_stored: store time of the last record, ms.
+    paused: everything takes the long way, which says why. not_after: so do puts at this time (ms) or before.
+    last_stored: store time of the last record, ms.
     """
 
     def __init__(self, ok, default_host, *, five, max_body, most):
@@ -213,6 +226,7 @@ class PutPath:
         self.topics = {}
         self.hosts = {}
         self.busy = 0
+        self.paused = False
         self.not_after = -1
         self.last_stored = 0
         self.file = None
@@ -232,7 +246,7 @@ class PutPath:
 
     def put(self, message):
         """Append a message; None, with nothing changed, for one that must take the long way."""
-        if not cython.compiled or type(message) is not Message or self.busy != 0 or self.file is None:
+        if not cython.compiled or type(message) is not Message or self.busy != 0 or self.paused or self.file is None:
             return None
         return self.put_message(message)
 
@@ -275,9 +289,8 @@ class PutPath:
                 return None
         else:
             return None
-        for part in _ASKING_FOR_MORE:
-            if part in text:
-                return None
+        if asks_for_more(text):
+            return None
         born = store = self.default_host
         if m.born_host is not None:
             found = self.hosts.get(m.born_host) if type(m.born_host) is str else None
@@ -330,12 +343,19 @@ class PutPath:
         return result
 
 
+def asks_for_more(text):
+    """Whether a property text has what only the long way knows: a delay, a timer, inner batches or further queues."""
+    if not cython.compiled:
+        return any(part in text for part in _ASKING_FOR_MORE)
+    return holds_any(octets(text), len(text))
+
+
 def joined(keys, tags, five):
     """The property text of keys and tags."""
-    if tags is None:
-        text = f"KEYS\x01{keys}"
-    elif keys is None:
-        text = f"TAGS\x01{tags}"
-    else:
-        text = f"KEYS\x01{keys}\x02TAGS\x01{tags}"
-    return (text + "\x02" if five else text).encode()
+    parts: list = [] if keys is None else [b"KEYS\x01", keys.encode()]
+    if tags is not None:
+        parts.append(b"\x02TAGS\x01" if parts else b"TAGS\x01")
+        parts.append(tags.encode())
+    if five:
+        parts.append(b"\x02")
+    return b"".join(parts)

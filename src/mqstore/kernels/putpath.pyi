@@ -36,6 +36,7 @@ class Message:
         prepared_transaction_offset: int = 0,
     ) -> None: ...
     def encoded_properties(self, version: str) -> bytes: ...
+    def property_map(self) -> dict[str, str]: ...
     def replaced(self, **changes: object) -> Message: ...
 
 class PutResult:
@@ -82,6 +83,7 @@ class PutPath:
     topics: dict[str, Topic]
     hosts: dict[str, bytes]
     busy: int
+    paused: bool
     not_after: int
     last_stored: int
     file: LogEnd | None

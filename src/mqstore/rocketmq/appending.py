@@ -139,10 +139,10 @@ class Appender:
 
     def put(self, message: Message) -> PutResult:
         """Append one message; the caller has checked that the store takes messages."""
-        return self.path.put(message) or self._put(message)
+        return self.path.put(message) or self.put_the_long_way(message)
 
-    def _put(self, message: Message) -> PutResult:
-        """The long way of a put."""
+    def put_the_long_way(self, message: Message) -> PutResult:
+        """As `put`, for a message that `path` has not taken."""
         given = message.properties
         properties = given if type(given) is bytes else message.encoded_properties(self.version)
         if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in LISTED:

@@ -100,7 +100,9 @@ class MessageStore:
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
         batch_topics = self._rules.batch_topics
         self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.version, maximums, loaded.checkpoint)
-        self.commit = GroupCommit(self.log.sync)
+        self._path = self._appender.path
+        self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self.commit = GroupCommit(self.log.sync, self._look_up)
         self.retention = Retention(self.log, config)
         self._pull_rules = pulling.PullRules(
             version=self.version,
@@ -133,7 +135,9 @@ class MessageStore:
 
     def put(self, message: Message) -> PutResult:
         """Store one message. What cannot be stored is told by the status, with a sentence in `detail`; nothing raises for it."""
-        result = self._refusal() or self._appender.put(message)
+        result = self._path.put(message)
+        if result is None:
+            result = self._refusal() or self._appender.put_the_long_way(message)
         if self._sync_flush and result.stored and _waits(message):
             self._await_flush(result)
         return result
@@ -180,10 +184,6 @@ class MessageStore:
             self._settle(result, done)
         return result
 
-    @property
-    def _sync_flush(self) -> bool:
-        return self.config.flush_disk_type == "SYNC_FLUSH"
-
     def _await_flush(self, result: PutResult) -> None:
         self._settle(result, self.commit.wait(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000))
 
@@ -191,6 +191,10 @@ class MessageStore:
         if not flushed:
             result.status = PutStatus.FLUSH_DISK_TIMEOUT
             result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
+
+    def _look_up(self) -> None:
+        """Something that decides whether puts are taken may have changed."""
+        self._path.paused = self._refusal() is not None
 
     def _refusal(self) -> PutResult | None:
         """Why the store takes no message now."""
@@ -214,8 +218,11 @@ class MessageStore:
                 found = self._dispatch()
             except MqstoreError as error:
                 self._failure = f"queues or index cannot be written: {error}"
+                self._look_up()
                 raise
-            self._failure = ""
+            if self._failure:
+                self._failure = ""
+                self._look_up()
             return found
 
     def _dispatch(self) -> int:
@@ -305,6 +312,7 @@ class MessageStore:
         """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
         self._must_be_held()
         logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatched)
+        self._look_up()
         with self._dispatch_lock:
             index = self._broker.index
             queues, indexes = self.retention.clean_derived(

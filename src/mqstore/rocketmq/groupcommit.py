@@ -23,8 +23,10 @@ __all__ = ["GroupCommit"]
 class GroupCommit:
     """sync: brings the log to disk and returns how far it is. failed: the sentence of the sync that failed, if one did."""
 
-    def __init__(self, sync: Callable[[], int]) -> None:
+    def __init__(self, sync: Callable[[], int], on_failure: Callable[[], object]) -> None:
+        """on_failure: told when a sync has failed."""
         self._sync = sync
+        self._on_failure = on_failure
         self._changed = threading.Condition()
         self._leading = False
         self._done = 0
@@ -39,6 +41,7 @@ class GroupCommit:
         except MqstoreError as error:
             done = self._done
             self.failed = str(error)
+            self._on_failure()
         with self._changed:
             self._done = max(self._done, done)
             self._changed.notify_all()

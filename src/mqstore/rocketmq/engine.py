@@ -258,6 +258,9 @@ class MessageStore:
         waiting = self._loaded.full_index
         if not waiting or self._broker.index is None:
             return
+        waiting[:] = [file for file in waiting if file in self._broker.index.files]  # retention may have removed some
+        if not waiting:
+            return
         for file in waiting:
             file.sync()
         last = self._broker.index.files[-1]

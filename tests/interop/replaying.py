@@ -269,7 +269,7 @@ def reads(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
                 "min_offset": got.min_offset,
                 "max_offset": got.max_offset,
                 # as the records say: where the log begins later, a broker answers offset 0 with the first record it has
-                "physical_offsets": [int.from_bytes(raw[28:36], "big", signed=True) for raw in got.slices],
+                "physical_offsets": [int.from_bytes(raw[28:36], "big", signed=True) if len(raw) >= 36 else -1 for raw in got.slices],
                 "buffer_total_size": got.total_bytes,
             }
         )

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
-from mqstore.cli import demo, inspect, jobs, messages, mqadmin, query, queues, verify
+from mqstore.cli import demo, inspect, jobs, loading, messages, mqadmin, putting, query, queues, verify
 from mqstore.cli.options import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
 from mqstore.cli.output import Format, Settings
 from mqstore.cli.text import printable
+from mqstore.cli.writing import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 
 __all__ = ["app", "main", "run"]
@@ -30,8 +31,8 @@ CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="mqstore",
-    help="Read, verify and rebuild the on-disk stores of dead message brokers.\n\n"
-    "STORE is the directory that holds commitlog/, or an archive of it. Nothing is ever changed in it.",
+    help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
+    "STORE is the directory that holds commitlog/, or an archive of it. Only put, load and groups --reset change it.",
     epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
     no_args_is_help=True,
     add_completion=False,
@@ -67,7 +68,7 @@ def options(
     context.obj = Settings(output, not no_color, quiet, verbose, progress)
 
 
-for module in (inspect, verify, messages, queues, query, jobs, demo, mqadmin):
+for module in (inspect, verify, messages, queues, query, jobs, putting, loading, demo, mqadmin):
     module.register(app)
 
 
@@ -104,6 +105,9 @@ def run(argv: Sequence[str]) -> int:
     except NotFoundError as error:
         _complain(str(error))
         return FOUND
+    except StoppedError as error:
+        _complain(str(error))
+        return INTERRUPTED
     except MqstoreError as error:
         _complain(str(error))
         return FAILED

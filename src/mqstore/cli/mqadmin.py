@@ -10,8 +10,9 @@
     topicStatus -t T                               topics -t T
     consumerProgress [-g G] [-t T]                 groups -g G -t T
     queryCq -t T -q QUEUE -i INDEX [-c COUNT]      queue T QUEUE --from INDEX -n COUNT
+    sendMessage -t T -p BODY [-k] [-c TAGS] [-i]   put -t T --body BODY -k KEYS --tags TAGS -q QUEUE
 
-The store takes the place of the name server; -n, -b BROKER and -c CLUSTER have no meaning here and are not taken.
+The store takes the place of the name server; -n, -b BROKER, -c CLUSTER and -m TRACE have no meaning here and are not taken.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ import typer
 from mqstore.cli.messages import get, messages
 from mqstore.cli.options import AsVersion, Config, Shown, Store, ViewName, ViewOption, open_store, open_view, option, verb
 from mqstore.cli.output import Output
+from mqstore.cli.putting import put
 from mqstore.cli.query import END_OF_TIME, ask
 from mqstore.cli.queues import groups, queue, topics
 from mqstore.cli.text import parse_time
+from mqstore.cli.writing import AsWriter, WritableStore
 
 __all__ = ["register"]
 
@@ -165,6 +168,21 @@ def query_consume_queue(
     return queue(out, store, topic, queue_id, start=index, limit=number, view=view, as_version=as_version, config=config)
 
 
+def send_message(
+    out: Output,
+    store: WritableStore,
+    topic: Topic,
+    body: Annotated[str, option("--body", "-p", help="The body.")],
+    keys: Annotated[str | None, option("--key", "-k", help="KEYS.")] = None,
+    tags: Annotated[str | None, option("--tags", "-c", help="TAGS.")] = None,
+    queue_id: Annotated[int, typer.Option("--qid", "-i", min=0, help="The queue id.")] = 0,
+    as_version: AsWriter = None,
+    config: Config = None,
+) -> int:
+    """As `put`."""
+    return put(out, store, topic, queue_id, body=body, keys=keys, tags=tags, as_version=as_version, config=config)
+
+
 def register(app: typer.Typer) -> None:
     """Add mqadmin's names."""
     verb(app, "queryMsgByKey", example="queryMsgByKey /backup/store -t orders -k K57", hidden=True)(query_by_key)
@@ -180,3 +198,4 @@ def register(app: typer.Typer) -> None:
     verb(app, "topicStatus", example="topicStatus /backup/store -t orders", hidden=True)(topic_status)
     verb(app, "consumerProgress", example="consumerProgress /backup/store -g billing", hidden=True)(consumer_progress)
     verb(app, "queryCq", example="queryCq /backup/store -t orders -q 0 -i 17", hidden=True, short_quiet=False)(query_consume_queue)
+    verb(app, "sendMessage", example="sendMessage /data/store -t orders -p paid", hidden=True)(send_message)

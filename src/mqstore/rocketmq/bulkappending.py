@@ -76,7 +76,8 @@ def put_each(appender: Appender, messages: Sequence[Message]) -> BatchResult:
 def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stored: bool = False, first_row: int = 0) -> BatchResult:
     """Append the rows of an Arrow batch. Raises UsageError for a row no store takes.
 
-    stored: the rows come from a store: what they say of a delay has been seen to. first_row: what its first row is called in errors.
+    stored: the rows come from a store: what they say of a delay has been seen to, and of a checksum no longer holds.
+    first_row: what its first row is called in errors.
     """
     config = appender.config
     columns = BatchColumns.from_arrow(
@@ -86,6 +87,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         now=config.clock(),
         max_message_size=config.max_message_size,
         property_crc=appender.five and config.enabled_append_prop_crc,
+        stored=stored,
         first_row=first_row,
     )
     if len(columns) and columns.sizes.max() > appender.most:

@@ -136,6 +136,7 @@ class BatchColumns:
         max_message_size: int = 4 << 20,
         property_crc: bool = False,
         expanded: bool = True,
+        stored: bool = False,
         first_row: int = 0,
     ) -> BatchColumns:
         """The columns of a batch. Raises UsageError that names the column and the row that no store of this version takes.
@@ -143,7 +144,8 @@ class BatchColumns:
         The chunks of a table are joined, which copies them; `table.to_batches()`, one by one, are not copied.
 
         born_host, store_host, now: for messages that tell none (born_host None: store_host). property_crc: with a `__CRC32#`
-        property (5.3). first_row: what the first row is called in errors.
+        property (5.3). stored: the rows come from a store; a `__CRC32#` among their properties fitted the record there, and is dropped.
+        first_row: what the first row is called in errors.
         """
         import pyarrow as pa
 
@@ -167,7 +169,7 @@ class BatchColumns:
         topics, group, groups = _topics(fields, by_name["topic"], version, first_row)
         bodies = spans_of("body", by_name["body"]) if "body" in by_name else Spans.absent(n)
         fields[frames.BODY_START], fields[frames.BODY_LENGTH] = bodies.starts, np.maximum(bodies.lengths, 0)
-        texts = property_texts(by_name, n, trailing=version != "4.9.3", drop_crc=property_crc, first_row=first_row)
+        texts = property_texts(by_name, n, trailing=version != "4.9.3", drop_crc=property_crc or stored, first_row=first_row)
         fields[frames.PROPERTIES_START], fields[frames.PROPERTIES_LENGTH] = texts.starts, texts.lengths
         found = cls(fields, hosts, bodies.data, topics, texts.data, group, groups, encode.PROPERTY_CRC if property_crc else 0)
         found._check(version, max_message_size, first_row)

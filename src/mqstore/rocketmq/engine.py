@@ -32,6 +32,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.kernels import frames
 from mqstore.rocketmq import lookups, pulling, timelookup
 from mqstore.rocketmq.appending import Appender
+from mqstore.rocketmq.batchqueue import UNIT_SIZE
 from mqstore.rocketmq.broker import Image
 from mqstore.rocketmq.bulkappending import BatchResult, put_columns, put_each
 from mqstore.rocketmq.consumequeueext import ConsumeQueueExt
@@ -41,6 +42,7 @@ from mqstore.rocketmq.groupcommit import GroupCommit
 from mqstore.rocketmq.indexbuild import IndexImage
 from mqstore.rocketmq.indexlive import StoredIndex
 from mqstore.rocketmq.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.queuebuild import BatchQueueImage
 from mqstore.rocketmq.record import Record
 from mqstore.rocketmq.retention import Retained, Retention
 from mqstore.rocketmq.services import Services
@@ -356,6 +358,13 @@ class MessageStore:
         queues = self._broker.queues
         return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
 
+    def _asked(self, topic: str, queue_id: int) -> Image | None:
+        """A queue that somebody asks for: a broker makes it then, and an empty batch queue has other bounds than an empty queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        if queue is None and topic in self._rules.batch_topics:
+            return BatchQueueImage(topic, queue_id, self.config.batch_queue_file_size or UNIT_SIZE)
+        return queue
+
     def index_files(self) -> Sequence[IndexImage]:
         """The index files, oldest first."""
         return [] if self._broker.index is None else list(self._broker.index.files)
@@ -377,7 +386,7 @@ class MessageStore:
 
         group: who asks; an answer does not depend on it. The result holds slices of the log, which are not copied.
         """
-        queue = self.queue_or_none(topic, queue_id)
+        queue = self._asked(topic, queue_id)
         if queue is None:
             return pulling.GetResult(pulling.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         tags = TagFilter.parse(filter) if isinstance(filter, str) else filter
@@ -399,13 +408,13 @@ class MessageStore:
         return lookups.by_id(self.log, msg_id)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: timelookup.Boundary = "lower") -> int:
-        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue."""
-        queue = self.queue_or_none(topic, queue_id)
+        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue, -1 for an unknown batch queue."""
+        queue = self._asked(topic, queue_id)
         return 0 if queue is None else timelookup.offset_by_time(queue, self.log, timestamp, self.version, boundary)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the first message; 0 for an unknown queue."""
-        queue = self.queue_or_none(topic, queue_id)
+        """Queue offset of the first message; 0 for an unknown queue, -1 for an unknown batch queue."""
+        queue = self._asked(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:

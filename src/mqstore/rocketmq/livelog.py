@@ -90,7 +90,8 @@ class LiveLog:
             last.map = WritableMap(self._writing, last.relative)
             last.map.reserve(last.written + 1, last.written)
             last.map.reserved = 0
-            self._unsynced.append(last)
+            if last not in self._unsynced:
+                self._unsynced.append(last)
         return last
 
     def _begin(self, start: int) -> LiveFile:
@@ -152,6 +153,11 @@ class LiveLog:
 
     # ahead and behind
 
+    def distrust(self, physical_offset: int) -> None:
+        """What lies behind an offset was written by somebody who was killed: the next `sync` brings it to disk."""
+        self.flushed = min(self.flushed, physical_offset)
+        self._unsynced = [file for file in self.files if file.start + file.size > physical_offset]
+
     def prepare_next(self) -> None:
         """Make the file behind the last one, unless it is there: a put then need not wait for it."""
         with self._making:
@@ -168,7 +174,9 @@ class LiveLog:
             target = self.max_offset
             for file in list(self._unsynced):
                 written, stored_at = file.written, file.last_stored
-                if file.map is not None:
+                if file.map is None:
+                    self._syncing.sync(file.relative)
+                else:
                     file.map.sync()
                     self.stored_at = stored_at or self.stored_at
                     if written - file.dropped > _DROP:

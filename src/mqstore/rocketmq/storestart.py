@@ -5,7 +5,7 @@
     abort     from here on until `close` the next one to load recovers as after a crash (a broker writes it last)
     load      what a broker of that version does (`broker.Broker`), on the files themselves: recover, cut, dispatch again
     clear     what a crash left behind the ends of log and queues is overwritten with zeros
-    sync      after an unclean exit, so that what is known now stays true
+    distrust  after an unclean exit nothing counts as flushed that a killed process may have written
 
 Format: docs/formats/rocketmq.md, sections 7.4, 7.5 and 8.
 """
@@ -166,14 +166,9 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         confirm = broker.last_record if broker.last_record >= 0 else found.confirm_physical_offset
     checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm)
     if unclean:
-        for file in log.files:
-            if file.start + file.size > broker.recovered_from:
-                directory.sync(file.relative)
-        directory.sync_directory("commitlog")
+        log.distrust(broker.recovered_from)
         for queue in broker.queues.values():
             queue_files.distrust(queue.files)
-        queue_files.sync()
-        checkpoint.synced(log.max_offset)
         create_abort(directory, version, os.getpid())
     return Loaded(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
 

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes, MappedFile
+from mqstore.kernels import queuerows
 from mqstore.rocketmq.batchqueue import UNIT
 from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.dispatch import QueueRun
@@ -296,6 +297,11 @@ class QueueImage(_Image):
     def _valid(self, rows: Rows) -> NDArray[np.bool_]:
         good: NDArray[np.bool_] = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
         return good
+
+    def _plausible(self, rows: Rows, start: int, below: int | None) -> int:
+        if below is not None and below < 0:
+            return super()._plausible(rows, start, below)
+        return queuerows.plausible(rows.view(np.uint8), start, -1 if below is None else below)
 
     def _listed(self, row: np.void) -> int:
         return wrapped(int(row["physical_offset"]) + int(row["size"]))

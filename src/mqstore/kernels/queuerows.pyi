@@ -1,0 +1,4 @@
+import numpy as np
+from numpy.typing import NDArray
+
+def plausible(b: NDArray[np.uint8], first: int, below: int) -> int: ...

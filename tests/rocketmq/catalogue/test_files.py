@@ -123,6 +123,21 @@ def test_what_is_appended_is_read_at_once(log: LiveLog) -> None:
     assert log.slice(offset, 17) is None
 
 
+@VERSIONS
+def test_a_log_cut_at_its_beginning_keeps_one_file(version: str, tmp_path: Path) -> None:
+    """MappedFileQueueTest.testReset: of two files the one behind the cut goes."""
+    root = tmp_path / "store"
+    with opened(root, version, commit_log_file_size=128) as store:
+        put_some(store, 2, "T")
+        assert len(store.log.files) == 2
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.write(bytes(8))
+    (root / "abort").touch()
+    with opened(root, version, commit_log_file_size=128) as store:
+        assert (store.log_max, [file.start for file in store.log.files], store.max_offset("T", 0)) == (0, [0], 0)
+        assert [path.name for path in (root / "commitlog").iterdir()] == [f"{0:020d}"]
+
+
 # checkpoint
 
 

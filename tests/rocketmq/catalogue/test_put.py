@@ -113,6 +113,33 @@ def test_a_checksum_property_that_is_there_already_is_taken_out(tmp_path: Path) 
         assert store.log_max == result.size
 
 
+A, B = b"KeyA\x01ValueA", b"KeyB\x01ValueB"
+END = b"\x02"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (A, b""),
+        (A + END, b""),
+        (A + END + A, b""),
+        (A + END + A + END, b""),
+        (B + END + A, B + END),
+        (A + END + B, B),
+        (A + END + B + END + A, B + END),
+        (B + END + A + END + B, B + END + B),
+        (b"KeyB\x01ValueBKeyA\x01ValueA", b"KeyB\x01ValueBKeyA\x01ValueA"),
+        (b"KeyA\x01" + END + B, B),
+        (b"KeyA", b"KeyA"),
+        (b"KeyA" + END, b"KeyA" + END),
+        (b"", b""),
+    ],
+)
+def test_a_property_is_taken_out_of_a_text(text: bytes, left: bytes) -> None:
+    """MessageExtBrokerInnerTest.testDeleteProperty: only a name at the start of a pair counts, and only one with its separator."""
+    assert record.without_property(text, b"KeyA") == left
+
+
 @pytest.mark.parametrize(("host", "fixed"), [("127.0.0.1:8123", 91), (IPV6, 115)], ids=["ipv4", "ipv6"])
 @VERSIONS
 def test_every_message_of_a_batch_starts_where_it_must_and_is_found(version: str, host: str, fixed: int, tmp_path: Path) -> None:

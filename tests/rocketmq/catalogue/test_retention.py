@@ -12,6 +12,7 @@ from cataloguekit import START, VERSIONS, Clock, bodies
 
 from mqstore.rocketmq.engine import MessageStore
 from mqstore.rocketmq.message import Message, PutStatus
+from mqstore.rocketmq.retention import disk_ratio
 from mqstore.rocketmq.storeconfig import StoreConfig
 
 LOG_FILE = 128
@@ -156,6 +157,15 @@ def test_a_full_disk_takes_no_message_until_it_is_empty_again(version: str, tmp_
         store.run_retention(START)
         assert not store.retention.full
         assert store.put(Message("T", b"late")).status == PutStatus.PUT_OK
+
+
+def test_how_full_a_disk_is_comes_in_whole_percents(tmp_path: Path) -> None:
+    """UtilAllTest.testGetDiskPartitionSpaceUsedPercent: 0 to 1 for a directory, nothing for one that is not there."""
+    ratio = disk_ratio(str(tmp_path))
+    assert ratio is not None
+    assert 0 < ratio <= 1
+    assert 100 * ratio == pytest.approx(round(100 * ratio))
+    assert disk_ratio(str(tmp_path / "missing")) is None
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.99])

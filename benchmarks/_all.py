@@ -12,7 +12,21 @@ from pathlib import Path
 
 from benchkit import Bench
 
-SCRIPTS = ("startup", "opening", "query", "verify", "in_process", "rebuild", "dataframe", "export", "memory")
+SCRIPTS = (
+    "startup",
+    "opening",
+    "query",
+    "verify",
+    "in_process",
+    "rebuild",
+    "dataframe",
+    "export",
+    "memory",
+    "putting",
+    "reading",
+    "reopening",
+    "python_queues",
+)
 
 
 def main() -> int:

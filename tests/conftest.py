@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--scripts", type=int, default=100, help="random scripts that each version of the real store is compared on")
+    parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
     parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")

@@ -91,7 +91,7 @@ def laboratory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     reason = why_not(version)
     if reason is not None:
         pytest.skip(reason)
-    start, count = request.config.getoption("--first-script", 0), request.config.getoption("--scripts", 100)
+    start, count = request.config.getoption("first_script"), request.config.getoption("scripts")
     scripts = [random_script(seed, version) for seed in range(start, start + count)]
     print(f"{version}: scripts {start} to {start + count - 1}")
     lab = Laboratory(version, tmp_path_factory.mktemp(f"scripts-{version}"), scripts)
@@ -146,7 +146,8 @@ def _same_files(lab: Laboratory, name: str, killed: str | None = None) -> Callab
     return check
 
 
-def test_every_put_is_answered_as_the_real_store_answers_it(laboratory: Laboratory) -> None:
+def test_every_put_is_answered_as_the_real_store_answers_it(laboratory: Laboratory, record_property: Callable[[str, object], None]) -> None:
+    record_property("scripts", len(laboratory.scripts))
     laboratory.each(_put_answers(laboratory, "first"))
 
 

@@ -206,6 +206,8 @@ class StoredQueue(QueueImage):
             same = (rows["physical_offset"] == new["physical_offset"]) & (rows["size"] == new["size"])
             other = ~same | (rows["tags_code"] != new["tags_code"])
             other &= rows["size"] != BLANK_SIZE
+            if (rows["physical_offset"] > new["physical_offset"])[other].any():
+                return  # parts of an entry are smaller than all of it: the queue is not torn but shifted, by a hole that is older
             suspect = np.flatnonzero(other & same)
             other[suspect] = ~may_stay(rows[suspect])
             for number in inside[other].tolist():

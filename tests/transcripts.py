@@ -7,7 +7,7 @@
 
 Blocks of a page run in order in one directory that holds golden stores under plain names: `store` (a 4.9.3 broker that was
 killed) and `damaged` (bytes of a store changed afterwards). `console head=8` keeps the first eight lines of each output. Sizes,
-times and rates differ between machines, so they are compared by their shape. Blocks that need Spark are `console spark`.
+times and rates differ between machines, so they are compared by their shape. Blocks that need Spark are `console spark`. A command may end with `> file`.
 
     python tests/transcripts.py        writes the output of all blocks anew
 """
@@ -48,13 +48,18 @@ def stores() -> Iterator[Path]:
 def run(command: str, place: Path) -> str:
     """What a command line prints, both streams together."""
     words = shlex.split(command)
+    into = place / words[-1] if words[-2:-1] == [">"] else None
+    words = words[:-2] if into is not None else words
     start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
     argv = [sys.executable, "-c", start, *words[1:]] if words[0] == "mqstore" else words
     plain = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment = {**os.environ, **plain}
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    outcome = subprocess.run(argv, cwd=place, env=environment, text=True, check=False, timeout=300, **both)
-    return "\n".join(line.rstrip() for line in outcome.stdout.replace(f"{place}/", "").strip().splitlines())
+    errors = subprocess.STDOUT if into is None else subprocess.PIPE
+    outcome = subprocess.run(argv, cwd=place, env=environment, text=True, check=False, timeout=300, stdout=subprocess.PIPE, stderr=errors)
+    if into is not None:
+        into.write_text(outcome.stdout, encoding="utf-8")
+    told = outcome.stdout if into is None else outcome.stderr
+    return "\n".join(line.rstrip() for line in told.replace(f"{place}/", "").strip().splitlines())
 
 
 def blocks(page: Path, *, spark: bool) -> list[tuple[str, int | None]]:

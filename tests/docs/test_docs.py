@@ -22,7 +22,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
-_FENCE = re.compile(r"^```.*?^```$|^(?: {4}.*\n)+", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```.*?^```$|^(?: {4}[^\n]*\n)+", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`")
 _SKIPPED_SUFFIXES = {".xz", ".gz", ".png", ".so", ".jar"}
 
@@ -60,6 +60,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_the_examples_of_the_format_page_are_true() -> None:
     outcome = doctest.testfile(str(FORMAT), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert outcome.attempted > 20
+    assert outcome.failed == 0
+
+
+def test_the_examples_of_the_embedding_page_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = doctest.testfile(str(DOCS / "guide" / "embed.md"), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert outcome.attempted > 30
     assert outcome.failed == 0
 
 

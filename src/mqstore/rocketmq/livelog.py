@@ -9,6 +9,7 @@ Format: docs/formats/rocketmq.md, sections 1.2, 2.8, 7.2 and 9.3.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -175,7 +176,8 @@ class LiveLog:
             for file in list(self._unsynced):
                 written, stored_at = file.written, file.last_stored
                 if file.map is None:
-                    self._syncing.sync(file.relative)
+                    if file.kept is None:
+                        self._syncing.sync(file.relative)
                 else:
                     file.map.sync()
                     self.stored_at = stored_at or self.stored_at
@@ -199,6 +201,8 @@ class LiveLog:
         self.reading.forget(file.relative)
         with self._lock:
             self.files = self.files[1:]
+        with self._sync_lock, contextlib.suppress(ValueError):
+            self._unsynced.remove(file)
 
     def close(self, *, keep_next: bool = False) -> None:
         """Let go of all maps for writing. keep_next: leave the file made ahead, as a killed broker does."""

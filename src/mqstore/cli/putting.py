@@ -49,27 +49,29 @@ def put(
     target = Target(store, create, as_version, sync, config)
     message = _message(topic, queue_id, _named(keys, tags, properties, delay), b"")
     message.body = _body(body, body_file, target.settings().max_message_size)
-    with Interrupts() as interrupts, interrupts.held():
-        opened, new = open_target(out, target)
-        with opened:
-            result = opened.put(message)
-            stored = opened.by_offset(result.physical_offset) if result.stored else None
-        version = opened.version
-    if stored is None:
-        raise refusal(result.status, result.detail, version)
-    row = {
-        "status": result.status.spelled(version),
-        "msg_id": result.msg_id,
-        "topic": stored.topic,
-        "queue_id": stored.queue_id,
-        "queue_offset": result.queue_offset,
-        "physical_offset": result.physical_offset,
-        "size": result.size,
-        "store_timestamp": result.store_timestamp,
-        "store": str(opened.reading.root),
-        "created": new,
-    }
-    _tell(out, row, topic)
+    with Interrupts() as interrupts:
+        with interrupts.held(until_asked=True):
+            opened, new = open_target(out, target)
+            with opened:
+                result = opened.put(message)
+                stored = opened.by_offset(result.physical_offset) if result.stored else None
+            version = opened.version
+            if stored is None:
+                raise refusal(result.status, result.detail, version)
+            row = {
+                "status": result.status.spelled(version),
+                "msg_id": result.msg_id,
+                "topic": stored.topic,
+                "queue_id": stored.queue_id,
+                "queue_offset": result.queue_offset,
+                "physical_offset": result.physical_offset,
+                "size": result.size,
+                "store_timestamp": result.store_timestamp,
+                "store": str(opened.reading.root),
+                "created": new,
+            }
+            _tell(out, row, topic)
+        interrupts.ask()
     if result.detail:
         out.note(f"the message is stored, but {result.detail}")
     return 1 if result.detail else 0

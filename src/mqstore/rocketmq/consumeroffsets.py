@@ -22,7 +22,7 @@ Keys are split as Java does: at each @, without empty parts at the end. A key of
     >>> split("a@b"), split("a@b@"), split("@b"), split("a@"), split("a@b@c")
     (('a', 'b'), ('a', 'b'), ('', 'b'), None, None)
 
-Format: docs/formats/rocketmq.md, sections 1.5.2 and 11.
+Format: docs/formats/rocketmq.md, sections 1.5 and 11.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A queue is delivered in its order: what is due behind a message that is not has 
 delivered again, from the progress that was last written. 4.9.3 writes too small a progress after delivering several messages
 at once; here it is right for both versions.
 
-Format: docs/formats/rocketmq.md, sections 1.5.5, 3.2 and 3.7.
+Format: docs/formats/rocketmq.md, sections 1.5, 3.2 and 3.7.
 """
 
 from __future__ import annotations

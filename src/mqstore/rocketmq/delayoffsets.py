@@ -7,7 +7,7 @@
 
 5.3.3 writes a `dataVersion` as well, which counts on with every 200th update. Written every 10 s and at shutdown.
 
-Format: docs/formats/rocketmq.md, section 1.5.5.
+Format: docs/formats/rocketmq.md, section 1.5.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Setting a name again keeps its place, removing and adding it moves it to the end
 
 Not followed: a table of 64 buckets or more turns a bucket of nine names into a tree, whose root moves to the front.
 
-Format: docs/formats/rocketmq.md, sections 2.6 and 14.11.
+Format: docs/formats/rocketmq.md, section 2.6.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ value is one number, for queue 0. `config/delayOffset.json` has the same shape w
     >>> table({"offsetTable": {"orders@billing": {"0": 29}, "a@b@c": {"0": 1}}}, "consumerOffset.json")
     ({('billing', 'orders'): {0: 29}}, {'a@b@c': {0: 1}}, [])
 
-Format: docs/formats/rocketmq.md, sections 1.5.2 and 11.
+Format: docs/formats/rocketmq.md, sections 1.5 and 11.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@
 `config/topics.json` and `config/subscriptionGroup.json` are written at each change and at shutdown. Fields of a loaded file that
 are not known here stay. What 5.x adds (`attributes`, `groupRetryPolicy`, …) is left out by 4.9.3 where it says nothing.
 
-Format: docs/formats/rocketmq.md, sections 1.5.3 and 1.5.4.
+Format: docs/formats/rocketmq.md, section 1.5.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@
     >>> topic("orders", {"perm": 6, "attributes": {"queue.type": "BatchCQ"}}).queue_type
     'BatchCQ'
 
-Format: docs/formats/rocketmq.md, sections 1.5.3 and 1.5.4.
+Format: docs/formats/rocketmq.md, section 1.5.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ class DurableDirectory:
         path = self.path(relative)
         with writing(path):
             self.attempt("sync directory", relative)
-            sync_path(path)
+            sync_path(Path(os.path.realpath(path)))  # a store, or a part of it, may lie behind a link
         self.note(SyncDirectory(self.named(relative)))
 
     def sync_tree(self, relative: str = "") -> None:

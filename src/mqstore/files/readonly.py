@@ -255,6 +255,11 @@ class ReadOnlyDirectory:
         with self._lock:
             self._kept.pop(relative, None)
 
+    def forget_all(self) -> None:
+        """Let go of all maps. Who has one in hand goes on reading."""
+        with self._lock:
+            self._kept.clear()
+
     def kept(self, relative: str) -> MappedFile | None:
         """The map of a file if `mapped` still has it."""
         return self._kept.get(relative)

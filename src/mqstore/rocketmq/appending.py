@@ -83,12 +83,16 @@ class _Exclusively:
     def __init__(self, path: PutPath) -> None:
         self._lock = threading.RLock()
         self._path = path
+        self.interrupted = False  # while something was appended: log and queue offsets may disagree
 
     def __enter__(self) -> None:
         self._lock.acquire()
         self._path.busy += 1
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            self.interrupted = True
+            self._path.release()
         self._path.busy -= 1
         self._lock.release()
 
@@ -258,6 +262,10 @@ class Appender:
                 self.path.topics = {topic: found}
         return found
 
+    def refusal_of(self, topic: str) -> str:
+        """Why no message of a topic is taken; empty for one that is."""
+        return self._know(topic).refused
+
     def _judge(self, topic: str) -> Topic:
         raw = topic.encode("utf-8", "surrogatepass")
         batch = self.five and topic in self.config.batch_topics
@@ -297,9 +305,15 @@ class Appender:
         with self.lock:
             self.closed = True
             self.path.release()
+            self._writer = self._writing_to = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a put was ended half-way, by an interrupt from the keyboard or the like. Nothing more is taken then."""
+        return self.lock.interrupted
 
     def _failed(self, error: MqstoreError) -> PutResult:
-        status = PutStatus.SERVICE_NOT_AVAILABLE if self.closed else PutStatus.CREATE_MAPPED_FILE_FAILED
+        status = PutStatus.SERVICE_NOT_AVAILABLE if self.closed or self.interrupted else PutStatus.CREATE_MAPPED_FILE_FAILED
         return PutResult(status, detail=str(error))
 
     def _append(
@@ -374,6 +388,8 @@ class Appender:
         """The file to append to, with blocks for a record of that size behind its end, and the writer of its map."""
         if self.closed:
             raise TargetError("the store is closed")
+        if self.lock.interrupted:
+            raise TargetError("a put was interrupted half-way; close the store and open it again")
         file = self._log.files[-1] if self._log.files else None
         if file is None or file.written >= file.size or file.map is None:
             if file is not None and file.written >= file.size:

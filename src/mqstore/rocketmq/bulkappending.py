@@ -94,6 +94,10 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         row = int(np.argmax(columns.sizes > appender.most))
         sentence = f"a record of {columns.sizes[row]} bytes, at most {appender.most} fit into a file of this store"
         raise bad_row("body", row, first_row, sentence)
+    for number, (topic, _) in enumerate(() if stored else columns.groups):
+        refused = appender.refusal_of(topic)
+        if refused:
+            raise bad_row("topic", int(np.argmax(columns.group == number)), first_row, refused)
     special = np.zeros(len(columns), np.bool_)
     for part in _SPECIAL if stored else (*_SPECIAL, *_WAITING):
         special |= columns.holding(part)
@@ -103,7 +107,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
     for stop in stop_at.tolist():
         done, detail = _put_range(appender, columns, done, stop)
         if done < stop:
-            status = PutStatus.SERVICE_NOT_AVAILABLE if appender.closed else PutStatus.CREATE_MAPPED_FILE_FAILED
+            status = PutStatus.SERVICE_NOT_AVAILABLE if appender.closed or appender.interrupted else PutStatus.CREATE_MAPPED_FILE_FAILED
             break
         if stop < len(columns):
             result = appender.put(_message(columns, stop))

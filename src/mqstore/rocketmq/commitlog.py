@@ -112,6 +112,11 @@ class CommitLog:
                 found = self._maps[file.name] = self._directory.map(file.relative)
             return found
 
+    def forget_all(self) -> None:
+        """Let go of all maps; each holds a descriptor."""
+        with self._lock:
+            self._maps.clear()
+
     def file_at(self, physical_offset: int) -> QueueFile | None:
         """The file that holds a physical offset."""
         number = bisect_right(self._starts, physical_offset) - 1

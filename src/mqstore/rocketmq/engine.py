@@ -93,6 +93,7 @@ class MessageStore:
         self._five = self.version != "4.9.3"
         self._open = True
         self._released = False
+        self._interrupted = False
         self._failure = ""  # why dispatch stands still, if it does
         self._dispatched = self.log.max_offset
         self._dispatched_at = 0
@@ -216,10 +217,17 @@ class MessageStore:
         """List in queues and index what the log holds by now. Returns how many records. Raises TargetError where it cannot be written."""
         with self._dispatch_lock:
             self._must_be_held()
+            if self._interrupted:
+                raise TargetError(self._failure)
             try:
                 found = self._dispatch()
             except MqstoreError as error:
                 self._failure = f"queues or index cannot be written: {error}"
+                self._look_up()
+                raise
+            except BaseException:
+                self._interrupted = True  # what is written and what is counted may disagree
+                self._failure = "dispatch was interrupted half-way; close the store and open it again"
                 self._look_up()
                 raise
             if self._failure:
@@ -435,6 +443,7 @@ class MessageStore:
         """Shut down in order: everything dispatched, flushed and persisted, `abort` removed, the store given free.
 
         If something could not be dispatched or flushed, `abort` stays, so that the next one recovers; that raises TargetError.
+        It stays too, without an error, if a put or dispatch was interrupted half-way.
         """
         if not self._open:
             return
@@ -443,6 +452,10 @@ class MessageStore:
             self._services.stop()
             self.delays.stop()
             self._appender.stop()
+            if self._interrupted or self._appender.interrupted:
+                self.commit.sync()
+                self.persist()
+                return
             self.dispatch_now()
             self.flush()
             index = self._broker.index

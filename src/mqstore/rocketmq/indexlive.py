@@ -32,14 +32,14 @@ Rows = NDArray[np.void]
 
 _HEADER = struct.Struct(">qqqqii")
 _NO_SLOTS = np.empty(0, np.int64)
-_LATEST = 253_402_300_799_999  # the last millisecond that has a name of 17 digits
+_LATEST = 253_370_764_799_999  # the last millisecond of 9998: the year behind it has names for files that follow
 
 
 def local_name(now: int, previous: str | None) -> str:
     """A file name for a file made now (ms), behind the previous one."""
-    here = datetime.fromtimestamp(min(max(now, 0), _LATEST) / 1000).astimezone()
-    shift = here.utcoffset()
-    return index_name(now + (int(shift.total_seconds()) * 1000 if shift else 0), previous)
+    moment = min(max(now, 0), _LATEST)
+    shift = datetime.fromtimestamp(moment / 1000).astimezone().utcoffset()
+    return index_name(moment + (int(shift.total_seconds()) * 1000 if shift else 0), previous)
 
 
 class StoredIndexFile(IndexImage):
@@ -159,6 +159,8 @@ class StoredIndex(IndexService):
             self._place.on_full(last)
             last.close()
         name = local_name(self._place.clock(), None if last is None else last.name)
+        while self._place.writing.exists(f"index/{name}") and (behind := index_name(0, name)) > name:
+            name = behind  # something that is no index file lies there
         relative = f"index/{name}"
         size = HEADER_SIZE + SLOT_SIZE * self._slots + ENTRY_SIZE * self._positions
         self._place.writing.create(relative, size)
@@ -190,6 +192,8 @@ class StoredIndex(IndexService):
                 file.sync(header=headers)
 
     def close(self) -> None:
-        for file in self.files:
+        """Let go of all files; there is nothing to ask any more."""
+        files, self.files = self.files, []
+        for file in files:
             if isinstance(file, StoredIndexFile):
                 file.close()

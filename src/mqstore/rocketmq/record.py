@@ -126,7 +126,10 @@ def parse_host(text: str) -> bytes:
     """Host bytes of `ip:port` or `[ip]:port`. Raises ValueError."""
     address, _, port = text.rpartition(":")
     packed = ipaddress.ip_address(address.strip("[]")).packed
-    return packed + struct.pack(">i", int(port))
+    number = int(port)
+    if not 0 <= number < 1 << 31:
+        raise ValueError(f"{port} is no port")
+    return packed + struct.pack(">i", number)
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:

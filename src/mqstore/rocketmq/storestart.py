@@ -30,6 +30,7 @@ from mqstore.rocketmq.livelog import LiveLog
 from mqstore.rocketmq.liveshelf import LiveShelf
 from mqstore.rocketmq.queuewriting import QueueFiles, StoredFile
 from mqstore.rocketmq.reader import VERSIONS, RocketMQStore
+from mqstore.rocketmq.record import parse_host
 from mqstore.rocketmq.storeconfig import StoreConfig
 from mqstore.rocketmq.storelock import StoreLock, create_abort, remove_abort
 
@@ -60,6 +61,7 @@ class Loaded:
         with contextlib.ExitStack() as last_first:
             last_first.callback(self.lock.close)
             last_first.callback(self.directory.close)
+            last_first.callback(self.reading.forget_all)
             last_first.callback(self.checkpoint.close)
             last_first.callback(self.shelf.close)
             last_first.callback(self.queue_files.close)
@@ -73,6 +75,10 @@ def load(path: str | os.PathLike[str], config: StoreConfig) -> Loaded:
     root = Path(path)
     if config.version is not None and config.version not in VERSIONS:
         raise UsageError(f"there are no rules of version {config.version!r}; known are {' and '.join(VERSIONS)}")
+    try:
+        parse_host(config.store_host)
+    except ValueError as error:
+        raise UsageError(f"the store host {config.store_host!r} must be ip:port or [ip]:port: {error}") from None
     made = make_root(root)
     if made and config.recorder is not None:
         raise UsageError("a recorded store begins in an existing directory; make it first")
@@ -170,6 +176,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         for queue in broker.queues.values():
             queue_files.distrust(queue.files)
         create_abort(directory, version, os.getpid())
+    store.log.forget_all()
     return Loaded(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
 
 

@@ -27,7 +27,7 @@ __all__ = ["LOAD_NAMES", "load", "register"]
 
 LOAD_NAMES = ("store", "created", "from", "skipped", "messages", "bytes", "first_physical_offset", "last_physical_offset", "seconds")
 
-FLUSH_EVERY = 256 << 20  # bytes of log
+FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
 
 
 class _Progress:

@@ -96,10 +96,9 @@ def open_source(name: str, skip: int, form: BodyForm) -> Source:
         stream = path.open("rb")
     except OSError as error:
         raise CannotOpenError(f"{path} cannot be read: {error.strerror}") from None
-    if stream.read(4) == b"PAR1":
+    if stream.peek(4)[:4] == b"PAR1":
         stream.close()
         return _parquet(name, [path], path.parent, skip)
-    stream.seek(0)
     return Source(name, "line", os.fstat(stream.fileno()).st_size, _json_rows(stream, skip, form))
 
 

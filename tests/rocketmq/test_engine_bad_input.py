@@ -24,6 +24,7 @@ from mqstore.rocketmq.message import Inner, Message, MessageBatch, PutResult, Pu
 from mqstore.rocketmq.pulling import GetStatus
 from mqstore.rocketmq.record import Record, encode, encode_properties
 from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.testing.crashes import scratch_directory
 from mqstore.testing.faults import FailingDisk
 
 NOW = 1_700_000_000_000
@@ -533,7 +534,12 @@ def test_a_store_behind_a_link_and_one_under_a_name_that_is_no_text(tmp_path: Pa
     sentence(error)
 
 
-def test_opening_and_closing_a_thousand_times_leaves_no_descriptor_open(tmp_path: Path) -> None:
+def test_opening_and_closing_a_thousand_times_leaves_no_descriptor_open() -> None:
+    with scratch_directory() as place:
+        open_and_close_a_thousand_times(Path(place))
+
+
+def open_and_close_a_thousand_times(tmp_path: Path) -> None:
     filled(tmp_path / "store")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config").mkdir()

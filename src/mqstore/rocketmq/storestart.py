@@ -62,6 +62,7 @@ class Loaded:
             last_first.callback(self.lock.close)
             last_first.callback(self.directory.close)
             last_first.callback(self.reading.forget_all)
+            last_first.callback(self.full_index.clear)
             last_first.callback(self.checkpoint.close)
             last_first.callback(self.shelf.close)
             last_first.callback(self.queue_files.close)

@@ -6,6 +6,7 @@ A file with a second hard link is never opened for writing: the link may be a st
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import io
 import os
@@ -13,6 +14,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
@@ -61,7 +64,21 @@ def _octets(buffer: Any) -> memoryview:
         return memoryview(buffer.reshape(-1).view("u1"))
 
 
+_HELD = 64 << 10  # bytes of a write that keeps the interpreter's lock: to wait for it again would take longer than the copy
+_held_pwrite = ctypes.PyDLL(None, use_errno=True).pwrite
+_held_pwrite.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong)
+_held_pwrite.restype = ctypes.c_ssize_t
+
+
 def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
+    if 0 < len(view) <= _HELD:
+        address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+        written = _held_pwrite(descriptor, address, len(view), offset)
+        if written < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        view = view[written:]
+        offset += written
     while view:
         written = os.pwrite(descriptor, view, offset)
         view = view[written:]

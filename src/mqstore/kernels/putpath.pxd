@@ -12,6 +12,9 @@ cdef extern from "time.h":
     """
     long long now_ms "mq_now_ms"() noexcept nogil
 
+cdef extern from "unistd.h":
+    int pause "usleep"(unsigned int microseconds) noexcept nogil
+
 cdef inline int c_int(value) except? -1:
     return value
 
@@ -51,6 +54,8 @@ cdef class PutPath:
     cdef public dict topics, hosts
     cdef public int busy
     cdef public bint paused
+    cdef public int ease
+    cdef int since
     cdef public long long not_after, last_stored
     cdef public LogEnd file
     cdef unsigned char[::1] data

@@ -84,6 +84,7 @@ class PutPath:
     hosts: dict[str, bytes]
     busy: int
     paused: bool
+    ease: int
     not_after: int
     last_stored: int
     file: LogEnd | None

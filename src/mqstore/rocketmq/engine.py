@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["MessageStore"]
 
 _DEFAULTS = StoreConfig()
-_ROOM = 4096  # records dispatched at once
+_ROOM = 1 << 16  # records dispatched at once
 
 
 class MessageStore:
@@ -280,6 +280,10 @@ class MessageStore:
             self._appender.path.not_after = self._loaded.checkpoint.index
             waiting.clear()
             self._loaded.checkpoint.write()
+
+    def ease_puts(self, microseconds: int) -> None:
+        """Let each 256th put give way to other threads for so long; 0: none."""
+        self._path.ease = microseconds
 
     @property
     def dispatch_behind(self) -> int:

@@ -29,6 +29,8 @@ __all__ = ["Services"]
 TICK = 0.02
 IDLE = 0.001
 BUSY = 0.003  # between two rounds of dispatch while messages keep coming: more of them at once cost less each
+FAR_BEHIND = 8 << 20  # bytes of log that are not dispatched, from which puts give way to dispatch
+EASE = 40  # microseconds they do so for, each 256th
 FIRST_CLEANING = 60.0
 FIRST_PERSIST = 10.0
 
@@ -65,6 +67,7 @@ class Services:
                     found = store.dispatch_now()
             except MqstoreError:
                 self._stop.wait(1.0)  # puts are refused meanwhile
+            store.ease_puts(EASE if store.dispatch_behind > FAR_BEHIND else 0)
             time.sleep(BUSY if found else IDLE)
 
     def _housekeep(self) -> None:

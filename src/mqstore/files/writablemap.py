@@ -35,7 +35,7 @@ from mqstore.files.recorder import Sync
 
 __all__ = ["WritableMap"]
 
-RESERVED_AT_ONCE = 16 << 20
+RESERVED_AT_LEAST, RESERVED_AT_MOST = 1 << 18, 1 << 24
 
 
 class WritableMap:
@@ -65,7 +65,8 @@ class WritableMap:
         low = start or self.reserved
         if stop <= low:
             return
-        high = min(self.size, -(-stop // RESERVED_AT_ONCE) * RESERVED_AT_ONCE)
+        step = min(max(self.reserved, RESERVED_AT_LEAST), RESERVED_AT_MOST)  # a small file takes little, a long one seldom asks
+        high = min(self.size, -(-stop // step) * step)
         with writing(self.path):
             self._directory.attempt("reserve", self.relative)
             try:

@@ -760,7 +760,7 @@ def test_hostile_topics_in_a_log_stay_inside_the_directory(version: str, unclean
     place = tmp_path / "outer" / "store"
     (place / "commitlog").mkdir(parents=True)
     raw = b""
-    topics = ["../x", "../../x", "..", ".", "", "a/b", "nul\0", "/tmp/h", "good", "x" * 127]
+    topics = ["../x", "../../x", "..", ".", "", "a/b", "nul\0", "/absolute", "good", "x" * 127]
     for number, topic in enumerate(topics):
         each = Record(topic, b"%d" % number, 0, physical_offset=len(raw), store_timestamp=NOW, properties=b"KEYS\x01k")
         raw += encode(each)

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -30,6 +31,7 @@ import numpy as np
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels import frames
+from mqstore.kernels.pullpath import PullPath
 from mqstore.rocketmq import lookups, pulling, timelookup
 from mqstore.rocketmq.appending import Appender
 from mqstore.rocketmq.batchqueue import UNIT_SIZE
@@ -111,6 +113,14 @@ class MessageStore:
             version=self.version,
             in_memory_bytes=_memory() * config.access_message_in_memory_max_ratio // 100,
             travel_files=config.travel_cq_file_num_when_get_message,
+        )
+        self._pulls = PullPath(
+            pulling.GetResult,
+            pulling.GetStatus.FOUND,
+            pulling.GetStatus.NO_MATCHED_MESSAGE,
+            self._broker.queues,
+            self.log,
+            pulling.limits_of(self._pull_rules),
         )
         self.offsets = ConsumerOffsets.load(self.reading, self.version, config.enable_lmq, clock=config.clock)
         self.topics = Topics.load(self.reading, self.version, clock=config.clock)
@@ -398,10 +408,14 @@ class MessageStore:
 
         group: who asks; an answer does not depend on it. The result holds slices of the log, which are not copied.
         """
+        tags = _tags(filter) if isinstance(filter, str) else filter
+        hashes = None if tags is None or tags.everything else pulling.wanted_hashes(tags)
+        found: pulling.GetResult | None = self._pulls.get(topic, queue_id, offset, max_count, hashes)
+        if found is not None:
+            return found
         queue = self._asked(topic, queue_id)
         if queue is None:
             return pulling.GetResult(pulling.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        tags = TagFilter.parse(filter) if isinstance(filter, str) else filter
         codes = None
         if self.config.enable_consume_queue_ext:
             codes = ConsumeQueueExt(self.reading, topic, queue_id, file_size=self.config.consume_queue_ext_file_size).tags_code
@@ -493,6 +507,7 @@ class MessageStore:
             self._released = True
         try:
             self._config_directory.close()
+            self._pulls.close()
         finally:
             self._loaded.close()
 
@@ -503,6 +518,9 @@ def _waits(message: Message) -> bool:
     if isinstance(properties, bytes):
         return b"WAIT\x01false" not in properties and not isinstance(message, Due)
     return properties.get("WAIT") != "false" and not isinstance(message, Due)
+
+
+_tags = lru_cache(256)(TagFilter.parse)
 
 
 def _memory() -> int:

@@ -19,6 +19,7 @@ from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.writablemap import WritableMap
+from mqstore.kernels.pullpath import Held
 from mqstore.kernels.putpath import LogEnd
 from mqstore.rocketmq import record
 from mqstore.rocketmq.broker import LogFile
@@ -36,6 +37,7 @@ class LiveFile(LogEnd):
         super().__init__(start, size, written)
         self.relative = relative
         self.map = mapped
+        self.held: Held | None = None  # the bytes of a file that is much read
         self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
         self.dropped = written
 
@@ -201,6 +203,8 @@ class LiveLog:
         self.reading.forget(file.relative)
         with self._lock:
             self.files = self.files[1:]
+        if file.held is not None:
+            file.held.release()
         with self._sync_lock, contextlib.suppress(ValueError):
             self._unsynced.remove(file)
 

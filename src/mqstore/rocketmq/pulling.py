@@ -19,43 +19,43 @@ the scan learns that its whole log file has, and skips all entries that lead int
 5.3.3 differs: it goes on to the next queue file while nothing is found (as often as it is told to, once by default), the
 caller may limit the bytes, and what is skipped counts as looked at before the batch is.
 
-`_scan_plainly` is these rules entry by entry; `_scan` is the same for ordinary stretches, and leaves all others to it.
+`_scan_plainly` is these rules entry by entry; `_scan` is the same for ordinary stretches, and leaves all others to it. A store that is open
+asks `kernels.pullpath.PullPath` first, which takes the same stretches without a Python call in between.
 
 Format: docs/formats/rocketmq.md, section 10.1.
 """
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.kernels import is_compiled
+from mqstore.kernels.pullpath import HEAD, Limits, Pulled, scan
 from mqstore.rocketmq import logslices
 from mqstore.rocketmq.consumequeue import ENTRY_SIZE
 from mqstore.rocketmq.consumequeueext import is_address
 from mqstore.rocketmq.logslices import LogSlices
 from mqstore.rocketmq.pulledbatch import batch_of_records
-from mqstore.rocketmq.queuepage import PagedQueue, QueuePage, page_from, roll_next_file, unit_size
+from mqstore.rocketmq.queuepage import PagedQueue, page_from, roll_next_file, unit_size
 from mqstore.rocketmq.record import BadRecordError, Record, decode, decode_properties
 from mqstore.rocketmq.tagfilter import TagFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message"]
+__all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message", "limits_of", "wanted_hashes"]
 
 TagsCodeOf = Callable[[int], int | None]
 
-_ENTRY: Final = struct.Struct(">qiq")
 _LARGEST_TOTAL = 128 << 20
-_FEW = 8  # hashes that are compared one by one
 
 
 class GetStatus(StrEnum):
@@ -102,26 +102,22 @@ class PullRules:
         return min(max(self.max_total_bytes, 100), _LARGEST_TOTAL)
 
 
-@dataclass(slots=True)
-class GetResult:
-    """What a pull returned: one slice of the log per record, not copied; valid as long as the log file is mapped.
+class GetResult(Pulled):
+    """What a pull returned: one slice of the log per record, not copied; valid as long as somebody holds it.
 
-    min_offset, max_offset: of the queue. message_count: messages, of which a record in a batch queue holds several.
-    log_file: start and bytes of the log file that holds all the slices, None where there are several.
+    status, next_begin_offset. min_offset, max_offset: of the queue. slices, queue_offsets, physical_offsets, sizes: lists, one item per
+    record. total_bytes: of the records. message_count: messages, of which a record in a batch queue holds several.
+    suggest_pulling_from_slave: what was looked at lies far behind the end of the log.
     """
 
-    status: GetStatus
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    slices: list[memoryview] = field(default_factory=list)
-    queue_offsets: list[int] = field(default_factory=list)
-    physical_offsets: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    total_bytes: int = 0
-    message_count: int = 0
-    suggest_pulling_from_slave: bool = False
-    log_file: tuple[int, memoryview] | None = field(default=None, repr=False, compare=False)
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return _facts(self) == _facts(other) if isinstance(other, GetResult) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"GetResult({', '.join(f'{name}={fact!r}' for name, fact in zip(_FACTS, _facts(self), strict=True))})"
 
     def records(self, tags: TagFilter | None = None) -> list[Record]:
         """The records, decoded; bytes that are none are left out. tags: as a client filters, by the tags themselves."""
@@ -141,10 +137,27 @@ class GetResult:
         Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
         """
         sizes = np.array(self.sizes, np.int64)
-        if self.log_file is not None:
-            start, view = self.log_file
-            return batch_of_records(np.frombuffer(view, np.uint8), np.array(self.physical_offsets, np.int64) - start, sizes, columns)
+        if self.view is not None:
+            return batch_of_records(
+                np.frombuffer(self.view, np.uint8), np.array(self.physical_offsets, np.int64) - self.start, sizes, columns
+            )
         return batch_of_records(np.frombuffer(b"".join(self.slices), np.uint8), np.cumsum(sizes) - sizes, sizes, columns)
+
+
+_FACTS: Final = (
+    "status",
+    "next_begin_offset",
+    "min_offset",
+    "max_offset",
+    "queue_offsets",
+    "physical_offsets",
+    "sizes",
+    "slices",
+    "total_bytes",
+    "message_count",
+    "suggest_pulling_from_slave",
+)
+_facts: Final = attrgetter(*_FACTS)
 
 
 def get_message(
@@ -214,7 +227,7 @@ def _scan_plainly(
     five = rules.five
     unit = unit_size(queue)
     limit = _scan_limit(rules, max_count, unit)
-    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.max_offset)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.max_offset, [], [], [], [])
     examined = 0
     for _ in range(rules.travel_files if five else 1):
         if result.total_bytes or result.next_begin_offset >= result.max_offset:
@@ -273,138 +286,55 @@ def _resolved(code: int, tags_code_of: TagsCodeOf | None) -> int | None:
     return None if tags_code_of is None else tags_code_of(code)
 
 
-class _Taken(NamedTuple):
-    """What a scan takes of a page: queue offsets, physical offsets and sizes.
-
-    stopped: rows that are consumed. examined: physical offset in the last row looked at. lowest, end: all records lie between them.
-    """
-
-    offsets: list[int]
-    physicals: list[int]
-    sizes: list[int]
-    stopped: int
-    examined: int
-    lowest: int
-    end: int
-
-
 def _scan(
     log: LogSlices, queue: PagedQueue, offset: int, max_count: int, tags: TagFilter | None, rules: PullRules, low: int, high: int
 ) -> GetResult | None:
     """The scan of an ordinary stretch; None where it takes the rules one by one.
 
-    Ordinary: entries of a plain queue without addresses, whose records are all there, all in memory or all on disk.
+    Ordinary: entries of a plain queue without addresses, whose records all lie in one file of the log.
     """
-    page = None if queue.batch else page_from(queue, offset)
-    if page is None:
+    page = None if queue.batch or not is_compiled() else page_from(queue, offset)
+    if page is None or rules.travel_files < 1:
         return None
+    limits = limits_of(rules)
     log_max = log.max_offset
-    room = -(-_scan_limit(rules, max_count, ENTRY_SIZE) // ENTRY_SIZE)
-    if tags is None:
-        taken = _take_all(page, offset, room, max_count, rules, log_max)
-    else:
-        taken = _take_matching(page, offset, room, max_count, tags, rules, log_max)
-    if taken is None:
+    out = np.empty(limits.room, np.int64)
+    raw = np.ascontiguousarray(page.rows(max(0, _scan_limit(rules, max_count, ENTRY_SIZE)) // ENTRY_SIZE + 1)).view(np.uint8)
+    hashes = None if tags is None else wanted_hashes(tags)
+    taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, max_count, log_max, limits, out, hashes)
+    if taken < 0:
         return None
-    following = offset + taken.stopped
-    suggest = log_max - taken.examined > rules.in_memory_bytes
-    if not taken.offsets:
-        if rules.five and rules.travel_files != 1:
-            return None
-        return GetResult(GetStatus.NO_MATCHED_MESSAGE, following, low, high, suggest_pulling_from_slave=suggest)
-    found = log.readable(taken.physicals[0])
-    if found is None:
+    consumed, examined, total, lowest, end = out[:HEAD].tolist()
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + consumed, low, high)
+    result.suggest_pulling_from_slave = log_max - examined > rules.in_memory_bytes
+    if not taken:
+        return None if rules.five and rules.travel_files != 1 else result
+    found = log.readable(lowest)
+    if found is None or not log.min_offset <= found[0] <= lowest or end > found[0] + len(found[1]):
         return None
-    start, view = found
-    if log.min_offset <= start <= taken.lowest and taken.end <= start + len(view):
-        slices = [view[at - start : at - start + size] for at, size in zip(taken.physicals, taken.sizes, strict=True)]
-        log_file = found
-    else:
-        parts = [log.slice(at, size) for at, size in zip(taken.physicals, taken.sizes, strict=True)]
-        slices = [part for part in parts if part is not None]
-        log_file = None
-        if len(slices) < len(parts):
-            return None
-    return GetResult(
-        GetStatus.FOUND,
-        following,
-        low,
-        high,
-        slices,
-        taken.offsets,
-        taken.physicals,
-        taken.sizes,
-        sum(taken.sizes),
-        len(slices),
-        suggest,
-        log_file,
+    result.status = GetStatus.FOUND
+    result.total_bytes, result.message_count = total, taken
+    result.lie_in(out[HEAD : HEAD + 3 * taken].tobytes(), *found)
+    return result
+
+
+@lru_cache(64)
+def limits_of(rules: PullRules) -> Limits:
+    """The rules as the kernel wants them."""
+    most = rules.total_limit if rules.five else 1 << 62
+    return Limits(
+        five=rules.five,
+        in_memory_bytes=rules.in_memory_bytes,
+        travel_files=rules.travel_files,
+        max_filter_bytes=rules.max_filter_bytes,
+        count_in_memory=rules.max_count_in_memory,
+        bytes_in_memory=min(rules.max_bytes_in_memory, most),
+        count_on_disk=rules.max_count_on_disk,
+        bytes_on_disk=min(rules.max_bytes_on_disk, most),
     )
 
 
-def _limits(rules: PullRules, max_count: int, lowest: int, highest: int, log_max: int) -> tuple[int, int] | None:
-    """Most messages and most bytes of a batch whose records lie between two offsets; None where some count as on disk, others not."""
-    if log_max - lowest <= rules.in_memory_bytes:
-        most, most_bytes = rules.max_count_in_memory, rules.max_bytes_in_memory
-    elif log_max - highest > rules.in_memory_bytes:
-        most, most_bytes = rules.max_count_on_disk, rules.max_bytes_on_disk
-    else:
-        return None
-    return max(1, min(most, max_count)), min(most_bytes, rules.total_limit) if rules.five else most_bytes
-
-
-def _take_all(page: QueuePage, offset: int, room: int, max_count: int, rules: PullRules, log_max: int) -> _Taken | None:
-    # one more than can be taken, because the entry that does not fit is looked at too
-    rows = page.rows(min(room, max(1, min(max_count, max(rules.max_count_in_memory, rules.max_count_on_disk))) + 1))
-    physicals, sizes, _ = zip(*_ENTRY.iter_unpack(rows.tobytes()), strict=True)
-    lowest, highest, largest = min(physicals), max(physicals), max(sizes)
-    limits = _limits(rules, max_count, lowest, highest, log_max)
-    if limits is None or min(sizes) <= 0:
-        return None
-    most, most_bytes = limits
-    stopped = min(len(sizes), most)
-    if most * largest > most_bytes:
-        stopped = min(stopped, max(1, bisect_right(list(accumulate(sizes)), most_bytes)))
-    examined = physicals[stopped - 1 if rules.five or stopped == len(sizes) else stopped]
-    offsets = list(range(offset, offset + stopped))
-    return _Taken(offsets, list(physicals[:stopped]), list(sizes[:stopped]), stopped, examined, lowest, highest + largest)
-
-
-def _take_matching(
-    page: QueuePage, offset: int, room: int, max_count: int, tags: TagFilter, rules: PullRules, log_max: int
-) -> _Taken | None:
-    rows = page.rows(room)
-    codes = rows["tags_code"].astype(np.int64)
-    if is_address(int(codes.min())):
-        return None
-    physicals, sizes = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
-    lowest, highest, largest = int(physicals.min()), int(physicals.max()), int(sizes.max())
-    limits = _limits(rules, max_count, lowest, highest, log_max)
-    if limits is None or int(sizes.min()) <= 0:
-        return None
-    most, most_bytes = limits
-    mask = _matching(codes.astype(np.int32), tags)
-    hits = np.flatnonzero(mask)
-    stopped = int(hits[most - 1]) + 1 if len(hits) >= most else len(rows)
-    if most * largest > most_bytes:
-        # an entry that does not pass the filter ends the batch too, where its record would not fit
-        counted = np.where(mask, sizes, 0)
-        before = np.cumsum(counted) - counted
-        full = (before > 0) & (before + sizes > most_bytes)
-        if full.any():
-            stopped = min(stopped, int(np.argmax(full)))
-    hits = hits[: int(np.searchsorted(hits, stopped))]
-    examined = int(physicals[stopped - 1 if rules.five or stopped == len(rows) else stopped])
-    taken, lengths = physicals[hits].tolist(), sizes[hits].tolist()
-    if taken:
-        lowest, highest = min(taken), max(taken)
-    return _Taken((hits + offset).tolist(), taken, lengths, stopped, examined, lowest, highest + largest)
-
-
-def _matching(codes: NDArray[np.int32], tags: TagFilter) -> NDArray[np.bool_]:
-    """Which codes are hashes of wanted tags."""
-    if len(tags.hashes) > _FEW:
-        return np.isin(codes, np.array(sorted(tags.hashes), np.int32))
-    mask = np.zeros(len(codes), np.bool_)
-    for wanted in tags.hashes:
-        mask |= codes == wanted
-    return mask
+@lru_cache(256)
+def wanted_hashes(tags: TagFilter) -> NDArray[np.int32]:
+    """The hashes of a filter as the kernel wants them."""
+    return np.array(sorted(tags.hashes), np.int32)

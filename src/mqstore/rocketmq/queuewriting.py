@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.pullpath import Held
 from mqstore.rocketmq.consumequeue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.dispatch import QueueRun
 from mqstore.rocketmq.filequeue import FileQueue, QueueFile
@@ -32,9 +33,9 @@ PAGE = 4096
 
 
 class StoredFile(FileImage):
-    """One file of a queue on disk. synced: bytes of it that have reached the disk for certain."""
+    """One file of a queue on disk. synced: bytes of it that have reached the disk for certain. held: its map while it is much read."""
 
-    __slots__ = ("_shelf", "kept", "relative", "synced")
+    __slots__ = ("_shelf", "held", "kept", "relative", "synced")
 
     def __init__(
         self, shelf: QueueFiles, relative: str, start: int, size: int, row: np.dtype[np.void], written: int, *, first_created: bool = False
@@ -43,6 +44,7 @@ class StoredFile(FileImage):
         self.relative = relative
         self.written = written
         self.synced = written
+        self.held: Held | None = None
         self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
         self._shelf = shelf
 
@@ -117,6 +119,8 @@ class QueueFiles:
         """Remove a file that is no longer part of its queue."""
         if self._writing.exists(file.relative):
             file.kept = self.reading.mapped(file.relative)
+        if file.held is not None:
+            file.held.release()
         with self._lock:
             self._dirty.pop(file.relative, None)
         self.reading.forget(file.relative)

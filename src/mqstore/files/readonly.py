@@ -112,7 +112,8 @@ class MappedFile:
             window = self.data[low:stop]
             # the maximum of a block is found ten times as fast as the places of what is in it
             if window.max():
-                return low + int(np.flatnonzero(window)[-1])
+                # of a copy: numpy gives up when somebody writes into what it looks through
+                return low + int(np.flatnonzero(window.copy())[-1])
             stop = low
         return -1
 

@@ -194,6 +194,8 @@ class CommitLog:
                 yield EndOfFile(file, at, mapped.size - at)
                 return
             behind = self._behind(mapped, file, at)
+            if status == frames.UNWRITTEN and frames.status_at(data, at, file.start, True) != frames.UNWRITTEN:
+                continue  # the store is being written: what was not there when the walk came by is there now
             if behind is not None:
                 yield self._damage(mapped, file, at, behind, status)
                 at = behind

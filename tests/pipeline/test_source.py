@@ -182,9 +182,9 @@ def test_filters_reach_the_reader() -> None:
 def test_a_reader_applies_what_it_was_told_and_hands_every_filter_back(mail: Path) -> None:
     from pyspark.sql.datasource import EqualTo, StringContains
 
-    from mqstore.pipeline.source import RocketMQReader
+    from mqstore.pipeline.source import ReadOptions, RocketMQReader
 
-    reader = RocketMQReader(str(mail), None, ("topic",), Selection())
+    reader = RocketMQReader(ReadOptions.of({"path": str(mail)}), ("topic",))
     filters = [EqualTo(("topic",), "bills"), StringContains(("tags",), "T")]
     assert list(reader.pushFilters(filters)) == filters
     found = [topic for part in reader.partitions() for batch in reader.read(part) for topic in batch.column(0).to_pylist()]

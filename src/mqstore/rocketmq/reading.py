@@ -23,7 +23,7 @@ from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of, select
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ReadTask", "overlapping", "read_split", "token_of"]
+__all__ = ["ReadTask", "opened_view", "overlapping", "read_split", "token_of"]
 
 _views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
 
@@ -56,13 +56,14 @@ def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
     return found
 
 
-def _open(task: ReadTask) -> DiskView:
-    key = (task.store, task.config, task.token)
+def opened_view(path: str, config: BrokerConfig, token: str) -> DiskView:
+    """The disk view of a store, kept by this process for the tasks that follow. token: see `token_of`."""
+    key = (path, config, token)
     found = _views.get(key)
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(Path(task.store), config=task.config)
+        store = RocketMQStore(Path(path), config=config)
         store.log.drop_behind = MAX_SIZE
         found = _views[key] = DiskView(store)
     return found
@@ -73,7 +74,7 @@ def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[
 
     milliseconds: the JSON form, times as int64 and keys as stored text. report: told of bytes that could not be believed.
     """
-    view = _open(task)
+    view = opened_view(task.store, task.config, task.token)
     for event in SplitWalk(view.log, task.split, lead=LEAD):
         if isinstance(event, Records):
             columns = RecordColumns(event)

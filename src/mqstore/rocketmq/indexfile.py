@@ -148,6 +148,10 @@ class IndexFile:
         """The slot table as native numbers: a copy of 4 bytes a slot."""
         return self._mapped.data[HEADER_SIZE : self._base].view(">i4").astype(np.int32)
 
+    def slot_table(self) -> NDArray[np.int32]:
+        """The slot table as stored, big-endian: a view of the map."""
+        return self._mapped.data[HEADER_SIZE : self._base].view(">i4")
+
     def slot(self, number: int) -> int:
         """What a slot holds."""
         value: int = _SLOT.unpack_from(self._view, HEADER_SIZE + SLOT_SIZE * number)[0]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import NotFoundError, UsageError
+from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
-from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns
+from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.rocketmq import checkpoint as checkpoints
 from mqstore.rocketmq import consumequeue, indexfile, offsets, topicsconfig
 from mqstore.rocketmq.batchqueue import BatchQueueReader
@@ -194,6 +195,19 @@ class RocketMQStore:
     ) -> Iterator[pa.RecordBatch]:
         """The message table of the disk view, batch by batch."""
         return self.view().batches(columns, selection, milliseconds=milliseconds)
+
+    def to_arrow(self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection()) -> pa.Table:
+        """The message table of the disk view in memory. For more than memory holds take `to_batches`."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.to_batches(columns, selection), rocketmq_schema(columns))
+
+    def to_pandas(self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection()) -> Any:
+        """The message table of the disk view as a `pandas.DataFrame`. Raises UnsupportedError where pandas is not installed."""
+        check_columns(columns)
+        if find_spec("pandas") is None:
+            raise UnsupportedError("pandas is not installed: `pip install pandas`, or take to_arrow, which needs nothing more")
+        return self.to_arrow(columns, selection).to_pandas()
 
 
 def consumer_offsets(store: RocketMQStore, queue_of: Callable[[str, int], QueueView | None]) -> list[ConsumerOffset]:

@@ -29,7 +29,7 @@ import mqstore
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
-from mqstore.findings import Coverage, Skipped, merge_adjacent
+from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
 from mqstore.pipeline.lookupanswer import MANIFEST, Answer, LookupReport
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["MANIFEST", "LookupReport", "lookup"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
+_UNUSABLE = frozenset({Kind.WRONG_SIZE, Kind.UNREADABLE})  # of an index file
 IN_DRIVER = 64 << 20  # bytes of log that are read sooner than a Spark task has started
 FETCHED = 20_000  # candidates of one task at the most
 
@@ -182,14 +183,15 @@ class _Lookup:
         self.whole = plan(log, count=self.splits)
         self.end = self.whole[-1].stop if self.whole else log.start
         files = self.store.index_files() if self.by != Plan.SCAN else ()
-        odd = {item.file: str(item.kind) for item in self.store.findings if item.file.startswith("index/")}
         self.files = dict(enumerate(files))
-        distrusted = []
+        odd = {item.file: str(item.kind) for item in self.store.findings if item.file.startswith("index/") and item.kind in _UNUSABLE}
+        whys = {} if self.by == Plan.SCAN else odd
         for number, file in enumerate(files):
             why = odd.get(file.relative) or lookingup.distrust(file)
             if why:
                 del self.files[number]
-                distrusted.append(f"{file.relative}: {why}")
+                whys[file.relative] = why
+        distrusted = [f"{relative}: {why}" for relative, why in whys.items()]
         rest = self._rest()
         self.costs = Costs(
             keys=len(self.asked),

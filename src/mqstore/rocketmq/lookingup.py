@@ -297,8 +297,14 @@ def choose(by: str, costs: Costs, distrusted: Sequence[str]) -> tuple[Plan, str]
         f"{costs.keys:,} keys, {costs.files} index files with {costs.entries:,} entries, "
         f"{costs.log_bytes:,} bytes of log, {costs.uncovered_bytes:,} of them not covered by the index"
     )
+    if by == Plan.SCAN:
+        return Plan.SCAN, f"asked for; {costs.log_bytes:,} bytes of log are read for {costs.keys:,} keys"
     if by != "auto":
         return Plan(by), f"asked for; {figures}"
     chosen = min(Plan, key=costs.seconds)
-    estimates = ", ".join(f"{plan} {costs.seconds(plan):.2g} s" for plan in Plan)
-    return chosen, f"the least work: {figures}; estimated on one core: {estimates}"
+    estimates = ", ".join(f"{plan} {_clock(costs.seconds(plan))}" for plan in Plan)
+    return chosen, f"the least work; {figures}; estimated on one core: {estimates}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

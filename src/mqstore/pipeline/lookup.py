@@ -202,7 +202,7 @@ class _Lookup:
         )
         self.plan, self.why = lookingup.choose(self.by, self.costs, distrusted)
         if self.files:
-            self.notes.extend(f"{each}: the log is read instead" for each in distrusted)
+            self.notes.extend(f"{each}; the log is read instead" for each in distrusted if not each.endswith(lookingup.EMPTY))
         if self.plan is Plan.SCAN:
             self.files = {}
 
@@ -264,8 +264,7 @@ class _Lookup:
 
     def _index_bytes(self, number: int, searched: SearchResult) -> int:
         file = self.files[number]
-        slots = 4 * file.slot_count if self.plan is Plan.PROBE else 0
-        return 40 + slots + 20 * searched.entries
+        return 40 + 4 * file.slot_count + 20 * searched.entries
 
     def _fetch_tasks(self, candidates: NDArray[np.void]) -> list[FetchTask]:
         """Candidates in log order, cut where covered stretches end and into tasks."""

@@ -8,9 +8,10 @@ All three lead to candidates, (hash, physical offset); a record is a hit when it
 Rolled back messages have no keys in a broker's index and are no hits in any plan; prepared ones are.
 
 An index file is used as far as it can be believed: its geometry is proved, its header agrees with its first and last entry and with
-its slots, every chain followed stays in its slot and descends (probe), all links and offsets are in order (sweep), and every entry of
-an asked hash leads to a record with such a key. Of a file that fails, and of what no file covers, the log is scanned instead. What no
-check can see is a key that the broker never put, or a link that was cut at an older entry; `scan` alone asks nothing of an index.
+its slots, every chain followed stays in its slot and descends (probe), all slots, links and offsets are in order (sweep), and every
+entry of an asked hash leads to a record with such a key. Of a file that fails, and of what no file covers, the log is scanned instead.
+What no check can see is a key that the broker never put, a link or slot that skips entries (probe), or a hash exchanged for another
+of the same slot; `scan` alone asks nothing of an index.
 
     covered by files     (begin … end)   (begin … end)
     scanned          [----]          [---]           [-------)      the records at begin and end included
@@ -37,6 +38,7 @@ from mqstore.rocketmq.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 __all__ = [
     "CANDIDATE",
+    "EMPTY",
     "Costs",
     "Interval",
     "Miss",
@@ -54,6 +56,7 @@ __all__ = [
 
 CANDIDATE = np.dtype([("hash", "<i4"), ("file", "<i4"), ("physical_offset", "<i8")])
 
+EMPTY = "it has no entries"  # as a broker makes the next file ahead
 BLOCK = 250_000  # entries that a sweep holds at once
 
 # seconds a key, an entry and a byte take, measured on one core: they choose the plan, nothing else depends on them
@@ -152,10 +155,10 @@ class Searched:
 def distrust(file: IndexFile) -> str:
     """Why a file cannot be used, by its header alone; empty if it can. Reads the first and the last entry."""
     header = file.header
+    if header.index_count <= 1:
+        return EMPTY
     if not (file.inferred == "configured" or file.inferred.endswith("the entries agree")):
         return "its geometry is not proved"
-    if header.index_count <= 1:
-        return "it has no entries"
     if header.index_count > file.positions:
         return f"its header counts {header.index_count - 1} entries, it has room for {file.positions - 1}"
     first, last = file.entry(1), file.entry(header.index_count - 1)
@@ -207,7 +210,7 @@ def probe(file: IndexFile, number: int, asked: Asked) -> Searched:
 
 
 def sweep(file: IndexFile, number: int, asked: Asked) -> Searched:
-    """Read all entries in order, and replay their links, which proves hashes and chains."""
+    """Read all entries in order, and replay their links, which proves slots, hashes and chains."""
     header = file.header
     slots = np.zeros(file.slot_count, np.int32)
     bad = np.empty(0, np.int64)
@@ -225,6 +228,9 @@ def sweep(file: IndexFile, number: int, asked: Asked) -> Searched:
         hashes = entries["key_hash"].astype(np.int32)
         taken = np.flatnonzero(asked.has(hashes))
         found.append(_candidates(number, hashes[taken], offsets[taken]))
+    # an entry alone in its slot has no link that a changed hash would contradict: only its slot does
+    if not np.array_equal(slots, file.slot_table()):
+        return _nothing("its slots do not lead to the newest entries", header.index_count - 1)
     return Searched(np.concatenate(found), "", header.index_count - 1)
 
 

@@ -50,8 +50,8 @@ def verify(
 ) -> int:
     """Check every record, every queue entry and every index entry, and what they say of each other.
 
-    It runs in threads of this process, which is the fastest way on one host; on Spark many hosts share it, and the report is the
-    same. Exit status 1 if anything is damaged. What a crash leaves behind and the broker catches up with by itself is a note.
+    It runs in threads of this process, which is the fastest way on one host; on Spark many hosts share it, and the report is the same.
+    Exit status 1 if anything is damaged. What a crash leaves behind and the broker catches up with by itself is a note, not damage.
     """
     import time
 

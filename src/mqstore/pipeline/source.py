@@ -44,8 +44,8 @@ from mqstore.pipeline.filters import narrowed, values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.stores import STORE, boolean, ddl_schema, ddl_type, open_for_tasks, split_names, store_paths, with_store
 from mqstore.rocketmq.narrowing import narrow
-from mqstore.rocketmq.pointreading import PointTask, read_points
-from mqstore.rocketmq.reading import ReadTask, overlapping, read_split, token_of
+from mqstore.rocketmq.pointreading import PointTask, files_of, read_points
+from mqstore.rocketmq.reading import ReadTask, opened_view, overlapping, read_split, token_of
 from mqstore.rocketmq.splits import Split, plan
 
 if TYPE_CHECKING:
@@ -206,12 +206,16 @@ def _names(text: str | None, separator: str) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class LogPart(InputPartition):
-    """One task's part of a store. how: `scan`, `queue` or `index`; why: what led to that for this store, in a sentence."""
+    """One task's part of a store. how: `scan`, `queue` or `index`; why: what led to that for this store, in a sentence.
+
+    files: the log files the part lies in, when it was planned.
+    """
 
     path: str
     task: ReadTask | PointTask
     how: str
     why: str
+    files: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """What `explain_read` sums up."""
@@ -300,9 +304,11 @@ class RocketMQReader(DataSourceReader):
         if found is not None and found.how != "scan":
             splits = within(splits, found.files)
         for split in splits:
-            yield LogPart(path, ReadTask(str(store.path), store.config, token, split, columns, self.selection), how, why)
+            files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
+            yield LogPart(path, ReadTask(str(store.path), store.config, token, split, columns, self.selection), how, why, files)
         for places in () if found is None else _places(found):
-            yield LogPart(path, PointTask(str(store.path), store.config, token, places, columns, self.selection), how, why)
+            files = files_of(store, places)
+            yield LogPart(path, PointTask(str(store.path), store.config, token, places, columns, self.selection), how, why, files)
 
     def _check_loss(self, store: RocketMQStore) -> None:
         asked = self.options.selection.from_offset
@@ -312,10 +318,20 @@ class RocketMQReader(DataSourceReader):
                 "failOnDataLoss=false reads what is there"
             )
 
+    def _check_files(self, part: LogPart) -> None:
+        """A log file that is not there any more is a gap that no walk would tell."""
+        if not self.options.fail_on_data_loss:
+            return
+        there = {file.relative for file in opened_view(part.task.store, part.task.config, part.task.token).log.files}
+        gone = [name for name in part.files if name not in there]
+        if gone:
+            raise PipelineError(f"{part.path}/{gone[0]} has gone since the read was planned; failOnDataLoss=false reads what is there")
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPart)
         settle()
         task = partition.task
+        self._check_files(partition)
         report = _refuse(partition.path) if self.options.fail_fast else None
         batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
         if self.options.fail_fast:

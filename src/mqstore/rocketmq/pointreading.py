@@ -6,7 +6,7 @@ The bytes between the records are not touched. A place where no believable recor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,14 @@ from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CHUNK, CommitLog, Records
 from mqstore.rocketmq.narrowing import QueueRange
-from mqstore.rocketmq.reader import DiskView
+from mqstore.rocketmq.reader import DiskView, RocketMQStore
 from mqstore.rocketmq.reading import opened_view
 from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PointTask", "read_points"]
+__all__ = ["PointTask", "files_of", "read_points"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,14 @@ class PointTask:
     selection: Selection
 
 
+def files_of(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> tuple[str, ...]:
+    """The log files in which the records lie, relative to the store."""
+    view = DiskView(store)
+    # a range of a queue leads into one file
+    some = _offsets(view, places if isinstance(places, tuple) else replace(places, high=places.low + 1)).tolist()
+    return tuple(dict.fromkeys(file.relative for physical in some if (file := view.log.file_at(physical)) is not None))
+
+
 def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
     """Batches of the selected records, in physical order. report: told of places where no record can be believed."""
     view = opened_view(task.store, task.config, task.token)
@@ -58,7 +66,10 @@ def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = No
 def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np.int64]:
     if isinstance(places, tuple):
         return np.array(places, np.int64)
-    return view.queue(places.topic, places.queue_id).entries(places.low, places.high)["physical_offset"].astype(np.int64)
+    found: NDArray[np.int64] = (
+        view.queue(places.topic, places.queue_id).entries(places.low, places.high)["physical_offset"].astype(np.int64)
+    )
+    return found
 
 
 def _records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damage], None] | None) -> Iterator[Records]:

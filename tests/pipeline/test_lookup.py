@@ -321,7 +321,7 @@ def test_the_plan_with_the_least_work_is_taken_and_says_why(tmp_path: Path) -> N
     shutil.rmtree(source / "index")
     none = lookup(source, [("orders", "k4")], tmp_path / "none", in_process_threads=1)
     assert (few.plan, many.plan, none.plan) == ("probe", "sweep", "scan")
-    assert few.why.startswith("the least work; 1 keys, 1 index files with 6,000 entries")
+    assert few.why.startswith("the least work; 1 key, 1 index file of 6,000 entries")
     assert none.why.startswith("no index file can be used: there is none")
 
 

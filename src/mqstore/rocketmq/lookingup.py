@@ -300,16 +300,20 @@ def choose(by: str, costs: Costs, distrusted: Sequence[str]) -> tuple[Plan, str]
         why = f"{distrusted[0]}{f' (and so {len(distrusted) - 1} more)' if len(distrusted) > 1 else ''}" if distrusted else "there is none"
         return Plan.SCAN, f"no index file can be used: {why}; {costs.log_bytes:,} bytes of log are read"
     figures = (
-        f"{costs.keys:,} keys, {costs.files} index files with {costs.entries:,} entries, "
+        f"{_count(costs.keys, 'key')}, {_count(costs.files, 'index file')} of {costs.entries:,} entries, "
         f"{costs.log_bytes:,} bytes of log, {costs.uncovered_bytes:,} of them not covered by the index"
     )
     if by == Plan.SCAN:
-        return Plan.SCAN, f"asked for; {costs.log_bytes:,} bytes of log are read for {costs.keys:,} keys"
+        return Plan.SCAN, f"asked for; {costs.log_bytes:,} bytes of log are read for {_count(costs.keys, 'key')}"
     if by != "auto":
         return Plan(by), f"asked for; {figures}"
     chosen = min(Plan, key=costs.seconds)
     estimates = ", ".join(f"{plan} {_clock(costs.seconds(plan))}" for plan in Plan)
     return chosen, f"the least work; {figures}; estimated on one core: {estimates}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _clock(seconds: float) -> str:

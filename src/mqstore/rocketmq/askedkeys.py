@@ -8,9 +8,9 @@ A file is Parquet by its first bytes, CSV by its suffix, else text. A line that 
 Repeated pairs are asked once. `Asked` holds them by ascending hash, so that a hash of the log or of an index finds its pairs by
 bisection; a table of bits by the low digits of the hash rules out nearly all others before that.
 
-    >>> asked = Asked.of([("orders", "o-1"), ("bills", "b-7"), ("orders", "o-1")])
+    >>> asked = Asked.of([("bills", "b-7"), ("orders", "o-1"), ("orders", "o-1")])
     >>> len(asked), asked.repeated, asked.topic.to_pylist(), asked.number.tolist()
-    (2, 1, ['bills', 'orders'], [1, 0])
+    (2, 1, ['orders', 'bills'], [1, 0])
     >>> asked.has(np.array([asked.hash[1], 5], np.int32)).tolist()
     [True, False]
 

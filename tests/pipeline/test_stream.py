@@ -106,6 +106,21 @@ def test_every_message_comes_once_and_in_order_while_writer_and_reader_die(seed:
     writer.store.close()
 
 
+def test_a_batch_is_cut_anew_by_a_query_that_did_not_plan_it(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(200)
+    tail = LogTail(str(writer.path))
+    start = tail.advance(tail.earliest(), rows=70).end
+    end = tail.advance(start, rows=50).end
+    for least in (0, 1, 9):
+        for ask in (LogTail.earliest, LogTail.latest, lambda tail: tail.advance(tail.earliest(), rows=100)):
+            other = LogTail(str(writer.path))
+            ask(other)
+            assert offsets_in(other, start, end, least) == writer.offsets[70:120]
+    assert len(tail.pieces(start, end, least=9)) <= 9
+    writer.store.close()
+
+
 def test_nothing_new_leaves_the_position_as_it_is(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "store")
     tail = LogTail(str(writer.path))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqstore.pipeline.explainread import explain_read as explain_read
+    from mqstore.pipeline.follow import follow as follow
     from mqstore.pipeline.session import running as running
     from mqstore.pipeline.session import stop as stop
     from mqstore.pipeline.source import read as read
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "explain_read": "explainread",
+    "follow": "follow",
     "read": "source",
     "register": "source",
     "run_tasks": "tasks",
@@ -32,7 +34,7 @@ _WHERE = {
     "views": "views",
 }
 
-__all__ = ["explain_read", "read", "register", "run_tasks", "running", "stop", "verify", "views"]
+__all__ = ["explain_read", "follow", "read", "register", "run_tasks", "running", "stop", "verify", "views"]
 
 
 class _Pipeline(ModuleType):

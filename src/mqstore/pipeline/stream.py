@@ -52,7 +52,7 @@ __all__ = ["LogRange", "LogRanges", "RocketMQStreamReader", "StreamSettings", "r
 
 _PLACES = ("startingoffsets", "startingtimestamp")  # where a stream begins is no condition on its messages
 RANGES = "rocketmq-ranges"
-RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string"
+RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string, tolerate_loss boolean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,4 +289,4 @@ class _RangesReader(RocketMQStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, _Batch)
         for each in partition.ranges:
-            yield each.piece.start, each.piece.stop, list(each.piece.files), each.token
+            yield each.piece.start, each.piece.stop, list(each.piece.files), each.token, each.tolerate_loss

@@ -73,7 +73,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Physical offsets start..stop-1; a record begins at start. files: the first bytes of the log files that it lies in."""
+    """Physical offsets start..stop-1; a record begins at start, or what stands between two. files: where its log files begin."""
 
     start: int
     stop: int
@@ -366,12 +366,10 @@ class LogTail:
         total = end.offset - begin.offset
         wanted = max(1, total // least) if least else min(MAX_PIECE, max(MIN_PIECE, total // PIECES))
         low, high = bisect_left(self._cuts, begin.offset), bisect_left(self._cuts, end.offset)
-        chosen: list[int] = []
+        chosen = [begin.offset]
         for cut in self._cuts[low:high]:
-            if not chosen or cut - chosen[-1] >= wanted:
+            if cut - chosen[-1] >= wanted:
                 chosen.append(cut)
-        if not chosen:
-            return []
         return [
             Piece(cut, stop, tuple(file.start for file in log.files if file.start < stop and file.start + file.size > cut))
             for cut, stop in zip(chosen, [*chosen[1:], end.offset], strict=True)

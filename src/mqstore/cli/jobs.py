@@ -29,6 +29,15 @@ class ExportFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+
+class Mode(StrEnum):
+    """What becomes of damage."""
+
+    PERMISSIVE = "PERMISSIVE"
+    FAILFAST = "FAILFAST"
 
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
@@ -107,6 +116,10 @@ def export(
     until: Until = None,
     grep: GrepOption = None,
     limit: Limit = None,
+    mode: Annotated[Mode, typer.Option("--mode", help="FAILFAST: damage in the log fails the job.")] = Mode.PERMISSIVE,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished; keep it if this one ends early.")
+    ] = False,
     master: Master = "local[*]",
     threads: Threads = None,
     splits: Splits = None,
@@ -114,7 +127,7 @@ def export(
 ) -> int:
     """The message table as Parquet, JSON lines or CSV files, with lineage: which log file and offset each row is from.
 
-    Exit status 1 if a part of the log could not be read.
+    iceberg and delta are Parquet files with the metadata of such a table beside them. Exit status 1 if a part of the log could not be read.
     """
     from mqstore.pipeline.export import export as run
 
@@ -142,6 +155,8 @@ def export(
             selection=chosen,
             master=master,
             splits=splits,
+            mode=mode.value,
+            resume=resume,
             in_process_threads=threads,
             config=config,
             progress=progress,

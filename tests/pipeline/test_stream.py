@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,25 @@ def test_every_message_comes_once_and_in_order_while_writer_and_reader_die(seed:
         position = step.end
     assert found == writer.offsets
     assert writer.store.log.max_offset > 5 * FILE
+    writer.store.close()
+
+
+def test_a_reader_beside_the_writer_sees_whole_records_only(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    tail, found = LogTail(str(writer.path), fail_fast=True), []
+    position = tail.earliest()
+    writing = threading.Thread(target=lambda: [writer.put(50) for _ in range(80)])
+    writing.start()
+    while True:
+        alive = writing.is_alive()
+        step = tail.advance(position)
+        found += offsets_in(tail, position, step.end)
+        position = step.end
+        if not alive:
+            break
+    writing.join()
+    assert found == writer.offsets
+    assert len(found) == 4000
     writer.store.close()
 
 

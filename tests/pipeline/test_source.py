@@ -17,8 +17,9 @@ import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection
 from mqstore.pipeline.explainread import explain_read
+from mqstore.pipeline.pushdown import filters_as_text, filters_from
 from mqstore.pipeline.session import sentence as told
-from mqstore.pipeline.source import ReadOptions, RocketMQReader, read, register, schema_text
+from mqstore.pipeline.source import PushingReader, ReadOptions, RocketMQReader, read, register, schema_text
 from mqstore.pipeline.stores import store_paths
 from mqstore.rocketmq.pointreading import PointTask
 from mqstore.rocketmq.reading import MAX_BATCH_BYTES, ReadTask, overlapping, read_split, token_of
@@ -321,28 +322,32 @@ def test_the_store_column_is_there_when_named_or_when_several_are_read(fleet: Pa
 # on Spark
 
 
-def test_a_fleet_is_one_table_and_a_filter_on_the_store_opens_one(fleet: Path, spark: SparkSession) -> None:
+def test_a_fleet_is_one_table_and_a_condition_on_the_store_opens_one(fleet: Path, spark: SparkSession) -> None:
     paths = [str(fleet / name / "store") for name in ("a", "b", "c, d")]
-    for frame in (read(spark, f"{fleet}/*/store"), read(spark, paths), read(spark, paths, columns=["store", "topic"])):
+    for place, columns in ((f"{fleet}/*/store", None), (paths, None), (paths, ["store", "topic"])):
+        frame = read(spark, place, columns)
         assert {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()} == dict(zip(paths, (3, 5, 7), strict=True))
-        plan_of_one = explain_read(frame.where(frame["store"] == paths[1]))
-        assert [each.store for each in plan_of_one.stores] == [paths[1]]
+        one = read(spark, place, columns, where=f"store = '{paths[1]}'")
+        assert [each.store for each in explain_read(one).stores] == [paths[1]]
+        assert one.count() == 5
 
 
 def test_the_plan_of_a_read_says_what_is_scanned_and_why(spark: SparkSession) -> None:
     case = case_named("5.3.3/g-clean-small")
-    frame = read(spark, opened(case), columns=[*CHEAP, "uniq_key"])
+    columns = [*CHEAP, "uniq_key"]
+    frame = read(spark, opened(case), columns)
     whole = explain_read(frame)
     assert whole.log_bytes > 0
     assert whole.records == 0
     assert "no condition on a queue's offsets or on keys" in str(whole)
     first = frame.orderBy("physical_offset").first()
     assert first is not None
-    by_queue = frame.where((frame["topic"] == first["topic"]) & (frame["queue_id"] == first["queue_id"]) & (frame["queue_offset"] < 4))
+    where = f"topic = '{first['topic']}' and queue_id = {first['queue_id']} and queue_offset < 4"
+    by_queue = read(spark, opened(case), columns, where=where)
     told_of = explain_read(by_queue)
     assert (told_of.stores[0].how, told_of.log_bytes, told_of.records) == ("queue", 0, 4)
     assert by_queue.count() == 4
-    by_key = frame.where(frame["uniq_key"] == first["uniq_key"])
+    by_key = read(spark, opened(case), columns, where=f"uniq_key = '{first['uniq_key']}'")
     assert explain_read(by_key.groupBy("topic").count()).stores[0].how == "index"
     assert explain_read(spark.range(3)).stores == ()
 
@@ -403,7 +408,51 @@ def test_a_filter_gives_what_spark_would_keep_of_the_whole_table(condition: str,
     columns = [*CHEAP, "tags", "keys", "uniq_key", "store_timestamp"]
     frame = read(spark, mail, columns=columns)
     whole = spark.createDataFrame(frame.collect(), frame.schema)
-    assert rows(frame.where(condition)) == rows(whole.where(condition))
+    wanted = rows(whole.where(condition))
+    assert rows(frame.where(condition)) == wanted
+    assert rows(read(spark, mail, columns=columns, where=condition)) == wanted
+
+
+def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(mail: Path, spark: SparkSession) -> None:
+    """Spark 4.2 keeps what a source answered to the filters of a query, and gave the same rows to every later query of the DataFrame."""
+    frame = read(spark, mail, columns=CHEAP)
+    assert frame.where("queue_offset < 5").count() == 60
+    assert frame.count() == 400
+    assert frame.where("queue_offset < 5").union(frame.where("queue_offset >= 5")).count() == 400
+    frame.createOrReplaceTempView("mail")
+    both = spark.sql("select (select count(*) from mail where topic = 'orders') as few, (select count(*) from mail) as whole")
+    assert both.collect()[0].asDict() == {"few": 134, "whole": 400}
+
+
+def test_a_condition_is_for_its_dataframe_alone_and_holds_for_all_its_queries(mail: Path, spark: SparkSession) -> None:
+    frame = read(spark, mail, columns=CHEAP, where="topic = 'orders' and queue_offset < 9 and upper(topic) = 'ORDERS'")
+    few = frame.count()
+    assert 0 < few < 134
+    assert frame.where("queue_offset >= 5").count() + frame.where("queue_offset < 5").count() == few
+    assert read(spark, mail, columns=CHEAP).count() == 400
+
+
+def test_filters_travel_as_text() -> None:
+    from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In, IsNull, LessThanOrEqual, StringContains
+
+    time = datetime(2022, 1, 1, 0, 0, 0, 1501, UTC)
+    kept = (
+        EqualTo(("topic",), "größe"),
+        In(("queue_id",), (1, None)),
+        GreaterThan(("store_timestamp",), time),
+        EqualNullSafe(("a", "b"), None),
+    )
+    others = (IsNull(("tags",)), StringContains(("topic",), "x"), LessThanOrEqual(("body",), b"x"))
+    assert filters_from(filters_as_text([*kept, *others])) == kept
+    assert filters_from(None) == filters_from("[]") == ()
+    for wrong in ("x", '[["Or", ["topic"], 1]]', "[1]"):
+        with pytest.raises(UsageError, match="give the condition there"):
+            filters_from(wrong)
+
+
+def test_a_condition_that_spark_does_not_understand_is_a_sentence(mail: Path, spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match=r"planning the read failed: .*colour"):
+        read(spark, mail, columns=CHEAP, where="colour = 'red'")
 
 
 def test_filters_reach_the_reader() -> None:
@@ -431,7 +480,7 @@ def test_filters_reach_the_reader() -> None:
 def test_a_reader_applies_what_it_was_told_and_hands_every_filter_back(mail: Path) -> None:
     from pyspark.sql.datasource import EqualTo, StringContains
 
-    reader = RocketMQReader(ReadOptions.of({"path": str(mail)}), ("topic",))
+    reader = PushingReader(ReadOptions.of({"path": str(mail)}), ("topic",))
     filters = [EqualTo(("topic",), "bills"), StringContains(("tags",), "T")]
     assert list(reader.pushFilters(filters)) == filters
     found = [topic for part in reader.partitions() for batch in reader.read(part) for topic in batch.column(0).to_pylist()]

@@ -7,7 +7,7 @@
     rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
 
 Paths are those of `rocketmq` (`mqstore.pipeline.stores`); the column `store` is there when it is named, or when several
-stores are read. Options: `columns`, `config`. Filters on store, topic and queue_id leave out queues before they are read.
+stores are read. Options: `columns`, `config`. In `pipeline.read(..., where=...)` store, topic and queue_id leave out queues.
 A queue's rows go from its minimum to its maximum offset, unwritten entries included; of a batch queue each unit is a row.
 `store_timestamp` of an index entry is the time its seconds stand for, as the broker computes it.
 Sections of the findings: `damage`; `coverage`, a range of the log that was not read as records; `note`.
@@ -26,6 +26,7 @@ import mqstore
 from mqstore.errors import UsageError
 from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
+from mqstore.pipeline.pushdown import filters_from
 from mqstore.pipeline.source import check_types
 from mqstore.pipeline.stores import STORE, ddl_schema, open_for_tasks, split_names, store_paths, with_store
 from mqstore.rocketmq.consumequeue import ConsumeQueueReader
@@ -123,7 +124,9 @@ class TableSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         columns = self._known(field.name for field in schema.fields)
         check_types(schema, _arrow_fields(self.table, columns))
-        return TableReader(type(self), store_paths(self.options), self.options.get("config"), columns)
+        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns)
+        reader.confine(filters_from(self.options.get("filters")))
+        return reader
 
     def _known(self, names: Iterable[str]) -> tuple[str, ...]:
         chosen = tuple(names)
@@ -155,13 +158,12 @@ class TableReader(DataSourceReader):
         self.columns = columns
         self.wanted = Wanted()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Leave out stores and queues; hand all filters back, so that Spark checks again."""
+    def confine(self, filters: Sequence[Filter]) -> None:
+        """Leave out stores and queues that the filters refuse."""
         kept = values_of(STORE, filters)
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
         self.wanted = Wanted(values_of("topic", filters), values_of("queue_id", filters))
-        return filters
 
     def partitions(self) -> Sequence[TablePart]:
         found: list[TablePart] = []

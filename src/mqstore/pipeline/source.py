@@ -23,8 +23,9 @@ the bodies travel to the JVM.
     config                                     file with the broker's own name=value lines
     view                                       disk (the files as they lie); the recovered view is the command's
 
-Filters on store, topic, queue_id, tags, uniq_key, queue_offset, physical_offset and store_timestamp are applied while
-reading. A message that is damaged is a row like others; `verdict` says so.
+Comparisons of store, topic, queue_id, tags, uniq_key, queue_offset, physical_offset and store_timestamp are applied while
+reading if they are given as `pipeline.read(..., where=...)`; those of a later query only on a Spark that can tell them
+from those of other queries (`mqstore.pipeline.pushdown`). A message that is damaged is a row like others; `verdict` says so.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 
 from mqstore.errors import CannotOpenError, PipelineError, UsageError
 from mqstore.findings import Damage, Verdict
-from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.pipeline.filters import narrowed, values_of
 from mqstore.pipeline.plan import settle
-from mqstore.pipeline.stores import STORE, boolean, ddl_schema, ddl_type, open_for_tasks, split_names, store_paths, with_store
+from mqstore.pipeline.pushdown import filters_of, keeps_filters_apart
+from mqstore.pipeline.readoptions import ReadOptions, message_columns, message_fields, table_columns
+from mqstore.pipeline.stores import STORE, ddl_schema, ddl_type, open_for_tasks, with_store
 from mqstore.rocketmq.narrowing import narrow
 from mqstore.rocketmq.pointreading import PointTask, files_of, read_points
 from mqstore.rocketmq.reading import ReadTask, opened_view, overlapping, read_split, token_of
@@ -64,7 +66,6 @@ FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASKS = 16  # splits wanted at least, as far as they stay above 64 MiB: the planner cannot ask how many cores there are
 POINTS = 65536  # records that a task reads one by one
-MODES = ("PERMISSIVE", "FAILFAST")
 
 
 def register(spark: SparkSession) -> None:
@@ -72,9 +73,10 @@ def register(spark: SparkSession) -> None:
     from mqstore.pipeline.derived import SOURCES
 
     spark.conf.set(PUSHDOWN, "true")
-    sources: tuple[type[DataSource], ...] = (RocketMQDataSource, *SOURCES)
-    for source in sources:
-        spark.dataSource.register(source)
+    source = PushingDataSource if keeps_filters_apart(spark) else RocketMQDataSource
+    sources: tuple[type[DataSource], ...] = (source, *SOURCES)
+    for each in sources:
+        spark.dataSource.register(each)
 
 
 def read(
@@ -82,10 +84,14 @@ def read(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     columns: Sequence[str] | None = None,
     *,
+    where: str | None = None,
     format: str = FORMAT,  # noqa: A002
     **options: Any,
 ) -> DataFrame:
-    """A table of the stores at path, one or a list, registering the formats if need be. options: see the module."""
+    """A table of the stores at path, one or a list, registering the formats if need be. options: see the module.
+
+    where: a condition in SQL on the columns; rows that it refuses are not there, and as far as it can they are not even read.
+    """
     register(spark)
     chosen = {name: _text(value) for name, value in options.items() if value is not None}
     if columns is not None:
@@ -93,112 +99,21 @@ def read(
             message_columns(columns)
         chosen["columns"] = ",".join(columns)
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
-    return spark.read.format(format).options(**chosen).load(paths[0] if len(paths) == 1 else paths)
+    place = paths[0] if len(paths) == 1 else paths
+    frame = spark.read.format(format).options(**chosen).load(place)
+    if where is None:
+        return frame
+    chosen["filters"] = filters_of(frame, where)
+    return spark.read.format(format).schema(frame.schema).options(**chosen).load(place).where(where)
 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def message_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, of which `store` may be one. Raises UsageError."""
-    chosen = tuple(names)
-    check_columns(name for name in chosen if name != STORE)
-    if not chosen:
-        raise UsageError("no column is named; leave the option out to get them all")
-    return chosen
-
-
-def message_fields(columns: Sequence[str]) -> list[pa.Field]:
-    """Arrow fields of message columns, `store` among them."""
-    import pyarrow as pa
-
-    return [pa.field(STORE, pa.string()) if name == STORE else rocketmq_schema((name,)).field(0) for name in columns]
-
-
 def schema_text(columns: Sequence[str]) -> str:
     """The schema of these columns as Spark reads it; every column may be null."""
     return ddl_schema(message_fields(columns))
-
-
-# options
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """What the options of a read ask for. columns: None where a schema or the default decides."""
-
-    paths: tuple[str, ...]
-    config: str | None
-    selection: Selection
-    fail_fast: bool
-    fail_on_data_loss: bool
-    use_derived_files: bool
-    columns: tuple[str, ...]
-
-    @classmethod
-    def of(cls, options: Any) -> ReadOptions:
-        """Raises UsageError with the option's name."""
-        view = options.get("view", "disk")
-        if view != "disk":
-            raise UsageError(f"there is no view {view!r} on Spark: the disk view is read")
-        mode = options.get("mode", "PERMISSIVE").upper()
-        if mode not in MODES:
-            raise UsageError(f"option mode is {options['mode']!r}: give {' or '.join(MODES)}")
-        paths = store_paths(options)
-        return cls(
-            paths,
-            options.get("config"),
-            _selection(options),
-            mode == "FAILFAST",
-            boolean(options, "failOnDataLoss", True),
-            boolean(options, "useDerivedFiles", True),
-            _columns(options, len(paths) > 1),
-        )
-
-
-def _columns(options: Any, several: bool) -> tuple[str, ...]:
-    named = options.get("columns")
-    headers = None if options.get("includeHeaders") is None else boolean(options, "includeHeaders", False)
-    if named is not None:
-        chosen = message_columns(split_names(named))
-        return (*chosen, "properties") if headers and "properties" not in chosen else chosen
-    default = tuple(name for name in ROCKETMQ_COLUMNS if headers is not False or name != "properties")
-    return (*default, STORE) if several else default
-
-
-def _selection(options: Any) -> Selection:
-    queue_ids = _names(options.get("queueId"), ",")
-    try:
-        ids = None if queue_ids is None else frozenset(int(text) for text in queue_ids)
-    except ValueError:
-        raise UsageError(f"option queueId is {options['queueId']!r}: give numbers, separated by commas") from None
-    return Selection(
-        topics=_names(options.get("topic"), ","),
-        queue_ids=ids,
-        keys=_names(options.get("keys"), " "),
-        from_offset=_number(options, "startingOffsets", "earliest"),
-        to_offset=_number(options, "endingOffsets", "latest"),
-        from_queue_offset=_number(options, "startingQueueOffset", "earliest"),
-        to_queue_offset=_number(options, "endingQueueOffset", "latest"),
-        since=_number(options, "startingTimestamp", "earliest"),
-        until=_number(options, "endingTimestamp", "latest"),
-    )
-
-
-def _number(options: Any, name: str, word: str) -> int | None:
-    text = options.get(name)
-    if text is None or text == word:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"option {name} is {text!r}: give a number or {word!r}") from None
-
-
-def _names(text: str | None, separator: str) -> frozenset[str] | None:
-    names = None if text is None else frozenset(part for part in (part.strip() for part in text.split(separator)) if part)
-    return names or None
 
 
 # the source
@@ -234,17 +149,19 @@ def _count(task: PointTask) -> int:
 class RocketMQDataSource(DataSource):
     """The format. Lives in planning processes only; the paths and settings in its options are all it knows."""
 
+    reads_with: type[RocketMQReader]
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> str:
-        return schema_text(_columns(self.options, len(store_paths(self.options)) > 1))
+        return schema_text(table_columns(self.options))
 
     def reader(self, schema: StructType) -> RocketMQReader:
         columns = message_columns(field.name for field in schema.fields)
         check_types(schema, message_fields(columns))
-        return RocketMQReader(ReadOptions.of(self.options), columns)
+        return self.reads_with(ReadOptions.of(self.options), columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from mqstore.pipeline.stream import RocketMQStreamReader
@@ -279,14 +196,14 @@ class RocketMQReader(DataSourceReader):
         self.columns = columns
         self.selection = options.selection
         self.paths = options.paths
+        self.confine(options.filters)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take in what a selection can say; hand all of it back, so that Spark checks again."""
+    def confine(self, filters: Sequence[Filter]) -> None:
+        """Take in what a selection can say."""
         self.selection = narrowed(self.selection, filters)
         kept = values_of(STORE, filters)
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
-        return filters
 
     def partitions(self) -> Sequence[LogPart]:
         return [part for path in self.paths for part in self._parts(path)]
@@ -339,6 +256,24 @@ class RocketMQReader(DataSourceReader):
         if not self.options.fail_on_data_loss:
             batches = _as_far_as_there(batches)
         return with_store(batches, self.columns, partition.path)
+
+
+class PushingReader(RocketMQReader):
+    """A reader that is told the filters of the query it is for."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take in what can be; hand all of it back, so that Spark checks again."""
+        self.confine(filters)
+        return filters
+
+
+class PushingDataSource(RocketMQDataSource):
+    """The format on a Spark that keeps the filters of queries apart."""
+
+    reads_with = PushingReader
+
+
+RocketMQDataSource.reads_with = RocketMQReader
 
 
 def within(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:

@@ -47,7 +47,7 @@ def views(
     """Register the views of a store, or of several: then every view has a column `store`. Returns their names.
 
     columns: of `messages`; by default all but the body, with `body_len`. prefix: put before each name, to look at stores side by side.
-    options: those of `spark.read.format("rocketmq")`; `config` holds for all views, the others for `messages`.
+    options: `where` and those of `spark.read.format("rocketmq")`; `config` holds for all views, the others for `messages`.
     A view of the same name is replaced. Raises UsageError.
     """
     if not re.fullmatch(r"\w*", prefix, re.ASCII):

@@ -26,7 +26,8 @@ from mqstore.pipeline.source import RocketMQDataSource, read, register
 from mqstore.rocketmq import stagedcommit
 from mqstore.rocketmq.engine import MessageStore
 from mqstore.rocketmq.message import Message
-from mqstore.rocketmq.stagedcommit import MANIFEST, Committed, Sink, SinkSettings
+from mqstore.rocketmq.sinkmanifest import MANIFEST, Committed, SinkSettings
+from mqstore.rocketmq.stagedcommit import Sink
 from mqstore.rocketmq.staging import RowRules, StagedPart, open_stage, stage_of, write_part
 from mqstore.rocketmq.storeconfig import StoreConfig
 from mqstore.rocketmq.verify import verify

@@ -107,14 +107,13 @@ def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
     shown = rows if out.settings.verbose else rows[:SHOWN]
     if by == "retained":
         columns: tuple[Column, ...] = (
-            Column("log file", flexible=True),
+            Column("log file"),
             Column("topic", flexible=True),
             Column("queue", right=True),
             Column("messages", right=True),
             Column("bytes", right=True),
-            Column("share", right=True),
             Column("oldest"),
-            Column("not consumed by", flexible=True),
+            Column("not consumed by"),
         )
         cells = [
             [
@@ -123,7 +122,6 @@ def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
                 str(row["queue_id"]),
                 f"{row['messages']:,}",
                 f"{row['bytes']:,}",
-                f"{100 * row['share']:.1f} %",
                 moment(row["oldest_store_timestamp"]),
                 ", ".join(f"{group} ({behind:,})" for group, behind in row["waiting_groups"].items()) or "-",
             ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mqstore.pipeline.source import read as read
     from mqstore.pipeline.source import register as register
     from mqstore.pipeline.tasks import run_tasks as run_tasks
+    from mqstore.pipeline.usage import usage as usage
     from mqstore.pipeline.verify import verify as verify
     from mqstore.pipeline.views import views as views
 
@@ -30,11 +31,12 @@ _WHERE = {
     "run_tasks": "tasks",
     "running": "session",
     "stop": "session",
+    "usage": "usage",
     "verify": "verify",
     "views": "views",
 }
 
-__all__ = ["explain_read", "follow", "read", "register", "run_tasks", "running", "stop", "verify", "views"]
+__all__ = ["explain_read", "follow", "read", "register", "run_tasks", "running", "stop", "usage", "verify", "views"]
 
 
 class _Pipeline(ModuleType):

@@ -38,7 +38,8 @@ from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageErro
 from mqstore.pipeline.plan import settle
 from mqstore.rocketmq import brokerconfig
 from mqstore.rocketmq.livelog import END_OF_FILE
-from mqstore.rocketmq.stagedcommit import Committed, Sink, SinkSettings, intent_stage
+from mqstore.rocketmq.sinkmanifest import Committed, SinkSettings
+from mqstore.rocketmq.stagedcommit import Sink, intent_stage
 from mqstore.rocketmq.staging import RowRules, StagedPart, check_run, columns_of, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.storestart import DEFAULT_LOG_FILE
 

@@ -1,9 +1,6 @@
 """Committing staged messages to a store, each once, whatever dies meanwhile.
 
-    STORE/config/mqstore-sink.json
-        runs      for each run: the last batch that is in the log, its first and last physical offset
-        intent    the commit under way, or one that died: run, batch, stage, parts, and where the log ended before it
-
+The manifest of the store (`rocketmq.sinkmanifest`) says which runs are in the log, and holds the intent of the commit under way.
 All of it happens while the store's lock is held, so nobody else appends:
 
     1  is the batch recorded? then there is nothing to do
@@ -22,17 +19,15 @@ appended messages of its own: those are no staged rows, so the comparison ends t
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
-from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels import frames
 from mqstore.kernels.encode import LogFileWriter
@@ -41,8 +36,9 @@ from mqstore.rocketmq.bulkappending import message_of_row, special_rows
 from mqstore.rocketmq.encoding import BatchColumns
 from mqstore.rocketmq.engine import MessageStore
 from mqstore.rocketmq.message import PutStatus
+from mqstore.rocketmq.sinkmanifest import MANIFEST, Committed, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.staging import RowRules, StagedPart, batches_of, columns_of, remove_left_behind, remove_stage
-from mqstore.rocketmq.storeconfig import StoreConfig, milliseconds
+from mqstore.rocketmq.storeconfig import milliseconds
 from mqstore.rocketmq.storelock import StoreInUseError
 
 if TYPE_CHECKING:
@@ -50,100 +46,16 @@ if TYPE_CHECKING:
 
     from mqstore.files.recorder import Recorder
 
-__all__ = ["MANIFEST", "Committed", "Sink", "SinkSettings", "intent_stage"]
+__all__ = ["Sink", "intent_stage"]
 
-MANIFEST = "config/mqstore-sink.json"
 FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
-UNNAMED_KEPT = 100  # runs without a name of the user's that are remembered
 POLL = 0.2
 _ILLEGAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class SinkSettings:
-    """How the store is opened: whose rules, the host of messages that name none, the broker's own settings by name."""
-
-    version: str | None = None
-    store_host: str | None = None
-    broker: dict[str, str] = field(default_factory=dict)
-
-    def config(self, recorder: Recorder | None = None) -> StoreConfig:
-        """The settings of the store: no service runs, the disk is waited for once. Raises UsageError."""
-        found = StoreConfig(version=self.version, services=False, recorder=recorder).with_broker(self.broker)
-        host = self.store_host or found.store_host
-        return replace(found, store_host=host, flush_disk_type="ASYNC_FLUSH")
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A commit that is decided. start: physical offset at which the log ended before it. named: the run has a name of the user's."""
-
-    run: str
-    batch: int
-    named: bool
-    stage: str
-    parts: tuple[StagedPart, ...]
-    start: int
-    stored: bool
-    settings: SinkSettings
-
-    @property
-    def rows(self) -> int:
-        return sum(part.rows for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The last batch of a run that is in the log. Offsets are -1 where it had no rows. stopped: why the rows behind `messages` are not."""
-
-    batch: int
-    messages: int
-    first_physical_offset: int
-    last_physical_offset: int
-    named: bool
-    at: int
-    stopped: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    runs: dict[str, Committed]
-    intent: Intent | None = None
-
-    def done(self, run: str, outcome: Committed) -> _Manifest:
-        """With a run recorded and no intent; the oldest of many unnamed runs are forgotten."""
-        runs = {name: each for name, each in self.runs.items() if name != run} | {run: outcome}
-        unnamed = [name for name, each in runs.items() if not each.named]
-        for name in unnamed[: max(0, len(unnamed) - UNNAMED_KEPT)]:
-            del runs[name]
-        return _Manifest(runs)
-
-    def encode(self) -> bytes:
-        intent = None if self.intent is None else asdict(self.intent)
-        document = {"format": 1, "intent": intent, "runs": {name: asdict(each) for name, each in self.runs.items()}}
-        return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode()
-
-
-def _load(root: Path) -> _Manifest:
-    raw = ReadOnlyDirectory(root).read(MANIFEST) if root.is_dir() else None
-    if raw is None:
-        return _Manifest({})
-    try:
-        document = json.loads(raw)
-        intent: Any = document["intent"]
-        if intent is not None:
-            parts = tuple(StagedPart(**{**part, "topics": tuple(part["topics"])}) for part in intent["parts"])
-            intent = Intent(**{**intent, "parts": parts, "settings": SinkSettings(**intent["settings"])})
-        return _Manifest({name: Committed(**each) for name, each in document["runs"].items()}, intent)
-    except (ValueError, KeyError, TypeError) as error:
-        raise TargetError(
-            f"{root / MANIFEST} cannot be read ({error}): it says which runs are in the log; restore it, or remove it and check by hand"
-        ) from None
-
-
 def intent_stage(root: Path) -> Path | None:
     """The stage of a commit that is decided but not done: it must not be removed."""
-    intent = _load(root).intent
+    intent = load_manifest(root).intent
     return None if intent is None else Path(intent.stage)
 
 
@@ -171,7 +83,7 @@ class Sink:
         while True:
             self.finish()
             with self._opened(self.settings) as store:
-                manifest = _load(self.root)
+                manifest = load_manifest(self.root)
                 if manifest.intent is not None:
                     continue  # somebody else's commit died right now
                 done = manifest.runs.get(run)
@@ -192,11 +104,11 @@ class Sink:
 
     def finish(self) -> Committed | None:
         """Finish a commit that died, if there is one. If that fails it stays decided, and the next one goes on with it."""
-        intent = _load(self.root).intent
+        intent = load_manifest(self.root).intent
         if intent is None:
             return None
         with self._opened(intent.settings) as store:
-            manifest = _load(self.root)
+            manifest = load_manifest(self.root)
             if manifest.intent is None:
                 return None
             intent = manifest.intent
@@ -246,11 +158,11 @@ class Sink:
             if refused:
                 raise UsageError(f"column topic: {refused}")
 
-    def _write(self, manifest: _Manifest) -> None:
+    def _write(self, manifest: Manifest) -> None:
         with DurableDirectory(self.root, recorder=self.recorder) as directory:
             directory.write_small(MANIFEST, manifest.encode())
 
-    def _append(self, store: MessageStore, manifest: _Manifest, intent: Intent, stored: _Stored) -> Committed:
+    def _append(self, store: MessageStore, manifest: Manifest, intent: Intent, stored: _Stored) -> Committed:
         """Steps 3 and 4. stored: the rows that are in the log already."""
         left_out, unflushed, stopped = stored.rows, 0, ""
         for batch in _batches(intent):

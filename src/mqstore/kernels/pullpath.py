@@ -332,7 +332,10 @@ class PullPath:
             begin = c_long(file.start)
         if at * 20 < begin or at * 20 >= begin + size:
             return None
-        held = file.held
+        found = getattr(file, "held", False)
+        if found is False:
+            return None  # a queue in memory, whose topic no directory can have
+        held = found
         if held is None or held.view is None:
             return file, False
         last = log_files[len(log_files) - 1]

@@ -301,7 +301,8 @@ def _scan(
     out = np.empty(limits.room, np.int64)
     raw = np.ascontiguousarray(page.rows(max(0, _scan_limit(rules, max_count, ENTRY_SIZE)) // ENTRY_SIZE + 1)).view(np.uint8)
     hashes = None if tags is None else wanted_hashes(tags)
-    taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, max_count, log_max, limits, out, hashes)
+    count = min(max(max_count, -(1 << 31)), (1 << 31) - 1)
+    taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, count, log_max, limits, out, hashes)
     if taken < 0:
         return None
     consumed, examined, total, lowest, end = out[:HEAD].tolist()

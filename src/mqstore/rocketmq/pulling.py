@@ -43,7 +43,7 @@ from mqstore.rocketmq import logslices
 from mqstore.rocketmq.consumequeue import ENTRY_SIZE
 from mqstore.rocketmq.consumequeueext import is_address
 from mqstore.rocketmq.logslices import LogSlices
-from mqstore.rocketmq.pulledbatch import batch_of_records
+from mqstore.rocketmq.pulledbatch import batch_at_once, batch_of_records
 from mqstore.rocketmq.queuepage import PagedQueue, page_from, roll_next_file, unit_size
 from mqstore.rocketmq.record import BadRecordError, Record, decode, decode_properties
 from mqstore.rocketmq.tagfilter import TagFilter
@@ -56,6 +56,7 @@ __all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message", "
 TagsCodeOf = Callable[[int], int | None]
 
 _LARGEST_TOTAL = 128 << 20
+_COMPILED = is_compiled()
 
 
 class GetStatus(StrEnum):
@@ -136,6 +137,10 @@ class GetResult(Pulled):
 
         Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
         """
+        if columns is None and self.view is not None and self.rows is not None:
+            batch = batch_at_once(self.view, self.start, self.rows)
+            if batch is not None:
+                return batch
         sizes = np.array(self.sizes, np.int64)
         if self.view is not None:
             return batch_of_records(
@@ -293,7 +298,7 @@ def _scan(
 
     Ordinary: entries of a plain queue without addresses, whose records all lie in one file of the log.
     """
-    page = None if queue.batch or not is_compiled() else page_from(queue, offset)
+    page = None if queue.batch or not _COMPILED else page_from(queue, offset)
     if page is None or rules.travel_files < 1:
         return None
     limits = limits_of(rules)

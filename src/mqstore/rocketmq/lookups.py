@@ -29,7 +29,8 @@ from mqstore.errors import UsageError
 from mqstore.rocketmq.indexquery import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_messages
 from mqstore.rocketmq.logslices import LogSlices, store_timestamp_at, store_timestamp_in
 from mqstore.rocketmq.queuepage import PagedQueue, entry_at, page_from
-from mqstore.rocketmq.record import BORN_HOST_IPV6, BadRecordError, Record, decode, offset_message_id, parse_host, parse_message_id
+from mqstore.rocketmq.record import BORN_HOST_IPV6, Record, offset_message_id, parse_host, parse_message_id
+from mqstore.rocketmq.recordreading import record_or_none, records_of
 
 __all__ = [
     "QueryResult",
@@ -61,10 +62,7 @@ def raw_by_offset(log: LogSlices, physical: int) -> memoryview | None:
 def by_offset(log: LogSlices, physical: int) -> Record | None:
     """The record at a physical offset, its body as stored; None where none can be decoded."""
     raw = raw_by_offset(log, physical)
-    try:
-        return None if raw is None else decode(raw)
-    except BadRecordError:
-        return None
+    return None if raw is None else record_or_none(raw)
 
 
 def by_id(log: LogSlices, message_id: str) -> Record | None:
@@ -154,13 +152,7 @@ class QueryResult:
     @property
     def records(self) -> list[Record]:
         """The records, decoded; bytes that are none are left out. Neither topic nor key has been compared."""
-        found = []
-        for raw in self.slices:
-            try:
-                found.append(decode(raw))
-            except BadRecordError:
-                continue
-        return found
+        return records_of(self.slices)
 
 
 def query_message(

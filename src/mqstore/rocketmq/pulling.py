@@ -45,7 +45,8 @@ from mqstore.rocketmq.consumequeueext import is_address
 from mqstore.rocketmq.logslices import LogSlices
 from mqstore.rocketmq.pulledbatch import batch_at_once, batch_of_records
 from mqstore.rocketmq.queuepage import PagedQueue, page_from, roll_next_file, unit_size
-from mqstore.rocketmq.record import BadRecordError, Record, decode, decode_properties
+from mqstore.rocketmq.record import Record, decode_properties
+from mqstore.rocketmq.recordreading import records_in, records_of
 from mqstore.rocketmq.tagfilter import TagFilter
 
 if TYPE_CHECKING:
@@ -122,15 +123,13 @@ class GetResult(Pulled):
 
     def records(self, tags: TagFilter | None = None) -> list[Record]:
         """The records, decoded; bytes that are none are left out. tags: as a client filters, by the tags themselves."""
-        found = []
-        for raw in self.slices:
-            try:
-                record = decode(raw)
-            except BadRecordError:
-                continue
-            if tags is None or tags.everything or tags.matches_tags(decode_properties(record.properties).get("TAGS")):
-                found.append(record)
-        return found
+        if self.view is not None and self.rows is not None:
+            found = records_in(self.view, self.start, self.rows)
+        else:
+            found = records_of(self.slices)
+        if tags is None or tags.everything:
+            return found
+        return [record for record in found if tags.matches_tags(decode_properties(record.properties).get("TAGS"))]
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The records as a batch with the columns of the message table, by default those in `pulledbatch.PULL_COLUMNS`.

@@ -69,7 +69,7 @@ def test_random_and_damaged_chains_are_searched_alike() -> None:
     for _ in range(1500):
         raw, *facts = made(dice)
         begin, end = dice.choice([(0, END_OF_TIME), (-1, 5), (10_000, 18_000), (14_000, END_OF_TIME), (-(1 << 70), 1 << 70)])
-        most, key_hash = dice.choice([0, 1, 3, 64, 100, -2]), dice.randrange(12)
+        most, key_hash = dice.choice([0, 1, 3, 64, 100, -2, -(1 << 70), 1 << 70]), dice.randrange(12)
         before = [7] * dice.randrange(3)
         found, truth = list(before), list(before)
         ends = search(File(raw, *facts, hidden=False), key_hash, most, begin, end, found)

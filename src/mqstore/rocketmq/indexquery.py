@@ -150,7 +150,7 @@ def search(
 def _swiftly(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int) -> list[int] | None:
     """What one file holds for a hash, by the compiled way; None where it leaves the chain to the other."""
     octets = file.octets
-    if octets is None or most > MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
+    if octets is None or not 0 < most <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
         return None
     return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, most)
 

@@ -7,7 +7,8 @@
 
 Blocks of a page run in order in one directory that holds golden stores under plain names: `store` (a 4.9.3 broker that was
 killed) and `damaged` (bytes of a store changed afterwards). `console head=8` keeps the first eight lines of each output. Sizes,
-times and rates differ between machines, so they are compared by their shape. Blocks that need Spark are `console spark`. A command may end with `> file`.
+times and rates differ between machines, so they are compared by their shape. Blocks that need Spark are `console spark`. A command
+may end with `> file`.
 
     python tests/transcripts.py        writes the output of all blocks anew
 """

@@ -100,7 +100,7 @@ def test_a_person_is_told_where_the_message_is(store: Path) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "second").stdout
     assert "PUT_OK" in told
     assert "topic orders, queue 0, queue offset 1" in told
-    assert str(store) in told
+    assert str(store) in "".join(told.split())  # a long path is wrapped
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
@@ -133,7 +133,7 @@ def test_the_body_comes_from_a_file(store: Path, tmp_path: Path) -> None:
 def test_a_delayed_message_waits_and_the_command_says_where(store: Path) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "later", "--delay", 3)
     assert "topic SCHEDULE_TOPIC_XXXX, queue 2" in told.stdout
-    assert "delivers it to topic orders" in told.stdout
+    assert "delivers it to topic orders" in " ".join(told.stdout.split())
     assert rows(store)[-1]["properties"] == {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "0"}
 
 

@@ -249,5 +249,5 @@ def test_any_bytes_are_walked_once_from_end_to_end(tmp_path_factory: pytest.Temp
     assert len(set(seen)) == len(seen)
     report = verify(mqstore.open(root), threads=1)
     assert report.checked.messages == len(seen)
-    rows = [row for batch in mqstore.open(root).to_batches() for row in batch.to_pylist()]
+    rows = [row for batch in mqstore.open(root).to_batches(milliseconds=True) for row in batch.to_pylist()]
     assert [row["physical_offset"] for row in rows] == seen

@@ -30,6 +30,7 @@ class Rows:
     positions: int = 20
     count: int | None = None
     name: str = "20220101000000000"
+    octets: None = None
     begin_physical_offset: int = 0
     end_physical_offset: int = 0
     reads: list[int] = field(default_factory=list)

@@ -20,13 +20,13 @@ from readkit import made, started, tagged
 
 import mqstore.kernels
 from mqstore.errors import UsageError
-from mqstore.kernels import frames, messagebatch
+from mqstore.kernels import messagebatch
 from mqstore.messages import rocketmq_schema
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import Records
 from mqstore.rocketmq.filequeue import QueueFile
 from mqstore.rocketmq.logslices import LogFiles
-from mqstore.rocketmq.pulledbatch import PULL_COLUMNS, _at_once, batch_of_records
+from mqstore.rocketmq.pulledbatch import PULL_COLUMNS, _head, batch_at_once, batch_of_records
 from mqstore.rocketmq.pulling import PullRules, get_message
 from mqstore.rocketmq.record import Record, encode, encode_properties
 
@@ -52,10 +52,13 @@ def one_by_one(data: np.ndarray, positions: np.ndarray) -> pa.RecordBatch:
     return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, positions)).batch(PULL_COLUMNS)
 
 
-def at_once(data: np.ndarray, positions: np.ndarray) -> pa.RecordBatch | None:
-    fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
-    frames.fields(data, positions, fields)
-    found = _at_once(data, fields)
+def rows_of(positions: np.ndarray, sizes: np.ndarray) -> bytes:
+    """Positions and sizes as the kernel wants them."""
+    return np.stack([positions, positions, sizes], 1).tobytes()
+
+
+def at_once(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> pa.RecordBatch | None:
+    found = batch_at_once(data, 0, rows_of(positions, sizes))
     if found is not None:
         found.validate(full=True)
     return found
@@ -99,7 +102,7 @@ RECORDS = st.builds(
 def test_the_batch_at_once_is_that_of_the_columns_one_by_one(records: list[Record]) -> None:
     data, positions, sizes = laid_out(records)
     truth = one_by_one(data, positions)
-    found = at_once(data, positions)
+    found = at_once(data, positions, sizes)
     assert found is None or found.equals(truth)
     assert batch_of_records(data, positions, sizes).equals(truth)
 
@@ -118,8 +121,8 @@ def test_the_batch_at_once_is_that_of_the_columns_one_by_one(records: list[Recor
     ],
 )
 def test_ordinary_records_are_written_at_once(change: dict[str, Any]) -> None:
-    data, positions, _ = laid_out([ORDINARY, replace(ORDINARY, **change), ORDINARY] * 5)
-    assert at_once(data, positions) == one_by_one(data, positions)
+    data, positions, sizes = laid_out([ORDINARY, replace(ORDINARY, **change), ORDINARY] * 5)
+    assert at_once(data, positions, sizes) == one_by_one(data, positions)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_ordinary_records_are_written_at_once(change: dict[str, Any]) -> None:
 )
 def test_other_records_are_left_to_the_columns(change: dict[str, Any]) -> None:
     data, positions, sizes = laid_out([ORDINARY, replace(ORDINARY, **change)])
-    assert at_once(data, positions) is None
+    assert at_once(data, positions, sizes) is None
     assert batch_of_records(data, positions, sizes) == one_by_one(data, positions)
 
 
@@ -160,32 +163,66 @@ def source_of_the_kernel() -> Any:
     return module
 
 
-def test_the_kernel_writes_what_its_source_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = replace(ORDINARY, properties=encode_properties({"a": "b"}))
-    data, positions, sizes = laid_out([ORDINARY, bare, replace(ORDINARY, born_host=f"9.10.200.0:{0x7EADBEE3}"), ORDINARY] * 3)
-    compiled = at_once(data, positions)
+def test_the_kernel_writes_what_its_source_writes() -> None:
     source = source_of_the_kernel()
-    monkeypatch.setattr("mqstore.rocketmq.pulledbatch.messagebatch", source)
-    assert at_once(data, positions) == compiled == one_by_one(data, positions)
+    compiled_head = _head()[0]
+    numbers = (compiled_head.rows, compiled_head.body_length, compiled_head.nodes, compiled_head.buffers)
+    source_head = source.Head(np.asarray(compiled_head.raw), *numbers)
+    bare = replace(ORDINARY, properties=encode_properties({"a": "b"}))
+    records = [ORDINARY, bare, replace(ORDINARY, born_host=f"9.10.200.0:{0x7EADBEE3}"), ORDINARY, replace(ORDINARY, topic="ab" * 20)] * 3
+    data, positions, sizes = laid_out(records)
+    rows = rows_of(positions, sizes)
+    compiled = messagebatch.written(data, 0, rows, compiled_head)
+    plain = source.written(data, 0, rows, source_head)
+    schema = rocketmq_schema(PULL_COLUMNS)
+    assert pa.ipc.read_record_batch(plain, schema) == pa.ipc.read_record_batch(compiled, schema) == one_by_one(data, positions)
     kept = np.empty(len(positions), np.int64)
     assert source.sound(data, positions, sizes, kept) == len(positions)
-    assert at_once(*laid_out([ORDINARY, replace(ORDINARY, sys_flag=1)])[:2]) is None
+    data, positions, sizes = laid_out([ORDINARY, replace(ORDINARY, sys_flag=1)])
+    assert source.written(data, 0, rows_of(positions, sizes), source_head) is None
 
 
-def test_arrays_that_are_too_small_are_refused() -> None:
+@given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
+@settings(max_examples=300, deadline=None)
+def test_of_damaged_bytes_the_kernel_believes_what_the_walker_believes(records: list[Record], draw: st.DataObject) -> None:
+    data, positions, sizes = laid_out([replace(record, body=b"") for record in records])
+    damaged = bytearray(data)
+    for _ in range(draw.draw(st.integers(1, 4))):
+        damaged[draw.draw(st.integers(0, len(damaged) - 1))] = draw.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+    sizes = sizes + np.array([draw.draw(st.sampled_from([0, 0, 0, -1, 1, 500])) for _ in sizes])
+    data = np.frombuffer(bytes(damaged), np.uint8)
+    kept = np.empty(len(positions), np.int64)
+    kept = kept[: messagebatch.sound(data, positions, sizes, kept)]
+    found = at_once(data, positions, sizes)
+    truth = one_by_one(data, kept)
+    assert found is None or found.equals(truth)
+    assert batch_of_records(data, positions, sizes).equals(truth)
+
+
+def test_more_records_than_there_is_scratch_for_and_none_at_all() -> None:
+    for count in (0, 1, 63, 64, 65, 300):
+        data, positions, sizes = laid_out([replace(ORDINARY, queue_offset=number) for number in range(count)])
+        found = at_once(data, positions, sizes)
+        assert found is not None
+        assert found.column("queue_offset").to_pylist() == list(range(count))
+
+
+def test_positions_outside_the_buffer_hold_no_record() -> None:
+    data, positions, sizes = laid_out([ORDINARY] * 5)
+    positions = positions + np.array([0, -(1 << 40), 1 << 40, 0, 0])
+    sizes = sizes + np.array([0, 0, 0, 1 << 40, 0])
+    found = at_once(data, positions, sizes)
+    assert found is not None
+    assert found.num_rows == 2
+
+
+def test_arrays_and_heads_that_are_too_small_are_refused() -> None:
     data, positions, sizes = laid_out([ORDINARY])
-    fields = np.empty((frames.FIELD_COUNT, 1), np.int64)
-    frames.fields(data, positions, fields)
-    nodes, buffers = np.empty((messagebatch.NODES, 2), np.int64), np.empty((messagebatch.BUFFERS, 2), np.int64)
-    spans = np.empty((messagebatch.SPANS, 8), np.int64)
     with pytest.raises(ValueError, match="too small"):
         messagebatch.sound(data, positions, sizes, np.empty(0, np.int64))
-    with pytest.raises(ValueError, match="too small"):
-        messagebatch.measure(data, fields, spans[:, :0], nodes, buffers)
-    length = messagebatch.measure(data, fields, spans, nodes, buffers)
-    short = np.empty(length // 8 - 1, np.int64)
-    with pytest.raises(ValueError, match="too small"):
-        messagebatch.fill(data, fields, spans, nodes, buffers, 0, short.view(np.uint8), short.view(np.int32), short)
+    for raw, places in ((np.zeros(1999, np.uint8), (0, 8, 16, 400)), (np.zeros(800, np.uint8), (0, 8, 16, 400))):
+        with pytest.raises(ValueError, match="head"):
+            messagebatch.Head(raw, *places)
 
 
 # of pulls

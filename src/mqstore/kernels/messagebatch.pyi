@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -6,18 +8,14 @@ _Longs = NDArray[np.int64]
 
 BUFFERS: int
 NODES: int
-SPANS: int
 
+class Head:
+    raw: Any
+    rows: int
+    body_length: int
+    nodes: int
+    buffers: int
+    def __init__(self, raw: _Bytes, rows: int, body_length: int, nodes: int, buffers: int) -> None: ...
+
+def written(b: _Bytes | memoryview, start: int, rows: bytes, head: Head) -> Any: ...
 def sound(b: _Bytes, positions: _Longs, sizes: _Longs, out: _Longs) -> int: ...
-def measure(b: _Bytes, fields: _Longs, spans: _Longs, nodes: _Longs, buffers: _Longs) -> int: ...
-def fill(
-    b: _Bytes,
-    fields: _Longs,
-    spans: _Longs,
-    nodes: _Longs,
-    buffers: _Longs,
-    base: int,
-    out: _Bytes,
-    out32: NDArray[np.int32],
-    out64: _Longs,
-) -> None: ...

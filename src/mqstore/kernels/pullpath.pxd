@@ -2,6 +2,21 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from mqstore.kernels.loads cimport i32, i64
 from mqstore.kernels.putpath cimport LogEnd
 
+cdef extern from *:
+    """
+    /* a record will be read: its first and its last line at once, all others into the larger cache */
+    static CYTHON_INLINE void mq_announce(const unsigned char *p, Py_ssize_t n) {
+        const unsigned char *stop = p + n;
+        __builtin_prefetch(p, 0, 3);
+        for (p += 64; p < stop - 64; p += 64) __builtin_prefetch(p, 0, 1);
+        __builtin_prefetch(stop - 1, 0, 3);
+    }
+    """
+    void mq_announce(const unsigned char *p, Py_ssize_t n) noexcept nogil
+
+cdef inline void announce(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
+    mq_announce(&b[0] + p, n)
+
 cdef inline long long c_long(value) except? -1:
     return value
 

@@ -25,6 +25,9 @@ if not cython.compiled:
     def c_long(value):
         return int(value)
 
+    def announce(b, p, n):
+        """Nothing to do: a hint for the processor."""
+
     def packed(numbers, start, count):
         return bytes(memoryview(np.asarray(numbers[start : start + count], np.int64)))
 
@@ -286,6 +289,7 @@ class PullPath:
 
     def pull(self, topic, queue_id, offset, max_count, hashes):
         """A result, None, or a file to `hold` and whether it is one of the log."""
+        k: cython.Py_ssize_t
         at: cython.longlong
         count: cython.longlong
         low: cython.longlong
@@ -332,7 +336,10 @@ class PullPath:
             begin = c_long(file.start)
         if at * 20 < begin or at * 20 >= begin + size:
             return None
-        held = file.held
+        found = getattr(file, "held", False)
+        if found is False:
+            return None  # a queue in memory, whose topic no directory can have
+        held = found
         if held is None or held.view is None:
             return file, False
         last = log_files[len(log_files) - 1]
@@ -362,6 +369,11 @@ class PullPath:
         if held is None or held.view is None:
             return log_file, True
         view = held.view
+        # whoever pulls is about to read
+        for k in range(taken):
+            start = self.out[6 + 3 * k] - log_file.start
+            if 0 <= start and start + self.out[7 + 3 * k] <= held.octets.shape[0]:
+                announce(held.octets, start, self.out[7 + 3 * k])
         rows = packed(self.out, 5, 3 * taken)
         size = self.out[2]
         # everything is read; making an object may run the garbage collector, and so Python code

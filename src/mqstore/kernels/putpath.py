@@ -322,6 +322,8 @@ class PutPath:
         result = PutResult.__new__(PutResult)
         size = 74 + known.version + len(born) + len(store) + len(known.raw) + len(text) + len(body)
         now = now_ms()
+        if self.busy != 0 or self.file is not file:
+            return None  # the collector has let somebody else come in between
         if size > self.most or file.written + size + 8 > self.limit or now <= self.not_after:
             return None
         kind = sys_flag & 12

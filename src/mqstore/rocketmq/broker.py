@@ -28,6 +28,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -55,6 +56,7 @@ __all__ = ["Broker", "Image", "LogFile", "MemoryShelf", "Shelf"]
 Longs = NDArray[np.int64]
 Image = QueueImage | BatchQueueImage
 
+_WORTH_A_THREAD = 4 << 20  # bytes of a log file from which parsing and dispatch run side by side
 _DROP = 64 << 20  # bytes of log after which pages that were read are let go
 
 
@@ -267,7 +269,8 @@ class Broker:
             file = self.log_files[number].file
             data = self._log.mapped(file).data
             stop = Stop(0, False, -1, 0)
-            for run in self._runs(parser, file, 0, file.size):
+            runs = self._runs(parser, file, 0, file.size)
+            for run in runs if file.size < _WORTH_A_THREAD else _one_ahead(runs):
                 if isinstance(run, Stop):
                     stop = run
                     continue
@@ -435,6 +438,15 @@ class Broker:
             counted += stop.size
             position = stop.behind
         return counted
+
+
+def _one_ahead(runs: Iterator[Longs | Stop]) -> Iterator[Longs | Stop]:
+    """The same runs; each is parsed, and its bodies checked, while the one before it is dispatched."""
+    with ThreadPoolExecutor(1, thread_name_prefix="mqstore-parse") as pool:
+        coming = pool.submit(next, runs, None)
+        while (run := coming.result()) is not None:
+            coming = pool.submit(next, runs, None)
+            yield run
 
 
 def _common_size(queues: Iterable[FileQueue]) -> int:

@@ -427,7 +427,9 @@ class MessageStore:
 
     def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> lookups.QueryResult:
         """The newest messages with a key, in log order. begin, end: store times, ms."""
-        return lookups.query_message(self.index_files(), self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
+        index = self._broker.index
+        files = index.files if index is not None else ()
+        return lookups.query_message(files, self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
 
     def by_offset(self, physical: int) -> Record | None:
         """The record at a physical offset."""

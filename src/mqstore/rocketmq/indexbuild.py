@@ -50,6 +50,7 @@ class IndexImage:
         self.begin_physical_offset = self.end_physical_offset = 0
         self.hash_slot_count = 0
         self.index_count = 1
+        self.octets: memoryview | None = None  # its entries lie partly in memory
         self._base = base
         if base is not None:
             header = base.header

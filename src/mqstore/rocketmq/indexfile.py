@@ -110,6 +110,7 @@ class IndexFile:
         self.inferred = inferred
         self._mapped = mapped
         self._view = mapped.data.data
+        self.octets: memoryview = self._view
         self._base = HEADER_SIZE + SLOT_SIZE * slot_count
         self._size = mapped.size
         stored = _header(mapped)

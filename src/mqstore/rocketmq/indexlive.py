@@ -49,6 +49,7 @@ class StoredIndexFile(IndexImage):
         """base: the file, mapped for reading. before: the full file that a new one follows."""
         super().__init__(base.name, base.slot_count, base.positions, base)
         self.file = base
+        self.octets = base.octets
         self.relative = base.relative
         self.synced = before is None
         self._place = place

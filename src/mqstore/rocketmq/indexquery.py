@@ -13,9 +13,10 @@ which are kept here to the letter (docs/formats/rocketmq.md, 5.5 and 5.7):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from mqstore.kernels import is_compiled
+from mqstore.kernels.indexsearch import MOST, chain
 from mqstore.rocketmq.indexfile import IndexEntry, SearchStep
 from mqstore.rocketmq.javatext import index_hash
 
@@ -24,6 +25,9 @@ __all__ = ["MAX_RESULTS", "IndexAnswer", "IndexFileLike", "MessageAnswer", "quer
 MAX_RESULTS = 64
 MAX_STEPS = 100_000  # steps of one search that are told
 END_OF_TIME = 2**63 - 1
+
+_SMALLEST = -(2**63)
+_COMPILED = is_compiled()
 
 
 class IndexFileLike(Protocol):
@@ -45,12 +49,16 @@ class IndexFileLike(Protocol):
     def end_physical_offset(self) -> int: ...
     @property
     def index_count(self) -> int: ...
+    @property
+    def octets(self) -> memoryview | None:
+        """The file's bytes, where they hold every entry."""
+        ...
+
     def slot(self, number: int) -> int: ...
     def entry(self, number: int) -> IndexEntry: ...
 
 
-@dataclass(frozen=True, slots=True)
-class IndexAnswer:
+class IndexAnswer(NamedTuple):
     """offsets: physical offsets in the broker's order. looping: names of files whose chain leads back into itself."""
 
     offsets: tuple[int, ...]
@@ -59,8 +67,7 @@ class IndexAnswer:
     looping: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MessageAnswer:
+class MessageAnswer(NamedTuple):
     """What queryMessage returns: offsets ascending, and zeros as last update where nothing was found."""
 
     offsets: tuple[int, ...]
@@ -81,6 +88,11 @@ def search(
 
     On such a chain a broker stays until `max_num` is reached, or for ever where nothing on it matches; the latter is cut here.
     """
+    if steps is None and _COMPILED:
+        known = _swiftly(file, key_hash, max_num - len(found), begin, end)
+        if known is not None:
+            found += known
+            return True
     slot = key_hash % file.slot_count
     number = file.slot(slot)
     count = file.index_count
@@ -133,6 +145,14 @@ def search(
             if rises & (rises - 1) == 0:
                 mark, found_at_mark = number, len(found)
         number = previous
+
+
+def _swiftly(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int) -> list[int] | None:
+    """What one file holds for a hash, by the compiled way; None where it leaves the chain to the other."""
+    octets = file.octets
+    if octets is None or not 0 < most <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
+        return None
+    return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, most)
 
 
 def _go_round(found: list[int], found_at_mark: int, max_num: int) -> None:

@@ -25,8 +25,6 @@ from __future__ import annotations
 
 import codecs
 
-import numpy as np
-
 from mqstore.kernels.hashing import MALFORMED, hash_bytes
 
 __all__ = ["decode_utf8", "encode_key", "index_hash", "java_hash", "slot_hash"]
@@ -57,7 +55,7 @@ def java_hash(text: str) -> int:
     """`text.hashCode()`, a signed 32-bit number. A lone surrogate counts as the code unit it is."""
     unsigned = MALFORMED
     try:
-        unsigned = hash_bytes(np.frombuffer(text.encode(), np.uint8))
+        unsigned = hash_bytes(memoryview(text.encode()))
     except UnicodeEncodeError:
         unsigned = 0
         units = text.encode("utf-16-be", "surrogatepass")

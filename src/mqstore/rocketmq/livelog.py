@@ -228,6 +228,8 @@ class LiveLog:
     def file_at(self, physical_offset: int) -> LiveFile | None:
         """The file that holds a physical offset."""
         files = self.files
+        if files and files[-1].start <= physical_offset:
+            return files[-1] if physical_offset < files[-1].start + files[-1].size else None
         number = bisect_right(files, physical_offset, key=_start) - 1
         if number >= 0 and physical_offset < files[number].start + files[number].size:
             return files[number]
@@ -235,9 +237,13 @@ class LiveLog:
 
     def view(self, file: LiveFile) -> memoryview:
         """The bytes of a file, written or not; they can only be read."""
-        held = file.map
-        if held is not None:
-            return held.data.data.toreadonly()
+        held = file.held
+        view = held.view if held is not None else None
+        if view is not None:
+            return view
+        mapped = file.map
+        if mapped is not None:
+            return mapped.data.data.toreadonly()
         try:
             return self.reading.mapped(file.relative).data.data
         except CannotOpenError:

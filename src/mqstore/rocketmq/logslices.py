@@ -16,6 +16,7 @@ Format: docs/formats/rocketmq.md, section 10.5.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Protocol
@@ -23,6 +24,8 @@ from typing import Protocol
 from mqstore.rocketmq.record import BORN_HOST_IPV6
 
 __all__ = ["LogFiles", "LogSlices", "roll_next_file", "store_timestamp_at", "store_timestamp_in"]
+
+_TIME = struct.Struct(">q")
 
 
 class LogSlices(Protocol):
@@ -90,8 +93,9 @@ def roll_next_file(log: LogSlices, physical: int) -> int:
 
 def store_timestamp_in(raw: memoryview) -> int:
     """Store time of the record at the beginning of raw, -1 where raw is too short to hold one."""
-    at = 68 if len(raw) >= 40 and int.from_bytes(raw[36:40], "big") & BORN_HOST_IPV6 else 56
-    return int.from_bytes(raw[at : at + 8], "big", signed=True) if len(raw) >= at + 8 else -1
+    at = 68 if len(raw) >= 40 and raw[39] & BORN_HOST_IPV6 else 56
+    stored: int = _TIME.unpack_from(raw, at)[0] if len(raw) >= at + 8 else -1
+    return stored
 
 
 def store_timestamp_at(log: LogSlices, physical: int, size: int, version: str) -> int:

@@ -22,14 +22,16 @@ Format: docs/formats/rocketmq.md, sections 2.12, 10.4 and 10.5.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mqstore.errors import UsageError
 from mqstore.rocketmq.indexquery import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_messages
 from mqstore.rocketmq.logslices import LogSlices, store_timestamp_at, store_timestamp_in
 from mqstore.rocketmq.queuepage import PagedQueue, entry_at, page_from
-from mqstore.rocketmq.record import BORN_HOST_IPV6, BadRecordError, Record, decode, offset_message_id, parse_host, parse_message_id
+from mqstore.rocketmq.record import BORN_HOST_IPV6, Record, offset_message_id, parse_host, parse_message_id
+from mqstore.rocketmq.recordreading import record_or_none, records_of
 
 __all__ = [
     "QueryResult",
@@ -48,23 +50,29 @@ __all__ = [
 
 MAX_MESSAGE_SIZE = 4 << 20
 
+_SIZE = struct.Struct(">i")
+
 
 # in the log
 
 
 def raw_by_offset(log: LogSlices, physical: int) -> memoryview | None:
     """As many bytes at a physical offset as the four bytes there say; None where they are not readable."""
-    head = log.slice(physical, 4)
-    return None if head is None else log.slice(physical, int.from_bytes(head, "big", signed=True))
+    found = log.readable(physical)
+    if found is None:
+        return None
+    start, view = found
+    at = physical - start
+    if at + 4 > len(view):
+        return None
+    (size,) = _SIZE.unpack_from(view, at)
+    return view[at : at + size] if 0 <= size <= len(view) - at else None
 
 
 def by_offset(log: LogSlices, physical: int) -> Record | None:
     """The record at a physical offset, its body as stored; None where none can be decoded."""
     raw = raw_by_offset(log, physical)
-    try:
-        return None if raw is None else decode(raw)
-    except BadRecordError:
-        return None
+    return None if raw is None else record_or_none(raw)
 
 
 def by_id(log: LogSlices, message_id: str) -> Record | None:
@@ -139,8 +147,7 @@ def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict
 # by the index
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult:
+class QueryResult(NamedTuple):
     """What a key query returned: records in the order of the log.
 
     The last update is that of the newest index file; zeros where nothing was found.
@@ -154,13 +161,7 @@ class QueryResult:
     @property
     def records(self) -> list[Record]:
         """The records, decoded; bytes that are none are left out. Neither topic nor key has been compared."""
-        found = []
-        for raw in self.slices:
-            try:
-                found.append(decode(raw))
-            except BadRecordError:
-                continue
-        return found
+        return records_of(self.slices)
 
 
 def query_message(
@@ -181,7 +182,7 @@ def query_message(
         raw = raw_by_offset(log, physical)
         if raw is None or len(raw) < 64:
             return None
-        if physical == 0 and int.from_bytes(raw[28:36], "big", signed=True) != 0:
+        if physical == 0 and raw[28:36] != bytes(8):
             return None  # the log begins later; a key query, unlike a pull, does not fall back to its first file
         raws[physical] = raw
         return store_timestamp_in(raw)

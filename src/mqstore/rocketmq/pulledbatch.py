@@ -13,9 +13,9 @@ which is the truth about every column.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,12 @@ from mqstore.rocketmq.filequeue import QueueFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ELSEWHERE", "PULL_COLUMNS", "batch_of_records"]
+__all__ = ["ELSEWHERE", "PULL_COLUMNS", "batch_at_once", "batch_of_records"]
 
 ELSEWHERE = ("store_file", "verdict")  # columns that a record cannot tell by itself
 PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*ELSEWHERE, "body_crc_ok"))
 
-_PAIRS = 16  # properties a record may have on average; records with more are not ordinary
+_COMPILED = is_compiled()
 
 Longs = NDArray[np.int64]
 
@@ -47,12 +47,8 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
     columns: by default those that come at the price of reading the record; `body_crc_ok` and those about bodies can be named.
     Raises UsageError for a column that a record does not hold.
     """
-    kept = np.empty(len(positions), np.int64)
-    kept = kept[: messagebatch.sound(data, positions, sizes, kept)]
-    fields = np.empty((frames.FIELD_COUNT, len(kept)), np.int64)
-    frames.fields(data, kept, fields)
     if columns is None or tuple(columns) == PULL_COLUMNS:
-        found = _at_once(data, fields) if is_compiled() else None
+        found = batch_at_once(data, 0, np.stack([positions, positions, sizes], 1).tobytes())
         if found is not None:
             return found
         columns = PULL_COLUMNS
@@ -60,46 +56,26 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
         if name in ELSEWHERE:
             known = ", ".join(each for each in ROCKETMQ_COLUMNS + EXTRA_COLUMNS if each not in ELSEWHERE)
             raise UsageError(f"a pulled message has no column {name!r}; its columns are {known}")
+    kept = np.empty(len(positions), np.int64)
+    kept = kept[: messagebatch.sound(data, positions, sizes, kept)]
+    fields = np.empty((frames.FIELD_COUNT, len(kept)), np.int64)
+    frames.fields(data, kept, fields)
     return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, kept), fields).batch(columns)
 
 
-def _at_once(data: Bytes, fields: Longs) -> pa.RecordBatch | None:
-    """The usual columns in one stroke; None where a record is not ordinary."""
-    import pyarrow as pa
-
-    count = fields.shape[1]
-    head = _head()
-    spans = np.empty((messagebatch.SPANS, _PAIRS * count), np.int64)
-    nodes = np.empty((messagebatch.NODES, 2), np.int64)
-    buffers = np.empty((messagebatch.BUFFERS, 2), np.int64)
-    length = messagebatch.measure(data, fields, spans, nodes, buffers)
-    if length < 0:
+def batch_at_once(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
+    """The usual columns of records in one stroke; None where one is not ordinary. start, rows: as `kernels.messagebatch` wants them."""
+    if not _COMPILED:
         return None
-    base = len(head.raw)
-    longs = np.empty((base + length) // 8, np.int64)
-    raw = longs.view(np.uint8)
-    raw[:base] = head.raw
-    longs[head.rows] = count
-    longs[head.body_length] = length
-    longs[head.nodes : head.nodes + 2 * messagebatch.NODES] = nodes.ravel()
-    longs[head.buffers : head.buffers + 2 * messagebatch.BUFFERS] = buffers.ravel()
-    messagebatch.fill(data, fields, spans, nodes, buffers, base, raw, longs.view(np.int32), longs)
-    return pa.ipc.read_record_batch(pa.py_buffer(longs), head.schema)
-
-
-class _Head(NamedTuple):
-    """The head of an IPC message, and the places of its numbers, in units of eight bytes."""
-
-    raw: Bytes
-    schema: pa.Schema
-    rows: int
-    body_length: int
-    nodes: int
-    buffers: int
+    head, schema, read = _head()
+    found = messagebatch.written(data, start, rows, head)
+    batch: pa.RecordBatch | None = None if found is None else read(found, schema)
+    return batch
 
 
 @cache
-def _head() -> _Head:
+def _head() -> tuple[messagebatch.Head, pa.Schema, Callable[..., pa.RecordBatch]]:
+    """The head of a message, its schema, and what reads a message."""
     import pyarrow as pa
 
     schema = rocketmq_schema(PULL_COLUMNS)
@@ -122,6 +98,5 @@ def _head() -> _Head:
     batch = target(field(message, 2))
     nodes, buffers = target(field(batch, 1)), target(field(batch, 2))
     assert (at(nodes, "I"), at(buffers, "I")) == (messagebatch.NODES, messagebatch.BUFFERS)
-    places = (field(batch, 0), field(message, 3), nodes + 4, buffers + 4)
-    assert all(place % 8 == 0 for place in places)
-    return _Head(np.frombuffer(raw, np.uint8), schema, *(place // 8 for place in places))
+    head = messagebatch.Head(np.frombuffer(raw, np.uint8), field(batch, 0), field(message, 3), nodes + 4, buffers + 4)
+    return head, schema, pa.ipc.read_record_batch

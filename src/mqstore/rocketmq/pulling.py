@@ -43,9 +43,10 @@ from mqstore.rocketmq import logslices
 from mqstore.rocketmq.consumequeue import ENTRY_SIZE
 from mqstore.rocketmq.consumequeueext import is_address
 from mqstore.rocketmq.logslices import LogSlices
-from mqstore.rocketmq.pulledbatch import batch_of_records
+from mqstore.rocketmq.pulledbatch import batch_at_once, batch_of_records
 from mqstore.rocketmq.queuepage import PagedQueue, page_from, roll_next_file, unit_size
-from mqstore.rocketmq.record import BadRecordError, Record, decode, decode_properties
+from mqstore.rocketmq.record import Record, decode_properties
+from mqstore.rocketmq.recordreading import records_in, records_of
 from mqstore.rocketmq.tagfilter import TagFilter
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ __all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message", "
 TagsCodeOf = Callable[[int], int | None]
 
 _LARGEST_TOTAL = 128 << 20
+_COMPILED = is_compiled()
 
 
 class GetStatus(StrEnum):
@@ -121,21 +123,23 @@ class GetResult(Pulled):
 
     def records(self, tags: TagFilter | None = None) -> list[Record]:
         """The records, decoded; bytes that are none are left out. tags: as a client filters, by the tags themselves."""
-        found = []
-        for raw in self.slices:
-            try:
-                record = decode(raw)
-            except BadRecordError:
-                continue
-            if tags is None or tags.everything or tags.matches_tags(decode_properties(record.properties).get("TAGS")):
-                found.append(record)
-        return found
+        if self.view is not None and self.rows is not None:
+            found = records_in(self.view, self.start, self.rows)
+        else:
+            found = records_of(self.slices)
+        if tags is None or tags.everything:
+            return found
+        return [record for record in found if tags.matches_tags(decode_properties(record.properties).get("TAGS"))]
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The records as a batch with the columns of the message table, by default those in `pulledbatch.PULL_COLUMNS`.
 
         Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
         """
+        if columns is None and self.view is not None and self.rows is not None:
+            batch = batch_at_once(self.view, self.start, self.rows)
+            if batch is not None:
+                return batch
         sizes = np.array(self.sizes, np.int64)
         if self.view is not None:
             return batch_of_records(
@@ -293,7 +297,7 @@ def _scan(
 
     Ordinary: entries of a plain queue without addresses, whose records all lie in one file of the log.
     """
-    page = None if queue.batch or not is_compiled() else page_from(queue, offset)
+    page = None if queue.batch or not _COMPILED else page_from(queue, offset)
     if page is None or rules.travel_files < 1:
         return None
     limits = limits_of(rules)
@@ -301,7 +305,8 @@ def _scan(
     out = np.empty(limits.room, np.int64)
     raw = np.ascontiguousarray(page.rows(max(0, _scan_limit(rules, max_count, ENTRY_SIZE)) // ENTRY_SIZE + 1)).view(np.uint8)
     hashes = None if tags is None else wanted_hashes(tags)
-    taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, max_count, log_max, limits, out, hashes)
+    count = min(max(max_count, -(1 << 31)), (1 << 31) - 1)
+    taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, count, log_max, limits, out, hashes)
     if taken < 0:
         return None
     consumed, examined, total, lowest, end = out[:HEAD].tolist()

@@ -127,7 +127,7 @@ def parse_host(text: str) -> bytes:
     address, _, port = text.rpartition(":")
     packed = ipaddress.ip_address(address.strip("[]")).packed
     number = int(port)
-    if not 0 <= number < 1 << 31:
+    if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{port} is no port")
     return packed + struct.pack(">i", number)
 

@@ -104,7 +104,7 @@ def lookup(
     if max_per_key is not None and max_per_key < 1:
         raise UsageError(f"at most {max_per_key} messages of a key are none; ask for one or more")
     lookingup.choose(by, Costs(0, 0, 0, 0, 0), ())
-    chosen = check_columns(ROCKETMQ_COLUMNS if columns is None else columns)
+    chosen = tuple(name for name in check_columns(ROCKETMQ_COLUMNS if columns is None else columns) if name != "topic")  # it is as asked
     target = _target(to)
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
     store = mqstore.open(store_path, config=config)

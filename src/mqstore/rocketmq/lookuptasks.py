@@ -6,7 +6,7 @@
 Either writes, into the stage, a part with a row per hit in log order, and a file of what else it met; names are of one
 attempt, and what counts is what the driver hears of. The asked keys are mapped from the stage, by all tasks of a machine.
 
-    key_topic, key, found, message columns, reason
+    topic, key, found, other message columns, reason
 """
 
 from __future__ import annotations

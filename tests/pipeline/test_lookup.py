@@ -91,7 +91,8 @@ def test_the_three_plans_find_what_the_message_table_holds(case: GoldenCase, tmp
             assert sum(report.misses.values()) == len(missed)
             for row in rows:
                 assert (row["reason"] is None) is row["found"]
-                wanted_row = by_offset[row["physical_offset"]] if row["found"] else dict.fromkeys(ROCKETMQ_COLUMNS) | {"topic": row["topic"]}
+                nothing = dict.fromkeys(ROCKETMQ_COLUMNS) | {"topic": row["topic"]}
+                wanted_row = by_offset[row["physical_offset"]] if row["found"] else nothing
                 assert {name: row[name] for name in ROCKETMQ_COLUMNS} == wanted_row
 
 

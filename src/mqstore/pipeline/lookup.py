@@ -343,7 +343,7 @@ class _Lookup:
             to=str(self.target.target),
             plan=str(self.plan),
             why=self.why,
-            runs_on=f"{runner.width} {'threads of this process' if runner.shares_memory else 'tasks of Spark at once'}",
+            runs_on=runner.name,
             keys=len(self.asked),
             repeated=self.asked.repeated,
             found=int(found.sum()),

@@ -40,6 +40,11 @@ class Runner(Protocol):
         """Whether results may hold large arrays: tasks run in this process."""
         ...
 
+    @property
+    def name(self) -> str:
+        """What a report calls it: `2 threads of this process`."""
+        ...
+
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         """The results, in the order of the tasks. done: told how many tasks have finished so far."""
         ...
@@ -52,6 +57,7 @@ class ThreadRunner:
 
     def __init__(self, threads: int) -> None:
         self.width = max(1, threads)
+        self.name = f"{self.width} thread{'s' if self.width > 1 else ''} of this process"
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         if self.width == 1 or len(tasks) <= 1:
@@ -113,6 +119,7 @@ class SparkRunner:
 
         self.spark = spark
         self.width = parallelism(spark)
+        self.name = f"{self.width} task{'s' if self.width > 1 else ''} of Spark at once"
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         from mqstore.pipeline.tasks import run_tasks

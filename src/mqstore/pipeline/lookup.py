@@ -106,18 +106,22 @@ def lookup(
     lookingup.choose(by, Costs(0, 0, 0, 0, 0), ())
     chosen = tuple(name for name in check_columns(ROCKETMQ_COLUMNS if columns is None else columns) if name != "topic")  # it is as asked
     target = _target(to)
+    begun = time.perf_counter()
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
     store = mqstore.open(store_path, config=config)
     _refuse_inside(Path(to), store)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         run = _Lookup(store, asked, target, scratch.directory, by, chosen, max_per_key, mode.upper() == "FAILFAST", splits, progress)
+        run.started = begun
         run.survey()
         local = in_process_threads is not None or (spark is None and master is None)
         if local or (run.plan is Plan.PROBE and run.costs.uncovered_bytes <= IN_DRIVER):
             return run.on(ThreadRunner(in_process_threads or len(os.sched_getaffinity(0))))
         from mqstore.pipeline.session import running
 
+        waiting = time.perf_counter()
         with running(master or "local[*]", spark=spark) as started:
+            run.started += time.perf_counter() - waiting
             return run.on(SparkRunner(started))
 
 
@@ -156,7 +160,7 @@ class _Lookup:
         self.by = by
         self.splits = splits
         self.progress = progress
-        self.started = time.perf_counter()
+        self.started = 0.0
         name = f"{secrets.token_hex(6)}.asked"
         self.look = Look(
             store=str(store.path),

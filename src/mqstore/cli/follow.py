@@ -1,4 +1,4 @@
-"""`follow`: keeps Parquet files or a second store up to date with a log that grows."""
+"""`follow`: keeps Parquet files, a table or a second store up to date with a log that grows."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Form(StrEnum):
     """What is kept up to date."""
 
     PARQUET = "parquet"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
     STORE = "store"
 
 
@@ -35,7 +37,11 @@ def follow(
     to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one that an earlier follow has made: it goes on there.")],
     form: Annotated[
         Form,
-        typer.Option("--as", help="parquet: the message table, a directory a batch. store: the same log with queues and index of its own."),
+        typer.Option(
+            "--as",
+            help="parquet: the message table, a directory a batch; iceberg, delta: a table over those, a commit a batch. "
+            "store: the same log with queues and index of its own.",
+        ),
     ] = Form.PARQUET,
     columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all is there that was there at the beginning.")] = False,

@@ -10,8 +10,9 @@ Iceberg by whole paths, so its metadata is written with the paths that the files
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 
-__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table"]
+__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg"]
 
 CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
@@ -28,12 +29,12 @@ _NEEDED = {"iceberg": ("pyiceberg", "sqlalchemy"), "delta": ("deltalake",)}
 _STAGED, _TARGET = "mqstore.staged", "mqstore.target"
 
 
-def check_table_format(table_format: str, target: Path, partition_by: Sequence[str]) -> None:
-    """Refuse what no table can be made of, before anything is written. Raises UsageError."""
+def check_table_format(table_format: str, target: Path, partition_by: Sequence[str] = (), *, option: str = "--format") -> None:
+    """Refuse what no table can be made of, before anything is written. option: by which it was asked for. Raises UsageError."""
     missing = next((module for module in _NEEDED[table_format] if find_spec(module) is None), None)
     if missing is not None:
         raise UsageError(
-            f"--format {table_format} needs {missing}, which is not installed: pip install 'mqstore[{table_format}]', or choose parquet"
+            f"{option} {table_format} needs {missing}, which is not installed: pip install 'mqstore[{table_format}]', or choose parquet"
         )
     if partition_by:
         raise UsageError(
@@ -67,9 +68,6 @@ def _iceberg(staged: Path, target: Path, files: Sequence[str]) -> None:
     import pyarrow.parquet as pq
     from pyiceberg.catalog.sql import SqlCatalog
 
-    quiet = logging.getLogger("pyiceberg.io.pyarrow")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)  # it warns of each column without bounds, and bodies have none on purpose
     moved = _moved_io()
     catalog = SqlCatalog(
         "mqstore",
@@ -82,12 +80,24 @@ def _iceberg(staged: Path, target: Path, files: Sequence[str]) -> None:
         },
     )
     try:
-        catalog.create_namespace(TABLE.partition(".")[0])
-        table = catalog.create_table(TABLE, schema=pq.read_schema(staged / files[0]), location=str(target))
-        table.add_files([str(target / name) for name in files])
+        with quiet_pyiceberg():
+            catalog.create_namespace(TABLE.partition(".")[0])
+            table = catalog.create_table(TABLE, schema=pq.read_schema(staged / files[0]), location=str(target))
+            table.add_files([str(target / name) for name in files])
     finally:
         catalog.engine.dispose()
-        quiet.setLevel(level)
+
+
+@contextlib.contextmanager
+def quiet_pyiceberg() -> Iterator[None]:
+    """A block without its warnings of each column without bounds: bodies have none on purpose."""
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @cache

@@ -49,6 +49,9 @@ def _check_target(to: Path, store: RocketMQStore) -> None:
     """Refuse a target before Spark is started for it."""
     import os
 
+    from mqstore.files.place import local_target
+
+    local_target(to)
     if os.path.lexists(to):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
     inside = store.directory.root.resolve()

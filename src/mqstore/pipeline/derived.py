@@ -28,7 +28,7 @@ from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_from
 from mqstore.pipeline.source import check_types
-from mqstore.pipeline.stores import STORE, ddl_schema, open_for_tasks, split_names, store_paths, with_store
+from mqstore.pipeline.stores import STORE, ddl_schema, fs_options, open_for_tasks, split_names, store_paths, with_store
 from mqstore.rocketmq.consumequeue import ConsumeQueueReader
 from mqstore.rocketmq.verify import verify
 from mqstore.rocketmq.view import ConsumerOffset
@@ -124,7 +124,7 @@ class TableSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         columns = self._known(field.name for field in schema.fields)
         check_types(schema, _arrow_fields(self.table, columns))
-        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns)
+        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns, fs_options(self.options))
         reader.confine(filters_from(self.options.get("filters")))
         return reader
 
@@ -151,7 +151,15 @@ class Wanted:
 class TableReader(DataSourceReader):
     """Reads one kind of table. Small and picklable: it travels to every task."""
 
-    def __init__(self, source: type[TableSource], paths: tuple[str, ...], config: str | None, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        source: type[TableSource],
+        paths: tuple[str, ...],
+        config: str | None,
+        columns: tuple[str, ...],
+        reached: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.reached = reached
         self.source = source
         self.paths = paths
         self.config = config
@@ -168,7 +176,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[TablePart]:
         found: list[TablePart] = []
         for path in self.paths:
-            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config), self.wanted))
+            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config, self.reached), self.wanted))
         return found or [TablePart("", None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -176,7 +184,7 @@ class TableReader(DataSourceReader):
         settle()
         if not partition.path:
             return iter(())
-        store = mqstore.open(partition.path, config=partition.config)
+        store = mqstore.open(partition.path, config=partition.config, fs_options=dict(self.reached))
         return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,7 @@ import mqstore
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
+from mqstore.files.place import local_target
 from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
 from mqstore.pipeline.lookupanswer import MANIFEST, Answer, LookupReport
@@ -105,6 +106,7 @@ def lookup(
         raise UsageError(f"at most {max_per_key} messages of a key are none; ask for one or more")
     lookingup.choose(by, Costs(0, 0, 0, 0, 0), ())
     chosen = tuple(name for name in check_columns(ROCKETMQ_COLUMNS if columns is None else columns) if name != "topic")  # it is as asked
+    local_target(to)
     target = _target(to)
     begun = time.perf_counter()
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
@@ -163,7 +165,7 @@ class _Lookup:
         self.started = 0.0
         name = f"{secrets.token_hex(6)}.asked"
         self.look = Look(
-            store=str(store.path),
+            store=store.place,
             config=store.config,
             token=token_of(store.log),
             stage=str(stage.root),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import NewDirectory
+from mqstore.files.place import Place, local_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,8 +89,9 @@ class ThreadRunner:
                     future.cancel()
 
 
-def new_directory(to: str | os.PathLike[str], store: Path) -> NewDirectory:
+def new_directory(to: str | os.PathLike[str], store: Place) -> NewDirectory:
     """A target that does not lie in the store it is made from. Raises TargetError."""
+    local_target(to)
     if store.resolve() in (place := Path(os.path.abspath(to)).resolve()).parents or place == store.resolve():
         raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
     return NewDirectory(to)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import mqstore
 from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.place import local_store
 from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
 from mqstore.pipeline.place import choose
 from mqstore.pipeline.plan import Runner, new_directory
@@ -75,6 +76,7 @@ def rebuild(
     Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
     """
     store = mqstore.open(store_path, config=config)
+    local_store(store.path, "rebuild links or copies the log files, and")
     place = choose(store.log, spark=spark, master=master, threads=in_process_threads)
     with new_directory(to, store.path) as target, place.runner(spark) as runner:
         return _Rebuild(store, target, runner, splits, check_crc, copy, progress).run(place.why)

@@ -21,15 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import PipelineError
-from mqstore.files import MappedFile
+from mqstore.files import Bytes, MappedFile
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.place import Url
 from mqstore.findings import Damage
 from mqstore.kernels import frames
 from mqstore.rocketmq.answerfile import AnswerFile, answer_schema
 from mqstore.rocketmq.askedkeys import Asked
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
-from mqstore.rocketmq.commitlog import CommitLog, Records
+from mqstore.rocketmq.commitlog import CommitLog, Records, gathered
 from mqstore.rocketmq.dispatch import Dispatched, Dispatcher, Rules
 from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import CANDIDATE, Matches, Plan, matches, newest, probe, sweep
@@ -75,7 +76,7 @@ class Look:
     max_per_key: the newest so many hits of a key; None for all. failfast: damage ends the task.
     """
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     stage: str
@@ -144,7 +145,7 @@ class LookedUp:
     damage_untold: int = 0
 
 
-_views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
+_views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
 _asked: dict[str, Asked] = {}
 
 
@@ -154,7 +155,7 @@ def _view_of(look: Look) -> DiskView:
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(Path(look.store), config=look.config)
+        store = RocketMQStore(look.store, config=look.config, snapshot=look.token)
         store.log.drop_behind = MAX_SIZE
         found = _views[key] = DiskView(store)
     return found
@@ -241,7 +242,7 @@ def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterat
                 raise PipelineError(damage_sentence(event))
         if not isinstance(event, Records):
             continue
-        if under is not None and (event.file.start != under[0].file.start or under[1].count + len(event) > ROOM):
+        if under is not None and (event.data is not under[0].data or under[1].count + len(event) > ROOM):
             yield under[0], under[1].finish()
             under = None
         if under is None:
@@ -286,24 +287,30 @@ def _believed(log: CommitLog, rows: NDArray[np.void], asked: Asked, found: _Foun
         numbers = np.searchsorted(starts, some["physical_offset"], "right") - 1
         for number in np.unique(numbers).tolist():
             inside = some[numbers == number]
-            positions = np.unique(inside["physical_offset"]) - (starts[number] if number >= 0 else 0)
             if number >= 0:
                 file = log.files[number]
-                mapped = log.mapped(file)
-                sound = np.array([_starts(mapped, int(position), file.start) for position in positions.tolist()], np.bool_)
-                records = Records(file, mapped.data, positions[sound])
+                positions = np.unique(inside["physical_offset"]) - file.start
+                for data, near in gathered(log.mapped(file), file.start, positions.astype(np.int64)):
+                    sound = np.array([_starts(data, position, file.start) for position in near.tolist()], np.bool_)
+                    offsets = inside["physical_offset"] - file.start
+                    here = inside[(offsets >= near[0]) & (offsets <= near[-1])]
+                    led = np.isin(here["physical_offset"] - file.start, near[sound])
+                    _not_led(here[~led], asked, found)
+                    if led.any():
+                        yield Records(file, data, np.ascontiguousarray(near[sound])), here[led]
             else:
-                sound = np.zeros(len(positions), np.bool_)
-            led = np.isin(inside["physical_offset"] - (starts[number] if number >= 0 else 0), positions[sound])
-            if not led.all():
-                found.damaged.append(asked.places(inside["hash"][~led].astype(np.int32))[1])
-                found.unsound.update(np.unique(inside["file"][~led]).tolist())
-            if led.any():
-                yield records, inside[led]
+                _not_led(inside, asked, found)
 
 
-def _starts(mapped: MappedFile, position: int, base: int) -> bool:
-    return position + 8 <= mapped.size and frames.status_at(mapped.data, position, base, True) == frames.STOP
+def _not_led(some: NDArray[np.void], asked: Asked, found: _Found) -> None:
+    """Take note of candidates that lead to no believable record."""
+    if len(some):
+        found.damaged.append(asked.places(some["hash"].astype(np.int32))[1])
+        found.unsound.update(np.unique(some["file"]).tolist())
+
+
+def _starts(data: Bytes, position: int, base: int) -> bool:
+    return position + 8 <= len(data) and frames.status_at(data, position, base, True) == frames.STOP
 
 
 # writing
@@ -375,10 +382,10 @@ def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[Re
         low, high = np.searchsorted(numbers, [number, number + 1]).tolist()
         file = log.files[number]
         positions, owner = np.unique(offsets[low:high] - file.start, return_inverse=True)
-        data = log.mapped(file).data
-        for first in range(0, len(positions), RECORDS):
-            at = first
-            for piece in RecordColumns(Records(file, data, positions[first : first + RECORDS])).pieces(MAX_BATCH_BYTES):
-                begin, end = np.searchsorted(owner, [at, at + len(piece)]).tolist()
-                yield piece, owner[begin:end] - at, places[low + begin : low + end]
-                at += len(piece)
+        at = 0
+        for data, near in gathered(log.mapped(file), file.start, positions):
+            for first in range(0, len(near), RECORDS):
+                for piece in RecordColumns(Records(file, data, near[first : first + RECORDS])).pieces(MAX_BATCH_BYTES):
+                    begin, end = np.searchsorted(owner, [at, at + len(piece)]).tolist()
+                    yield piece, owner[begin:end] - at, places[low + begin : low + end]
+                    at += len(piece)

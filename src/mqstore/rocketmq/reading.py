@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqstore.files.place import Url
 from mqstore.findings import Damage
 from mqstore.messages import Selection
 from mqstore.rocketmq.brokerconfig import BrokerConfig
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadTask", "opened_view", "overlapping", "read_split", "token_of"]
 
-_views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
+_views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """One split of a store, the columns and the messages wanted of it. token: changes when the log's files do."""
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     split: Split
@@ -42,7 +42,8 @@ class ReadTask:
 
 def token_of(log: CommitLog) -> str:
     """What tells this state of the log's files from another: a process may keep them mapped between jobs."""
-    return repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
+    snapshot = log.snapshot()
+    return snapshot or repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
 
 
 def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
@@ -56,14 +57,14 @@ def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
     return found
 
 
-def opened_view(path: str, config: BrokerConfig, token: str) -> DiskView:
+def opened_view(path: str | Url, config: BrokerConfig, token: str) -> DiskView:
     """The disk view of a store, kept by this process for the tasks that follow. token: see `token_of`."""
     key = (path, config, token)
     found = _views.get(key)
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(Path(path), config=config)
+        store = RocketMQStore(path, config=config, snapshot=token)
         store.log.drop_behind = MAX_SIZE
         found = _views[key] = DiskView(store)
     return found

@@ -64,7 +64,9 @@ def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
     found = _extents(log)
     if found:
         last = found[-1][0]
-        found[-1] = (last, log.mapped(last).last_nonzero(0, last.size) + 1)
+        mapped = log.mapped(last)
+        # where its end must be fetched to be looked at, whoever walks it finds it
+        found[-1] = (last, last.size if mapped.remote else mapped.last_nonzero(0, last.size) + 1)
     return found
 
 

@@ -177,7 +177,10 @@ def test_a_commit_that_fails_is_a_sentence_and_the_next_follow_adds_the_batch(
 
     with monkeypatch.context() as patched:
         patched.setattr(CLASSES[form], "add", full)
-        with pytest.raises(TargetError, match="could not add to the table: No space left on device; the batches are whole, follow again"):
+        with pytest.raises(
+            TargetError,
+            match=r"could not add to the table: No space left on device; free some space .*; the batches are whole, follow again",
+        ):
             once(spark, path, out, form, batch_bytes=8_000)
     assert as_table(out, form)[1] == [0]
     once(spark, path, out, form, batch_bytes=8_000)

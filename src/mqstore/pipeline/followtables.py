@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.pipeline.followsinks import MANIFEST, ParquetSink, Place, Taken
-from mqstore.pipeline.lakehouse import TABLE_FORMATS
+from mqstore.pipeline.lakehouse import TABLE_FORMATS, said_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,8 +128,7 @@ def _telling(form: str, path: Path, doing: str) -> Iterator[None]:
     except MqstoreError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
         raise TargetError(
-            f"{path}: {TABLE_FORMATS[form]} could not {doing} the table: {said}; the batches are whole, follow again when that is mended, "
-            f"or remove {_METADATA[form]} there, which are then made anew from the batches"
+            f"{path}: {TABLE_FORMATS[form]} could not {doing} the table: {said_by(error)}; the batches are whole, follow again when "
+            f"that is mended, or remove {_METADATA[form]} there, which are then made anew from the batches"
         ) from error

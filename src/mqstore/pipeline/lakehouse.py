@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -20,12 +21,13 @@ from typing import Any
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 
-__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg"]
+__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg", "said_by"]
 
 CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
 TABLE_FORMATS = {"iceberg": "pyiceberg", "delta": "deltalake"}
 _NEEDED = {"iceberg": ("pyiceberg", "sqlalchemy"), "delta": ("deltalake",)}
+_NO_ROOM = re.compile("disk is full|disk I/O error|No space left|File too large|quota")  # SQLite tells a limit met as the second
 _STAGED, _TARGET = "mqstore.staged", "mqstore.target"
 
 
@@ -54,8 +56,15 @@ def make_table(table_format: str, staged: Path, target: Path, files: Sequence[st
         raise
     except Exception as error:
         # two libraries with error classes of their own, none of which says what was being done
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {said}") from error
+        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {said_by(error)}") from error
+
+
+def said_by(error: Exception) -> str:
+    """What an error of the two libraries says: one line, without colours and SQL, and what to do about a full disk."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("[SQL:")[0]
+    text = re.sub(r"\s*↳\s*", ": ", re.sub(r"^\(\w+\.\w+\) ", "", text))
+    said = " ".join(text.split()) or type(error).__name__
+    return f"{said}; free some space or choose a target on another disk" if _NO_ROOM.search(said) else said
 
 
 def _delta(staged: Path, target: Path, files: Sequence[str]) -> None:

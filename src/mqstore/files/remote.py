@@ -247,13 +247,10 @@ class RemoteDirectory(ReadOnlyDirectory):
             if each.relative:
                 self._enter(found, each.relative, each.size, each.is_directory, each.mtime_ms)
         if not found:
-            if listed is None or attempt(self.url, lambda: self._files.listing(self._base.rpartition("/")[0], recursive=False)) is None:
-                raise CannotOpenError(f"{self.url} does not exist; give the URL of the directory that holds commitlog/")
             if attempt(self.url, lambda: self._files.open(self._base)) is not None:
-                raise CannotOpenError(
-                    f"{self.url} is a file, not a directory; give the store's root directory, archives are read from a path"
-                )
-            raise CannotOpenError(f"nothing is at {self.url}; give the URL of the directory that holds commitlog/")
+                raise CannotOpenError(f"{self.url} is a file, not a directory; give the store's root directory, archives need a path")
+            if listed is None:
+                raise CannotOpenError(f"{self.url} does not exist; give the URL of the directory that holds commitlog/")
         for relative, (size, _) in self._pinned.items():
             self._enter(found, relative, size, False, 0)
         return found

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError, UsageError
 from mqstore.files.place import Url
 
 __all__ = ["WINDOW", "Found", "OpenFile", "RemoteFiles", "attempt", "connect", "option_names", "window_of"]
@@ -131,6 +131,8 @@ def attempt(url: Url, ask: Callable[[], T]) -> T:
     """What ask returns; an error of the client becomes one sentence. Raises CannotOpenError."""
     try:
         return ask()
+    except MqstoreError:
+        raise
     except FileNotFoundError:
         raise CannotOpenError(f"{url} does not exist; check its bucket or host, and the path behind it") from None
     except PermissionError:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import MqstoreError, PipelineError, UsageError
+from mqstore.files.place import local_store, local_target, place_of
 from mqstore.findings import Damage
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns, rocketmq_schema
 from mqstore.pipeline.followsinks import ParquetSink, Place, Sink, StoreSink
@@ -136,6 +137,8 @@ def follow(
     if interval < 0 or batch_bytes < 1:
         raise UsageError("the interval is 0 or more seconds, and a batch has one byte of log or more")
     chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
+    local_store(place_of(store_path), "follow")
+    local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     asked = threading.Event() if stop is None else stop
     with Place(store, Path(os.path.abspath(to)), form, chosen) as place, contextlib.ExitStack() as open_:

@@ -35,6 +35,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
+from mqstore.files.place import local_target
 from mqstore.pipeline.plan import settle
 from mqstore.rocketmq import brokerconfig
 from mqstore.rocketmq.livelog import END_OF_FILE
@@ -171,6 +172,7 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     path = options.get("path")
     if not path:
         raise UsageError("no store is named: save to a path, the directory that holds commitlog/")
+    local_target(path)
     place = Path(os.path.abspath(path.removeprefix("file://")))
     broker = brokerconfig.load_properties(Path(options["config"])) if "config" in options else {}
     settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)

@@ -121,7 +121,9 @@ def export(
     until: Until = None,
     grep: GrepOption = None,
     limit: Limit = None,
-    mode: Annotated[Mode, typer.Option("--mode", help="FAILFAST: damage in the log fails the job.")] = Mode.PERMISSIVE,
+    mode: Annotated[
+        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: damage in the log fails the job.")
+    ] = Mode.PERMISSIVE,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished; keep it if this one ends early.")
     ] = False,

@@ -15,6 +15,7 @@ Sections of the findings: `damage`; `coverage`, a range of the log that was not 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 
 import mqstore
 from mqstore.errors import UsageError
+from mqstore.files.place import is_url
 from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_from
@@ -165,6 +167,7 @@ class TableReader(DataSourceReader):
         self.config = config
         self.columns = columns
         self.wanted = Wanted()
+        self.base = os.getcwd()
 
     def confine(self, filters: Sequence[Filter]) -> None:
         """Leave out stores and queues that the filters refuse."""
@@ -184,7 +187,10 @@ class TableReader(DataSourceReader):
         settle()
         if not partition.path:
             return iter(())
-        store = mqstore.open(partition.path, config=partition.config, fs_options=dict(self.reached))
+        # paths are as they were given, and a task may run in another directory
+        path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
+        config = None if partition.config is None else os.path.join(self.base, partition.config)
+        store = mqstore.open(path, config=config, fs_options=dict(self.reached))
         return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

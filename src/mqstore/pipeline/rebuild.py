@@ -184,7 +184,7 @@ class _Rebuild:
 
     def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> ScanTask:
         return ScanTask(
-            store=str(self.store.path),
+            store=os.path.abspath(self.store.path),
             log_file_size=self.store.config.commit_log_file_size,
             stage=self.stage,
             run=self.run_id,

@@ -216,7 +216,8 @@ class RocketMQReader(DataSourceReader):
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.reached)
         self._check_loss(store)
-        token = token_of(store.log)
+        # a URL without what reaches it: see _reaching
+        place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
         columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
@@ -227,10 +228,10 @@ class RocketMQReader(DataSourceReader):
             splits = within(splits, found.files)
         for split in splits:
             files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
-            yield LogPart(path, ReadTask(str(store.path), store.config, token, split, columns, self.selection), how, why, files)
+            yield LogPart(path, ReadTask(place, store.config, token, split, columns, self.selection), how, why, files)
         for places in () if found is None else _places(found):
             files = files_of(store, places)
-            yield LogPart(path, PointTask(str(store.path), store.config, token, places, columns, self.selection), how, why, files)
+            yield LogPart(path, PointTask(place, store.config, token, places, columns, self.selection), how, why, files)
 
     def _check_loss(self, store: RocketMQStore) -> None:
         asked = self.options.selection.from_offset

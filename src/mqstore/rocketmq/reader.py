@@ -6,6 +6,7 @@ asked for. Nothing in the directory is changed, locked or created.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -65,8 +66,8 @@ class RocketMQStore:
 
     @property
     def place(self) -> str | Url:
-        """Where the store is, for a task: it prints without credentials and takes them along."""
-        return self.path if isinstance(self.path, Url) else str(self.path)
+        """Where the store is, for a task: a path from the root, for a task may run in another directory; a URL with its credentials."""
+        return self.path if isinstance(self.path, Url) else os.path.abspath(self.path)
 
     # the files
 

@@ -27,6 +27,7 @@ import mqstore
 from mqstore import pipeline
 from mqstore.messages import ROCKETMQ_COLUMNS, rocketmq_schema
 from mqstore.pipeline.export import export
+from mqstore.pipeline.follow import follow
 from mqstore.pipeline.lakehouse import CATALOG, TABLE
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ QUESTIONS = {
 IN_SPARK = {name: text.format(each="explode", first=0) for name, text in QUESTIONS.items()}
 IN_DUCKDB = {name: text.format(each="unnest", first=1) for name, text in QUESTIONS.items()}
 
+FOLLOWED = "4.9.3/f-broker-offsets"
+DELTA_TABLES = (*((name, "delta") for name in STORES), (FOLLOWED, "followed delta"))
 DELTA_JARS = Path(__file__).resolve().parents[1] / "interop" / "delta" / "target" / "lib"
 DELTA_LINE = "4.2"
 
@@ -141,6 +144,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def followed(exported: Path, spark: SparkSession) -> Path:
+    """One of the stores followed into tables of several batches, beside the exported ones."""
+    for form in ("iceberg", "delta"):
+        case = case_named(FOLLOWED)
+        to = exported / FOLLOWED / f"followed {form}"
+        follow(opened(case), to, form=form, once=True, batch_bytes=60_000, config=case.config, spark=spark)
+    return exported
+
+
+@pytest.fixture(scope="module")
 def answers() -> Answers:
     """By store, what DuckDB answers over our Arrow batches: with that all others are compared."""
     return {name: in_duckdb_over(mqstore.open(opened(case_named(name)), config=case_named(name).config).to_arrow()) for name in STORES}
@@ -173,7 +186,9 @@ def test_duckdb_answers_over_a_stream_of_batches_too(answers: Answers) -> None:
 @pytest.mark.parametrize("name", STORES)
 def test_the_exported_files_answer_as_the_store(name: str, exported: Path, answers: Answers, spark: SparkSession) -> None:
     assert in_duckdb(f"read_parquet('{exported / name}/parquet/*.parquet')") == answers[name]
-    assert in_spark(spark, spark.read.parquet(str(exported / name / "parquet"))) == answers[name]
+    frame = spark.read.parquet(str(exported / name / "parquet")).cache()
+    assert in_spark(spark, frame) == answers[name]
+    frame.unpersist()
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -200,17 +215,18 @@ def test_the_delta_table_answers_as_the_store(name: str, exported: Path, answers
 ASK_DELTA = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from test_one_answer import IN_SPARK, STORES, in_spark
+from test_one_answer import DELTA_TABLES, in_spark
 from mqstore.pipeline.session import running
 with running("local[2]", config=json.loads(sys.argv[3])) as spark:
-    for name in STORES:
-        print(json.dumps(in_spark(spark, spark.read.format("delta").load(f"{sys.argv[2]}/{name}/delta"))), flush=True)
+    for place in DELTA_TABLES:
+        table = spark.read.format("delta").load("/".join((sys.argv[2], *place))).cache()
+        print(json.dumps(in_spark(spark, table)), flush=True)
 """
 
 
 @pytest.fixture(scope="module")
-def delta_in_spark(exported: Path) -> Answers:
-    """By store, what a Spark that has Delta's package answers. It needs the package from its start, so it is one of its own."""
+def delta_in_spark(followed: Path) -> dict[tuple[str, str], dict[str, Rows]]:
+    """By table, what a Spark that has Delta's package answers. It needs the package from its start, so it is one of its own."""
     jars = sorted(map(str, DELTA_JARS.glob("*.jar")))
     if not jars:
         pytest.skip("Delta's package for Spark is not there; run `mvn -q -B package` in tests/interop/delta")
@@ -225,12 +241,26 @@ def delta_in_spark(exported: Path) -> Answers:
     }
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    argv = [sys.executable, "-c", ASK_DELTA, str(here), str(exported), json.dumps(settings)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    argv = [sys.executable, "-c", ASK_DELTA, str(here), str(followed), json.dumps(settings)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
-    return dict(zip(STORES, map(json.loads, done.stdout.splitlines()), strict=True))
+    return dict(zip(DELTA_TABLES, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 @pytest.mark.spark
-def test_spark_with_the_package_of_delta_answers_as_the_store(delta_in_spark: Answers, answers: Answers) -> None:
-    assert delta_in_spark == answers
+def test_spark_with_the_package_of_delta_answers_as_the_store(
+    delta_in_spark: dict[tuple[str, str], dict[str, Rows]], answers: Answers
+) -> None:
+    assert len(delta_in_spark) == len(STORES) + 1
+    for (name, kind), found in delta_in_spark.items():
+        assert found == answers[name], kind
+
+
+def test_tables_that_were_followed_answer_as_the_store(followed: Path, answers: Answers) -> None:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(followed / FOLLOWED / "followed delta")
+    assert table.version() > 1
+    assert in_duckdb_over(table.to_pyarrow_table()) == answers[FOLLOWED]
+    newest = max((followed / FOLLOWED / "followed iceberg" / "metadata").glob("*.metadata.json"))
+    assert in_duckdb(f"iceberg_scan('{newest}')") == answers[FOLLOWED]

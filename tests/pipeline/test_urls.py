@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from mqstore.rocketmq.verify import verify
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "spark.md"
 SMALL = 64 << 10
 NAMES = ["4.9.3/b3-kill9-torn", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
 
@@ -143,6 +146,24 @@ def test_a_plan_names_no_secret(spark: SparkSession, capfd: pytest.CaptureFixtur
     printed = capfd.readouterr()
     assert "Scan" in printed.out
     assert SECRET not in printed.out + printed.err
+
+
+def test_the_guide_is_right(spark: SparkSession) -> None:
+    section = GUIDE.read_text(encoding="utf-8").partition("\n## Stores by URL\n")[2].partition("\n## ")[0]
+    python, command = ([line[4:] for line in block.splitlines()] for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE))
+    case, url = uploaded("4.9.3/a-clean-small")
+    there = {"s3://backups/broker-a/store": str(url), "s3://backups/broker-*/store": f"{str(url)[:-2]}*"}
+    there |= {"http://storage:9000": endpoint().url, "a-key": "some-key"}
+    text = "\n".join(python)
+    for written, meant in there.items():
+        text, command = text.replace(written, meant), [line.replace(written, meant) for line in command]
+    names: dict[str, Any] = {"mqstore": mqstore, "pipeline": pipeline, "Url": Url, "spark": spark}
+    exec(text.replace("frame = pipeline", "several = pipeline"), names)
+    assert names["store"].to_arrow(["size"]).num_rows == names["frame"].count() == names["several"].count() == 511
+    assert names["report"].ok == verify(mqstore.open(opened(case), config=case.config)).ok
+    outcome = run_cli(*shlex.split(command[0])[1:])
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout == run_cli("topics", opened(case)).stdout
 
 
 # what changes after the plan

@@ -285,6 +285,13 @@ class ReadOnlyDirectory:
         with self._lock:
             self._kept.clear()
 
+    def drop_all(self) -> None:
+        """Let go of the resident pages of all maps that `mapped` still has."""
+        with self._lock:
+            kept = [each for each in self._kept.values() if not each.remote]
+        for each in kept:
+            each.drop(0, each.size)
+
     def kept(self, relative: str) -> MappedFile | None:
         """The map of a file if `mapped` still has it."""
         return self._kept.get(relative)

@@ -35,7 +35,7 @@ __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "gathered", "status_
 
 CHUNK = 4096  # records a walk returns at once: small enough for the processor's cache
 TOGETHER = 4 << 20  # bytes behind a URL that single records are read from at once
-DROP = 32 << 20  # bytes a walk leaves mapped behind itself: a walk over any size stays within bounded memory
+DROP = 32 << 20  # bytes that stay resident behind a walk: a walk over any size stays within bounded memory
 
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
@@ -166,6 +166,17 @@ class CommitLog:
                 found = self._maps[file.name] = self._directory.map(file.relative)
             return found
 
+    def drop_records(self, records: Records) -> None:
+        """Let go of the resident pages from the first to the last of some records."""
+        mapped = self.mapped(records.file)
+        if len(records) and not mapped.remote:
+            first, last = int(records.positions[0]), int(records.positions[-1])
+            mapped.drop(first, last + _size_at(records.data, last) - first)
+
+    def drop_queues(self) -> None:
+        """Let go of the resident pages of the queue files that were read beside the log."""
+        self._directory.drop_all()
+
     def snapshot(self) -> str | None:
         """What a plan has seen of the files, for those who carry it out; None where a file that is mapped stays what it is."""
         directory = self._directory
@@ -227,7 +238,10 @@ class CommitLog:
     def scan_file(
         self, file: QueueFile, start: int = 0, stop: int | None = None, *, chunk: int = CHUNK, together: bool = False
     ) -> Iterator[LogEvent]:
-        """Walk the records of one file that start in [start, stop), positions in the file. together: all of it in one array."""
+        """Walk the records of one file that start in [start, stop), positions in the file. together: all of it in one array.
+
+        Pages behind the walk leave this process's memory, and so do the last ones when it ends; they stay in the page cache.
+        """
         number = self.files.index(file)
         if number > self.last_written():
             return
@@ -236,41 +250,45 @@ class CommitLog:
         stretch = mapped.stretch(start, stop, together=together)
         positions = np.empty(chunk, np.int64)
         at = dropped = start
-        while at < stop:
-            if at - dropped > self.drop_behind:
-                mapped.drop(dropped, at - dropped)
-                dropped = at
-                if not mapped.still_whole():
-                    yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while it was read")
+        try:
+            while at < stop:
+                if at - dropped > self.drop_behind:
+                    mapped.drop(dropped, at - dropped)
+                    dropped = at
+                    if not mapped.still_whole():
+                        yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while it was read")
+                        return
+                if at > stretch.end:
+                    stretch.advance(at, at)
+                data, end = stretch.data, stretch.end
+                count, at, status = frames.walk(data, at, min(stop, end), file.start, True, positions)
+                if at > end:  # the last record goes on behind what is there: it is met again
+                    count -= 1
+                    at, status = int(positions[count]), frames.STOP
+                if count:
+                    yield Records(file, data, positions[:count].copy())
+                if status == frames.FULL:
+                    continue
+                if end < mapped.size and at < stop and at + (extent := _extent(data, at, end, file.start)) > end:
+                    stretch.advance(at, at + extent)
+                    continue
+                if status == frames.STOP:
                     return
-            if at > stretch.end:
-                stretch.advance(at, at)
-            data, end = stretch.data, stretch.end
-            count, at, status = frames.walk(data, at, min(stop, end), file.start, True, positions)
-            if at > end:  # the last record goes on behind what is there: it is met again
-                count -= 1
-                at, status = int(positions[count]), frames.STOP
-            if count:
-                yield Records(file, data, positions[:count].copy())
-            if status == frames.FULL:
-                continue
-            if end < mapped.size and at < stop and at + (extent := _extent(data, at, end, file.start)) > end:
-                stretch.advance(at, at + extent)
-                continue
-            if status == frames.STOP:
+                if status == frames.BLANK and _size_at(data, at) == mapped.size - at:
+                    yield EndOfFile(file, at, mapped.size - at)
+                    return
+                behind = self._behind(mapped, file, at)
+                if status == frames.UNWRITTEN and status_at(mapped, at, file.start) != frames.UNWRITTEN:
+                    continue  # the store is being written: what was not there when the walk came by is there now
+                if behind is not None:
+                    yield self._damage(mapped, file, at, behind, status)
+                    at = behind
+                    continue
+                yield from self._tail(mapped, file, at, status, last=number == self.last_written())
                 return
-            if status == frames.BLANK and _size_at(data, at) == mapped.size - at:
-                yield EndOfFile(file, at, mapped.size - at)
-                return
-            behind = self._behind(mapped, file, at)
-            if status == frames.UNWRITTEN and status_at(mapped, at, file.start) != frames.UNWRITTEN:
-                continue  # the store is being written: what was not there when the walk came by is there now
-            if behind is not None:
-                yield self._damage(mapped, file, at, behind, status)
-                at = behind
-                continue
-            yield from self._tail(mapped, file, at, status, last=number == self.last_written())
-            return
+        finally:
+            if not mapped.remote:  # what was fetched is bounded as it is
+                mapped.drop(dropped, at - dropped)
 
     def first_record(self, file: QueueFile, start: int, stop: int) -> int | None:
         """Position of the first believable record that starts in [start, stop) of a file: where a split begins."""

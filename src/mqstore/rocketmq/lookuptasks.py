@@ -35,7 +35,7 @@ from mqstore.rocketmq.dispatch import Dispatched, Dispatcher, Rules
 from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import CANDIDATE, Matches, Plan, matches, newest, probe, sweep
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
-from mqstore.rocketmq.splits import LEAD, MAX_SIZE, Split, SplitWalk
+from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of
 
 if TYPE_CHECKING:
@@ -155,9 +155,7 @@ def _view_of(look: Look) -> DiskView:
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(look.store, config=look.config, snapshot=look.token)
-        store.log.drop_behind = MAX_SIZE
-        found = _views[key] = DiskView(store)
+        found = _views[key] = DiskView(RocketMQStore(look.store, config=look.config, snapshot=look.token))
     return found
 
 
@@ -175,7 +173,11 @@ def _asked_of(look: Look) -> Asked:
 def search_index(task: SearchTask) -> SearchResult:
     """Candidates of one index file, by probing or sweeping it."""
     file = _view_of(task.look).index_files()[task.number]
-    found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _asked_of(task.look))
+    try:
+        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _asked_of(task.look))
+    finally:
+        if file.octets is not None:
+            file.drop()
     if found.wrong or not len(found.candidates):
         return SearchResult(None, found.wrong, found.entries)
     staged = f"i{task.number:06d}.{secrets.token_hex(6)}.candidates"
@@ -228,6 +230,7 @@ def scan_range(task: ScanTask) -> LookedUp:
         for low in range(0, len(positions), RECORDS):
             some = Records(records.file, records.data, positions[low : low + RECORDS])
             found.take(some, matches(RecordColumns(some), asked))
+            view.log.drop_records(some)
     read = task.split.stop - task.split.start
     return _told(look, view, asked, found, f"s{task.split.number:06d}", task.split.start, read, damage)
 
@@ -276,6 +279,7 @@ def fetch_range(task: FetchTask) -> LookedUp:
         owner = np.searchsorted(records.positions, some["physical_offset"] - records.file.start)
         had = np.isin((owner << 32) + some["hash"], (matched.owners << 32) + matched.hashes)
         found.unsound.update(np.unique(some["file"][~had]).tolist())
+        view.log.drop_records(records)
     return _told(look, view, asked, found, f"c{task.low:010d}", task.start, read, [])
 
 
@@ -330,6 +334,7 @@ def _told(look: Look, view: DiskView, asked: Asked, found: _Found, name: str, st
                 file = AnswerFile(sink, answer_schema(look.columns, look.lines), look.lines)
                 for batch in _answers(look, view, asked, offsets, places):
                     file.write(batch)
+                view.log.drop_queues()
                 file.finish()
                 part = Part(staged, "", file.rows, sink.size)
         if len(offsets) or len(near) or len(damaged):
@@ -372,6 +377,7 @@ def _answers(look: Look, view: DiskView, asked: Asked, offsets: Longs, places: L
             ],
             schema=schema,
         )
+        view.log.drop_records(columns.records)
 
 
 def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[RecordColumns, Longs, Longs]]:

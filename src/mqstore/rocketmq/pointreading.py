@@ -57,11 +57,15 @@ def files_of(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> tupl
 def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
     """Batches of the selected records, in physical order. report: told of places where no record can be believed."""
     view = opened_view(task.store, task.config, task.token)
-    for records in _records(view.log, _offsets(view, task.places), report):
-        columns = RecordColumns(records)
-        columns = columns.take(select(columns, task.selection))
-        for piece in columns.pieces(MAX_BATCH_BYTES):
-            yield batch_of(piece, task.columns, view.log, view.queue_or_none)
+    try:
+        for records in _records(view.log, _offsets(view, task.places), report):
+            columns = RecordColumns(records)
+            columns = columns.take(select(columns, task.selection))
+            for piece in columns.pieces(MAX_BATCH_BYTES):
+                yield batch_of(piece, task.columns, view.log, view.queue_or_none)
+            view.log.drop_records(records)
+    finally:
+        view.log.drop_queues()
 
 
 def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CommitLog, Records
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
-from mqstore.rocketmq.splits import LEAD, MAX_SIZE, Split, SplitWalk
+from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of, select
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def opened_view(path: str | Url, config: BrokerConfig, token: str) -> DiskView:
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(path, config=config, snapshot=token)
-        store.log.drop_behind = MAX_SIZE
-        found = _views[key] = DiskView(store)
+        found = _views[key] = DiskView(RocketMQStore(path, config=config, snapshot=token))
     return found
 
 
@@ -76,11 +74,14 @@ def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[
     milliseconds: the JSON form, times as int64 and keys as stored text. report: told of bytes that could not be believed.
     """
     view = opened_view(task.store, task.config, task.token)
-    for event in SplitWalk(view.log, task.split, lead=LEAD):
-        if isinstance(event, Records):
-            columns = RecordColumns(event)
-            columns = columns.take(select(columns, task.selection))
-            for piece in columns.pieces(MAX_BATCH_BYTES):
-                yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
-        elif isinstance(event, Damage) and report is not None:
-            report(event)
+    try:
+        for event in SplitWalk(view.log, task.split, lead=LEAD):
+            if isinstance(event, Records):
+                columns = RecordColumns(event)
+                columns = columns.take(select(columns, task.selection))
+                for piece in columns.pieces(MAX_BATCH_BYTES):
+                    yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
+            elif isinstance(event, Damage) and report is not None:
+                report(event)
+    finally:
+        view.log.drop_queues()

@@ -44,10 +44,8 @@ class Split:
 
 
 def open_log(directory: ReadOnlyDirectory, file_size: int | None) -> CommitLog:
-    """A log to be walked in splits: what a split has touched stays mapped until its end. Dropping it in small pieces costs twice that."""
-    log = CommitLog(directory, file_size=file_size)
-    log.drop_behind = MAX_SIZE
-    return log
+    """A log to be walked in splits."""
+    return CommitLog(directory, file_size=file_size)
 
 
 def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:

@@ -1,8 +1,8 @@
 """rebuild as the log grows, as cores are added, and with the session's start counted: 0.1 to 10 GB, 1 and 2 cores, cold Spark at 10 GB.
 
-Smaller logs are stores of the first log files of a large one, linked, with the beginning of the next one: a rebuilt store has its last log
-file as a copy, which here is to cost little. 0.1 GB is the first part of the first file. Cost per message is that of the way a rebuild takes
-by default, threads of this process; Spark's, warm, stands beside it. The peer of the cold rebuild is the real store's total, load and
+Smaller logs are stores of the first log files of a large one, linked, with the beginning of the next one: a rebuilt store has its last
+log file as a copy, which here is to cost little. 0.1 GB is the first part of the first file. Cost per message is that of the way a rebuild
+takes by default, threads of this process; Spark's, warm, stands beside it. The peer of the cold rebuild is the real store's total, load and
 dispatch.
 """
 

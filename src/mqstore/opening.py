@@ -8,6 +8,8 @@ from pathlib import Path
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
+from mqstore.files.place import Place
+from mqstore.files.remote import open_directory
 from mqstore.rocketmq import brokerconfig
 from mqstore.rocketmq.reader import RocketMQStore, looks_like_rocketmq
 
@@ -16,17 +18,17 @@ __all__ = ["open_store"]
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def open_store(path: Path, config: Path | None = None) -> RocketMQStore:
+def open_store(path: Place, config: Path | None = None) -> RocketMQStore:
     """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with what to do next."""
     settings = None if config is None else brokerconfig.load(config)
     keep = None
     root = path
-    if is_archive(path) and os.path.isfile(path):
+    if isinstance(path, Path) and is_archive(path) and os.path.isfile(path):
         keep = UnpackedArchive(path)
         root = keep.store_root()
-    directory = ReadOnlyDirectory(root)
+    directory = open_directory(root)
     if not looks_like_rocketmq(directory):
-        inner = ReadOnlyDirectory(root / "store") if directory.is_directory("store") else None
+        inner = open_directory(root / "store") if directory.is_directory("store") else None
         if inner is None or not looks_like_rocketmq(inner):
             raise _not_a_store(path, directory)
         root = root / "store"
@@ -36,7 +38,7 @@ def open_store(path: Path, config: Path | None = None) -> RocketMQStore:
     return store
 
 
-def _not_a_store(path: Path, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
+def _not_a_store(path: Place, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
     names = {entry.name for entry in directory.entries()}
     if names & set(_RABBITMQ) or any(name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) for name in names):
         return UnsupportedError(f"{path} is a RabbitMQ message store; this version of mqstore reads RocketMQ stores only")

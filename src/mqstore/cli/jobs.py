@@ -29,6 +29,15 @@ class ExportFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     CSV = "csv"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+
+class Mode(StrEnum):
+    """What becomes of damage."""
+
+    PERMISSIVE = "PERMISSIVE"
+    FAILFAST = "FAILFAST"
 
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
@@ -40,6 +49,9 @@ def _check_target(to: Path, store: RocketMQStore) -> None:
     """Refuse a target before Spark is started for it."""
     import os
 
+    from mqstore.files.place import local_target
+
+    local_target(to)
     if os.path.lexists(to):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
     inside = store.directory.root.resolve()
@@ -53,7 +65,9 @@ def rebuild(
     to: To,
     copy: Annotated[bool, typer.Option("--copy", help="Copy all log files; by default all but the last are hard links.")] = False,
     check_crc: Annotated[bool, typer.Option("--check-crc", help="Check the bodies too, and report those that do not fit.")] = False,
-    master: Master = "local[*]",
+    master: Annotated[
+        str | None, option("--master", metavar="URL", help="Run on Spark there, whatever the size; by default the log's size decides.")
+    ] = None,
     threads: Threads = None,
     splits: Splits = None,
     config: Config = None,
@@ -107,6 +121,12 @@ def export(
     until: Until = None,
     grep: GrepOption = None,
     limit: Limit = None,
+    mode: Annotated[
+        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: damage in the log fails the job.")
+    ] = Mode.PERMISSIVE,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished; keep it if this one ends early.")
+    ] = False,
     master: Master = "local[*]",
     threads: Threads = None,
     splits: Splits = None,
@@ -114,7 +134,7 @@ def export(
 ) -> int:
     """The message table as Parquet, JSON lines or CSV files, with lineage: which log file and offset each row is from.
 
-    Exit status 1 if a part of the log could not be read.
+    iceberg and delta are Parquet files with the metadata of such a table beside them. Exit status 1 if a part of the log could not be read.
     """
     from mqstore.pipeline.export import export as run
 
@@ -142,6 +162,8 @@ def export(
             selection=chosen,
             master=master,
             splits=splits,
+            mode=mode.value,
+            resume=resume,
             in_process_threads=threads,
             config=config,
             progress=progress,
@@ -184,7 +206,8 @@ def print_rebuilt(out: Output, report: RebuildReport) -> None:
         f"{count(report.index_keys, 'key')} in {count(report.index_files, 'index file')}; "
         f"log files {'linked' if report.linked else 'copied'}."
     )
-    out.line(f"{pace(report.log_bytes, report.seconds)}, the start of Spark apart.")
+    apart = ", its start apart" if "Spark" in report.runs_on else ""
+    out.line(f"{pace(report.log_bytes, report.seconds)}, with {report.runs_on}{apart}: {report.why}.")
     if out.settings.verbose:
         out.line("Steps: " + ", ".join(f"{name} {clock(seconds)}" for name, seconds in report.stages), style="dim")
     _print_skipped(out, report)

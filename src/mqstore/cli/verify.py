@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from mqstore.cli.grid import Column
 from mqstore.cli.options import Config, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import command, count, pace, size
+from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage, Report
@@ -42,20 +44,31 @@ def verify(
     out: Output,
     store: Store,
     threads: Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")] = None,
+    master: Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="The same on Spark in this process: --master 'local[*]'.")] = False,
     config: Config = None,
 ) -> int:
     """Check every record, every queue entry and every index entry, and what they say of each other.
 
+    It runs in threads of this process, which is the fastest way on one host; on Spark many hosts share it, and the report is the same.
     Exit status 1 if anything is damaged. What a crash leaves behind and the broker catches up with by itself is a note, not damage.
     """
     import time
 
     from mqstore.rocketmq.verify import verify as check
 
+    on_spark = master or ("local[*]" if spark else None)
+    if on_spark and threads:
+        raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
     opened = open_store(store, config)
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
-        report = check(opened, threads=threads or os.cpu_count() or 1, progress=progress)
+        if on_spark:
+            from mqstore.pipeline.verify import verify as spread
+
+            report = replace(spread(opened.directory.root, master=on_spark, config=config, progress=progress), store=str(opened.path))
+        else:
+            report = check(opened, threads=threads or os.cpu_count() or 1, progress=progress)
     seconds = time.perf_counter() - begun
     if out.format is Format.JSON:
         out.document(report.as_dict())

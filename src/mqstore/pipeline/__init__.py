@@ -6,19 +6,48 @@ A session comes from `mqstore.pipeline.session`, or is the caller's own.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqstore.pipeline.explainread import explain_read as explain_read
+    from mqstore.pipeline.follow import follow as follow
     from mqstore.pipeline.session import running as running
     from mqstore.pipeline.session import stop as stop
     from mqstore.pipeline.source import read as read
     from mqstore.pipeline.source import register as register
     from mqstore.pipeline.tasks import run_tasks as run_tasks
+    from mqstore.pipeline.usage import usage as usage
+    from mqstore.pipeline.verify import verify as verify
+    from mqstore.pipeline.views import views as views
 
-_WHERE = {"read": "source", "register": "source", "run_tasks": "tasks", "running": "session", "stop": "session"}
+_WHERE = {
+    "explain_read": "explainread",
+    "follow": "follow",
+    "read": "source",
+    "register": "source",
+    "run_tasks": "tasks",
+    "running": "session",
+    "stop": "session",
+    "usage": "usage",
+    "verify": "verify",
+    "views": "views",
+}
 
-__all__ = ["read", "register", "run_tasks", "running", "stop"]
+__all__ = ["explain_read", "follow", "read", "register", "run_tasks", "running", "stop", "usage", "verify", "views"]
+
+
+class _Pipeline(ModuleType):
+    """This package. A module of the name of its function is never bound to the name: `pipeline.verify` is the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Pipeline
 
 
 def __getattr__(name: str) -> Any:

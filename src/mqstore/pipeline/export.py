@@ -3,9 +3,12 @@
     OUT/part-00000.parquet …       one file per split (and per partition), messages in physical order
     OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes: the mark of a whole export
 
+Formats iceberg and delta are Parquet files with a table's metadata beside them (`mqstore.pipeline.lakehouse`).
+
 Tasks write the files themselves: two to four times as fast as Spark's own writer, since no body passes through the JVM.
 The columns `physical_offset`, `store_file` and `verdict` are always there, and Parquet files carry the run id and the
-store's path in their metadata, so that a row can be traced to its bytes. OUT appears under its name when it is whole.
+store's path in their metadata, so that a row can be traced to its bytes. OUT appears under its name when it is whole. What a killed
+run had finished can be taken up again (`mqstore.pipeline.resume`).
 """
 
 from __future__ import annotations
@@ -15,17 +18,21 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mqstore
-from mqstore.errors import UsageError
+from mqstore.errors import PipelineError, UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns
+from mqstore.pipeline.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
 from mqstore.pipeline.report import ExportReport, Progress
+from mqstore.pipeline.resume import Work, finished, work_directory
 from mqstore.rocketmq.export import FORMATS, LINEAGE, Exported, ExportTask, Part, empty_part, export_split
 from mqstore.rocketmq.reader import RocketMQStore
 from mqstore.rocketmq.reading import ReadTask, overlapping, token_of
@@ -35,9 +42,11 @@ from mqstore.rows import columns_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MANIFEST", "export"]
+__all__ = ["ALL_FORMATS", "MANIFEST", "export"]
 
 MANIFEST = "_mqstore_export.json"
+ALL_FORMATS = (*FORMATS, *TABLE_FORMATS)
+MODES = ("PERMISSIVE", "FAILFAST")
 _NO_PATH = frozenset({"body", "keys", "properties"})
 
 
@@ -53,28 +62,39 @@ def export(
     master: str = "local[*]",
     in_process_threads: int | None = None,
     splits: int | None = None,
+    mode: str = "PERMISSIVE",
+    resume: bool = False,
     config: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
     """Write the selected messages of a store to files in the new directory `to`.
 
-    format: parquet, jsonl or csv; the last two hold rows as the command `messages` prints them, bodies in base64.
+    format: parquet, jsonl or csv; iceberg or delta, which are Parquet with a table's metadata. jsonl and csv hold rows as the command
+    `messages` prints them, bodies in base64.
     columns: of the message table, by default all; the lineage columns are added. partition_by: a directory per value.
     spark: a session to run on; else one is started on `master`. in_process_threads: run in threads of this process instead.
+    mode: FAILFAST: damage in the log fails the job; PERMISSIVE: it is left out and told.
+    resume: go on with what a killed run of the same export has finished, and keep what is finished if this one ends early.
     progress: told (bytes of log read, bytes of log to read).
     Raises TargetError when `to` exists or cannot be written, UsageError, PipelineError when Spark cannot run.
     """
-    if format not in FORMATS:
-        raise UsageError(f"there is no export format {format!r}; the formats are {', '.join(FORMATS)}")
+    if format not in ALL_FORMATS:
+        raise UsageError(f"there is no export format {format!r}; the formats are {', '.join(ALL_FORMATS)}")
+    if mode not in MODES:
+        raise UsageError(f"there is no mode {mode!r}; give {' or '.join(MODES)}")
     by = check_columns(partition_by)
     refused = [name for name in by if name in _NO_PATH]
     if refused:
         raise UsageError(f"the values of {refused[0]} cannot name directories; choose other columns to partition by")
-    default = ROCKETMQ_COLUMNS if format == "parquet" else columns_for("base64")
+    if format in TABLE_FORMATS:
+        check_table_format(format, Path(os.path.abspath(to)), by)
+    default = columns_for("base64") if format in ("jsonl", "csv") else ROCKETMQ_COLUMNS
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     store = mqstore.open(store_path, config=config)
-    with new_directory(to, store.path) as target:
-        run = _Export(store, target, format, chosen, selection, by, splits, progress)
+    wanted = _wanted(store, format, chosen, by, selection)
+    new = new_directory(to, store.path)
+    with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
+        run = _Export(store, target, work, wanted, selection, splits, mode == "FAILFAST", progress)
         if in_process_threads is not None:
             return run.on(ThreadRunner(in_process_threads))
         from mqstore.pipeline.session import running
@@ -90,56 +110,91 @@ class _Export:
         self,
         store: RocketMQStore,
         target: NewDirectory,
-        file_format: str,
-        columns: tuple[str, ...],
+        work: Work,
+        wanted: dict[str, Any],
         selection: Selection,
-        partition_by: tuple[str, ...],
         splits: int | None,
+        fail_fast: bool,
         progress: Progress | None,
     ) -> None:
         self.store = store
         self.target = target
-        self.format = file_format
-        self.columns = columns
+        self.work = work
+        self.wanted = wanted
+        self.format: str = wanted["format"]
+        self.columns: tuple[str, ...] = tuple(wanted["columns"])
+        self.partition_by: tuple[str, ...] = tuple(wanted["partition_by"])
         self.selection = selection
-        self.partition_by = partition_by
         self.splits = splits
+        self.fail_fast = fail_fast
         self.progress = progress
-        self.run_id = secrets.token_hex(8)
+        self.run_id = secrets.token_hex(8) if work.taken_up is None else str(work.taken_up["run_id"])
         self.metadata = (("mqstore.run_id", self.run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))
 
     def on(self, runner: Runner) -> ExportReport:
         started = time.perf_counter()
-        pieces = overlapping(plan(self.store.log, count=self.splits, tasks=4 * runner.width), self.selection)
+        pieces = self._pieces(runner)
         total = sum(split.stop - split.start for split in pieces)
-        name = self.target.target.name
-        with NewDirectory(self.target.target.with_name(f"{name[:80]}.mqstore-work")) as scratch:
-            tasks = self._tasks(pieces, str(scratch.directory.root))
-            if self.selection.limit is None:
-                done = None if self.progress is None else self._progress_of(self.progress, pieces, total)
-                outcomes = list(runner.each(tasks, export_split, done))
-            else:
-                outcomes = self._limited(tasks)
-            parts = [part for outcome in outcomes for part in outcome.parts]
-            if not parts:
-                # a reader of the directory finds the columns also when there is nothing in them
-                parts = [empty_part(self._tasks([Split(0, 0, 0)], str(scratch.directory.root))[0])]
-            self._gather(scratch.directory, parts)
+        tasks = self._tasks(pieces)
+        if self.selection.limit is None:
+            outcomes = self._each(runner, tasks, total)
+        else:
+            outcomes = self._limited(tasks)
+        parts = [part for outcome in outcomes for part in outcome.parts]
+        if not parts:
+            # a reader of the directory finds the columns also when there is nothing in them
+            parts = [empty_part(self._tasks([Split(0, 0, 0)])[0])]
+        report = self._report(outcomes, parts, total, time.perf_counter() - started)
+        if self.fail_fast and report.damage:
+            first = report.damage[0]
+            raise PipelineError(
+                f"{len(report.damage)} ranges of the log are damaged, the first at {first.offset} of {first.file}: {first.detail}; "
+                "leave mode FAILFAST away to export the rest"
+            )
+        self._gather(parts)
+        if self.format in TABLE_FORMATS:
+            make_table(self.format, self.target.directory.root, self.target.target, report.files)
         if self.progress is not None:
             self.progress(total, total)
-        report = self._report(outcomes, parts, total, time.perf_counter() - started)
         self.target.directory.write_small(MANIFEST, self._manifest(report, parts))
         self.target.publish()
         return replace(report, seconds=time.perf_counter() - started)
 
-    def _tasks(self, pieces: Sequence[Split], stage: str) -> list[ExportTask]:
+    def _pieces(self, runner: Runner) -> list[Split]:
+        """The splits: as they were planned for the work that is taken up, else by the width of the runner."""
+        found = self.work.taken_up
+        if found is not None:
+            if self.splits is not None and self.splits != found["asked_splits"]:
+                raise UsageError(
+                    f"the work to resume was cut into other splits; leave --splits away, or export anew to {self.target.target}"
+                )
+            return [Split(*split) for split in found["splits"]]
+        pieces = overlapping(plan(self.store.log, count=self.splits, tasks=4 * runner.width), self.selection)
+        splits = [[split.number, split.start, split.stop] for split in pieces]
+        self.work.write_plan({**self.wanted, "run_id": self.run_id, "asked_splits": self.splits, "splits": splits})
+        return pieces
+
+    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[Exported]:
+        """The outcomes of all splits; only those that are not done yet are written."""
+        known = {task.read.split.number: done for task in tasks if (done := self.work.done(task.read.split.number)) is not None}
+        missing = [task for task in tasks if task.read.split.number not in known]
+
+        def finish(number: int) -> None:
+            if self.progress is not None:
+                self.progress(total * (len(known) + number) // max(1, len(tasks)), total)
+
+        fresh = runner.each(missing, partial(finished, export_split), finish)
+        written = {task.read.split.number: outcome for task, outcome in zip(missing, fresh, strict=True)}
+        return [(written | known)[task.read.split.number] for task in tasks]
+
+    def _tasks(self, pieces: Sequence[Split]) -> list[ExportTask]:
         token = token_of(self.store.log)
         selection = replace(self.selection, limit=None)
         return [
             ExportTask(
-                ReadTask(str(self.store.path), self.store.config, token, split, self.columns, selection),
-                stage,
-                self.format,
+                ReadTask(self.store.place, self.store.config, token, split, self.columns, selection),
+                str(self.work.path),
+                "parquet" if self.format in TABLE_FORMATS else self.format,
                 self.partition_by,
                 self.metadata,
             )
@@ -157,19 +212,13 @@ class _Export:
             left -= outcomes[-1].rows
         return outcomes
 
-    def _progress_of(self, progress: Progress, pieces: Sequence[Split], total: int) -> Callable[[int], None]:
-        def done(finished: int) -> None:
-            progress(total * finished // max(1, len(pieces)), total)
-
-        return done
-
-    def _gather(self, scratch: DurableDirectory, parts: Sequence[Part]) -> None:
+    def _gather(self, parts: Sequence[Part]) -> None:
         """Give the files that count their names. What lost attempts have left stays behind and is removed."""
         new = self.target.directory
         with DurableDirectory(self.target.target.parent) as parent:
             for part in parts:
                 new.make_directory(part.name.rpartition("/")[0])
-                parent.rename(f"{scratch.root.name}/{part.staged}", f"{new.root.name}/{part.name}")
+                parent.rename(f"{self.work.path.name}/{part.staged}", f"{new.root.name}/{part.name}")
 
     def _report(self, outcomes: Sequence[Exported], parts: Sequence[Part], log_bytes: int, seconds: float) -> ExportReport:
         damage: list[Damage] = [item for outcome in outcomes for item in outcome.damage]
@@ -192,7 +241,6 @@ class _Export:
         )
 
     def _manifest(self, report: ExportReport, parts: Sequence[Part]) -> bytes:
-        chosen = {name: value for name, value in asdict(self.selection).items() if value is not None}
         document: dict[str, Any] = {
             "run_id": self.run_id,
             "mqstore": mqstore.__version__,
@@ -200,13 +248,28 @@ class _Export:
             "format": self.format,
             "columns": list(self.columns),
             "partition_by": list(self.partition_by),
-            "selection": {name: _plain(value) for name, value in chosen.items()},
+            "selection": self.wanted["selection"],
             "messages": report.messages,
             "log_bytes": report.log_bytes,
             "files": [{"name": part.name, "rows": part.rows, "bytes": part.bytes} for part in parts],
             "coverage": report.coverage.as_dict(),
         }
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _wanted(
+    store: RocketMQStore, file_format: str, columns: Sequence[str], partition_by: Sequence[str], selection: Selection
+) -> dict[str, Any]:
+    """What makes two exports the same: all that decides which bytes are written."""
+    chosen = {name: _plain(value) for name, value in asdict(selection).items() if value is not None}
+    return {
+        "store": str(store.path),
+        "format": file_format,
+        "columns": list(columns),
+        "partition_by": list(partition_by),
+        "selection": chosen,
+        "log": token_of(store.log),
+    }
 
 
 def _plain(value: Any) -> Any:

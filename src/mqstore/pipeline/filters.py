@@ -20,7 +20,7 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, 
 
 from mqstore.messages import Selection
 
-__all__ = ["narrowed"]
+__all__ = ["narrowed", "values_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,6 +42,22 @@ def narrowed(selection: Selection, filters: Iterable[Filter]) -> Selection:
         elif column in _RANGES:
             selection = _with_range(selection, *_RANGES[column], condition)
     return selection
+
+
+def values_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
+    """The values to which equalities confine a column; None without any."""
+    found: frozenset[Any] | None = None
+    for condition in filters:
+        if _column(condition) != column:
+            continue
+        if isinstance(condition, EqualTo | EqualNullSafe):
+            values = frozenset({condition.value})
+        elif isinstance(condition, In):
+            values = frozenset(condition.value)
+        else:
+            continue
+        found = values if found is None else found & values
+    return found
 
 
 def _column(condition: Filter) -> str | None:

@@ -26,7 +26,7 @@ from mqstore.rocketmq.record import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchResult", "put_columns", "put_each"]
+__all__ = ["BatchResult", "message_of_row", "put_columns", "put_each", "special_rows"]
 
 Longs = NDArray[np.int64]
 
@@ -98,10 +98,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         refused = appender.refusal_of(topic)
         if refused:
             raise bad_row("topic", int(np.argmax(columns.group == number)), first_row, refused)
-    special = np.zeros(len(columns), np.bool_)
-    for part in _SPECIAL if stored else (*_SPECIAL, *_WAITING):
-        special |= columns.holding(part)
-    stop_at = np.append(np.flatnonzero(special), len(columns))
+    stop_at = np.append(np.flatnonzero(special_rows(columns, stored)), len(columns))
     done = 0
     status, detail = PutStatus.PUT_OK, ""
     for stop in stop_at.tolist():
@@ -110,7 +107,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
             status = PutStatus.SERVICE_NOT_AVAILABLE if appender.closed or appender.interrupted else PutStatus.CREATE_MAPPED_FILE_FAILED
             break
         if stop < len(columns):
-            result = appender.put(_message(columns, stop))
+            result = appender.put(message_of_row(columns, stop))
             if not result.stored:
                 status, detail = result.status, f"row {first_row + stop}: {result.detail}"
                 break
@@ -122,6 +119,14 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
     return BatchResult(
         status, fields[frames.PHYSICAL_OFFSET].copy(), fields[frames.QUEUE_OFFSET].copy(), fields[frames.SIZE].copy(), detail
     )
+
+
+def special_rows(columns: BatchColumns, stored: bool) -> NDArray[np.bool_]:
+    """Which rows take the way of single messages, and may be stored otherwise than they stand here."""
+    special = np.zeros(len(columns), np.bool_)
+    for part in _SPECIAL if stored else (*_SPECIAL, *_WAITING):
+        special |= columns.holding(part)
+    return special
 
 
 def _put_range(appender: Appender, columns: BatchColumns, first: int, stop: int) -> tuple[int, str]:
@@ -179,7 +184,7 @@ def _fill(appender: Appender, columns: BatchColumns, first: int, until: int, now
     return int(done)
 
 
-def _message(columns: BatchColumns, row: int) -> Message:
+def message_of_row(columns: BatchColumns, row: int) -> Message:
     """One row as a message of its own."""
     fields = columns.fields[:, row].tolist()
 

@@ -197,6 +197,10 @@ class MessageStore:
             self._settle(result, done)
         return result
 
+    def refusal_of(self, topic: str) -> str:
+        """Why no message of a topic is taken; empty for one that is."""
+        return self._appender.refusal_of(topic)
+
     def _await_flush(self, result: PutResult) -> None:
         self._settle(result, self.commit.wait(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000))
 

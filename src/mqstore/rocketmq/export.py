@@ -31,7 +31,7 @@ from mqstore.rows import csv_rows, json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "LINEAGE", "ExportTask", "Exported", "Part", "empty_part", "export_split"]
+__all__ = ["FORMATS", "LINEAGE", "REPETITIVE", "SEARCHED", "ExportTask", "Exported", "Part", "empty_part", "export_split"]
 
 FORMATS = ("parquet", "jsonl", "csv")
 LINEAGE = ("physical_offset", "store_file", "verdict")
@@ -44,7 +44,7 @@ MAX_NAME = 255  # bytes of a file name on most file systems
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 # columns of few different values, and columns that readers search by: a dictionary or bounds of the others only cost time
-_REPETITIVE = (
+REPETITIVE = (
     "topic",
     "queue_id",
     "size",
@@ -58,7 +58,7 @@ _REPETITIVE = (
     "store_file",
     "verdict",
 )
-_SEARCHED = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags", "born_timestamp", "store_timestamp", "verdict")
+SEARCHED = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags", "born_timestamp", "store_timestamp", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class _Parquet:
             self._schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in schema.names if name in _REPETITIVE],
-            write_statistics=[name for name in schema.names if name in _SEARCHED],
+            use_dictionary=[name for name in schema.names if name in REPETITIVE],
+            write_statistics=[name for name in schema.names if name in SEARCHED],
         )
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:

@@ -140,7 +140,7 @@ class LiveLog:
         file.map.write(file.written, record.blank(room))
         self.appended(file, room, file.last_stored)
 
-    def append(self, file: LiveFile, raw: bytes, stored_at: int) -> int:
+    def append(self, file: LiveFile, raw: bytes | memoryview, stored_at: int) -> int:
         """Write bytes that fit into the current file; their physical offset."""
         assert file.map is not None
         offset = file.start + file.written

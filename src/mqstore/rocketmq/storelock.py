@@ -27,15 +27,19 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import HeldError, LockedFile
 
-__all__ = ["ABORT", "LOCK", "StoreLock", "create_abort", "remove_abort"]
+__all__ = ["ABORT", "LOCK", "StoreInUseError", "StoreLock", "create_abort", "remove_abort"]
 
 LOCK = "lock"
 ABORT = "abort"
 _CONTENT = b"lock"
 
 
+class StoreInUseError(TargetError):
+    """Another process, or another part of this one, has the store."""
+
+
 class StoreLock:
-    """The broker's own lock on a store's directory, held until `close`. Raises TargetError where another has it.
+    """The broker's own lock on a store's directory, held until `close`. Raises StoreInUseError where another has it.
 
     A broker tries for it after it has loaded and recovered; whoever changes a store here takes it before.
     """
@@ -45,7 +49,7 @@ class StoreLock:
             self._file = LockedFile(directory, LOCK)
         except HeldError as error:
             holder = "another process" if error.elsewhere else "this process, which has it open already"
-            raise TargetError(f"{directory.root} is in use by {holder}; stop the broker, or close the store, and try again") from None
+            raise StoreInUseError(f"{directory.root} is in use by {holder}; stop the broker, or close the store, and try again") from None
         try:
             self._file.write(_CONTENT)
         except BaseException:

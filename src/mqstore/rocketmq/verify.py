@@ -1,8 +1,8 @@
 """Verify: every record, every queue entry, every index entry, and what they say of each other.
 
-The log is checked split by split in threads; each split is dispatched as a broker would, and the outcome compared with
-the consume queues and index files as bytes. So derived files are proved by rebuilding them, and a sound store costs
-little more than reading it.
+The log is checked split by split, in threads or (`mqstore.pipeline.verify`) on many hosts; each split is dispatched as a
+broker would, and the outcome compared with the consume queues and index files as bytes. So derived files are proved by
+rebuilding them, and a sound store costs little more than reading it.
 
 Not everything that differs is damage. After an unclean exit the queues and the index may end before the log: that is
 what the broker's own recovery catches up with, and it is told as a note.
@@ -11,20 +11,21 @@ what the broker's own recovery catches up with, and it is told as a note.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 
 from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, merge_adjacent
-from mqstore.rocketmq.dispatch import QueueRun
+from mqstore.rocketmq.commitlog import CommitLog
+from mqstore.rocketmq.dispatch import QueueRun, Rules
 from mqstore.rocketmq.proof.index import IndexProof, check_chains, missing_ranges
 from mqstore.rocketmq.proof.log import SplitCheck, check_split, plan
 from mqstore.rocketmq.proof.queues import BatchQueueProof, QueueProof
 from mqstore.rocketmq.reader import RocketMQStore
 
-__all__ = ["verify"]
+__all__ = ["Verification", "settle_index", "verify"]
 
 REMEDY = "`mqstore rebuild` makes queues and index from the log"
 DROP_EVERY = 32  # splits, half a gigabyte of log
@@ -39,10 +40,10 @@ _LOG_KINDS = frozenset(
 
 def verify(store: RocketMQStore, *, threads: int = 2, progress: Progress | None = None) -> Report:
     """Check a whole store. progress: called with (bytes of log done, bytes of log in all). Memory does not grow with the store."""
-    return _Verification(store).run(threads, progress)
+    return Verification(store).run(threads, progress)
 
 
-class _Verification:
+class Verification:
     """The state of one run: the proofs under way and what was found so far."""
 
     def __init__(self, store: RocketMQStore) -> None:
@@ -61,21 +62,27 @@ class _Verification:
         self.log_end = self.log.start
         self.last_timestamp = 0
 
-    def run(self, threads: int, progress: Progress | None) -> Report:
-        for queue in self.store.consume_queues():
-            self.queues[queue.topic, queue.queue_id] = QueueProof(queue, self.store.tags_code_resolver(queue.topic, queue.queue_id))
+        for queue in store.consume_queues():
+            self.queues[queue.topic, queue.queue_id] = QueueProof(queue, store.tags_code_resolver(queue.topic, queue.queue_id))
             self.damage.extend(queue.findings)
+
+    def run(self, threads: int, progress: Progress | None) -> Report:
+        """All of it, in threads of this process."""
         total = self.log.size_on_paper
         for number, check in enumerate(self._splits(max(1, threads))):
-            self._take(check)
+            self.take(check)
             if number % DROP_EVERY == 0:
-                self._drop()
+                self.drop()
             if progress is not None:
                 progress(check.split.file.start - self.log.start + check.split.stop, total)
+        return self.report([settle_index(proof, self.log, self.log_end, self.rules) for proof in self.indexes])
+
+    def report(self, index_damage: Sequence[Sequence[Damage]]) -> Report:
+        """The outcome once every split was taken. index_damage: what `settle_index` found, file by file."""
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
         self._settle_queues()
         self._count_lost_messages()
-        self._settle_index()
+        self._settle_index(index_damage)
         self._settle_batch_queues()
         self._settle_offsets()
         self._settle_checkpoint()
@@ -92,7 +99,7 @@ class _Verification:
             str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes)
         )
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Let go of the mapped pages of queues and index: what was compared is not needed again soon."""
         for proof in self.queues.values():
             proof.queue.drop()
@@ -123,7 +130,8 @@ class _Verification:
                 for future in waiting:
                     future.cancel()
 
-    def _take(self, check: SplitCheck) -> None:
+    def take(self, check: SplitCheck) -> None:
+        """Count a split and lay what it dispatches against queues and index."""
         self.checked.bytes += check.split.stop - check.split.start
         self.checked.records += check.records
         self.checked.messages += check.messages
@@ -199,15 +207,10 @@ class _Verification:
         )
         self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
 
-    def _settle_index(self) -> None:
-        for proof in self.indexes:
+    def _settle_index(self, damage: Sequence[Sequence[Damage]]) -> None:
+        for proof, told in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
-            told = check_chains(proof.file)
             self.damage.extend(told)
-            if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in told):
-                proof.settle(self.log, self.log_end, self.rules)
-            self.damage.extend(proof.damage)
-            proof.file.drop()
         if not self.unindexed:
             return
         if not self.indexes:
@@ -257,3 +260,12 @@ class _Verification:
                 self.notes.append(
                     f"the checkpoint's {name} {stamp} is later than the last message of the log, stored at {self.last_timestamp}"
                 )
+
+
+def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: Rules) -> list[Damage]:
+    """What is wrong with an index file: its chains, and the entries that no stretch of log has proved."""
+    told = check_chains(proof.file)
+    if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in told):
+        proof.settle(log, log_end, rules)
+    proof.file.drop()
+    return [*told, *proof.damage]

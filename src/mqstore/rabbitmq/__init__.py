@@ -1,0 +1,1 @@
+"""RabbitMQ classic queues: `mqstore.open` reads a directory of message stores."""

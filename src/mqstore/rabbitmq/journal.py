@@ -16,7 +16,7 @@ A plain run of records, no header, no checksum. Each begins with a 64-bit word, 
     >>> raw = publish(7, b"0123456789abcdef", b"", size=5000) + deliver(7) + acknowledge(7)
     >>> found = read_journal(np.frombuffer(raw + bytes(4096), np.uint8))
     >>> found.kind.tolist(), found.seq.tolist(), found.at.tolist(), found.end
-    ([0, 2, 3], [7, 7, 7], [0, 48, 56], 64)
+    ([0, 2, 3], [7, 7, 7], [0, 40, 48], 56)
 
 The broker stops silently at the first bytes that are no record: at 40 zero bytes, which a crash leaves behind, and at a record that is not
 whole; `seen` of the actions come before that. This reader goes on behind the damage where it meets a publish that can be believed.
@@ -48,7 +48,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Actions in file order. data: the file; kind, seq, at: of each action; seen: how many of them the broker reads; end: where it stops."""
+    """Actions in file order. data: the file; kind, seq, at: of each action; seen: how many the broker reads; end: where it stops."""
 
     data: Bytes
     kind: NDArray[np.uint8]
@@ -65,7 +65,6 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
     findings: list[Damage] = []
     position, seen, end = 0, -1, 0
     while True:
-        start = position
         while True:
             kind, seq, at = np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
             count, position, status = kernel.journal_walk(data, position, kind, seq, at)
@@ -76,7 +75,7 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
             seen, end = sum(len(run[0]) for run in runs), position
         if status == kernel.DONE:
             break
-        resumed = kernel.journal_resume(data, position + (position == start and start > 0))
+        resumed = kernel.journal_resume(data, position + 1)
         stop = len(data) if resumed < 0 else resumed
         if stop == len(data) and not data[position:].any():
             # what a file system leaves behind a crash: nothing is lost
@@ -87,7 +86,7 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
                 file,
                 position,
                 stop - position,
-                Kind.BAD_JOURNAL,
+                Kind.TORN_RECORD if resumed < 0 and status == kernel.TORN else Kind.BAD_JOURNAL,
                 f"{what} at offset {position} of the journal; the broker stops here"
                 + ("" if resumed < 0 else f", believable records go on at {resumed}"),
             )

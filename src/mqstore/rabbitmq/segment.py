@@ -90,7 +90,14 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
         findings.append(Damage(file, 0, len(data), Kind.BAD_SEGMENT, detail, len(flagged)))
     repeated = np.flatnonzero(state & kernel.REPEATED)
     findings.extend(
-        Damage(file, int(at[rel]), PUBLISH_SIZE, Kind.REPEATED_ENTRY, f"rel {rel} is published twice with different bytes; the second counts", 1)
+        Damage(
+            file,
+            int(at[rel]),
+            PUBLISH_SIZE,
+            Kind.REPEATED_ENTRY,
+            f"rel {rel} is published twice, differently; the second counts",
+            1,
+        )
         for rel in repeated[:100].tolist()
     )
     return Segment(data, state, at, True, crash, tuple(findings))

@@ -21,12 +21,9 @@ A term is the byte 131 and then one tag byte with its contents, big-endian, nest
 
     >>> decode(bytes.fromhex("83 68 02 64 0002 6f6b 6d 00000003 616263"))
     ((Atom('ok'), b'abc'), 16)
-    >>> encode((Atom("ok"), [1, 2, 3], [1, 300])).hex(" ")
-    '83 68 03 64 00 02 6f 6b 6b 00 03 01 02 03 6c 00 00 00 02 61 01 62 00 00 01 2c 6a'
 
 Nothing of a file becomes more than these plain values. Decoding needs no recursion, and memory in proportion to the bytes at hand:
 a count is believed only if that many bytes are left. Not read: atom cache references (distribution only), LOCAL_EXT.
-`encode` writes what OTP 25 writes; with `atoms="utf8"` what OTP 26 and newer write.
 
 Format: docs/formats/rabbitmq.md, section 9.
 """
@@ -38,25 +35,23 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.rabbitmq.terms import LONGEST_ATOM, VERSION, Atom, BitBinary, ImproperList, Opaque, Pairs, Term, encode
+
 __all__ = ["LIMITS", "Atom", "BitBinary", "Buffer", "EtfError", "ImproperList", "Limits", "Opaque", "Pairs", "Term", "decode", "encode"]
 
-Term = Any
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
-VERSION = 131
 COMPRESSED = 80
-LONGEST_ATOM = 255
 # Python prints integers of at most 4300 decimal digits, and no field of a broker has more than 64 bits.
 LONGEST_INTEGER = 1024
 # A dict of keys with chosen hashes takes time in proportion to the square of their number.
 MOST_CHOSEN_KEYS = 1024
 
-_U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _I32 = struct.Struct(">i")
 _F64 = struct.Struct(">d")
@@ -84,44 +79,6 @@ class Limits:
 
 
 LIMITS = Limits()
-
-
-class Atom(str):
-    """An atom. Equal to the text of its name; a binary is `bytes`, so the two cannot be confused."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"Atom({str.__repr__(self)})"
-
-
-class Pairs(tuple[tuple[Term, Term], ...]):
-    """A map as its pairs, where a dict cannot hold it: keys that are lists or maps, or that Python takes for equal."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BitBinary:
-    """A bit string. bits: how many bits of the last byte count, 1 to 8."""
-
-    octets: bytes
-    bits: int
-
-
-@dataclass(frozen=True, slots=True)
-class ImproperList:
-    """A list whose tail is no list."""
-
-    items: tuple[Term, ...]
-    tail: Term
-
-
-@dataclass(frozen=True, slots=True)
-class Opaque:
-    """A pid, reference, port or function. encoded: its bytes, tag included."""
-
-    encoded: bytes
 
 
 # decoding
@@ -290,9 +247,11 @@ class _Decoder:
     def opaque(self, tag: int, pos: int) -> int:
         """Where the value behind an opaque tag ends."""
         if tag == 112:
-            end = pos + self.number(pos, 4)
-            self.need(pos, max(4, end - pos))
-            return end
+            size = self.number(pos, 4)
+            self.need(pos, size)
+            if size < 4:
+                raise EtfError(pos, f"a function of {size} bytes, which do not even hold its size")
+            return pos + size
         if tag == 113:
             return self.inner(self.inner(self.inner(pos, "atom"), "atom"), "integer")
         words, rest = _OPAQUE[tag]
@@ -351,87 +310,3 @@ _OPAQUE: dict[int, tuple[bool, int]] = {
     112: (False, 0),
     113: (False, 0),
 }
-
-
-# encoding
-
-
-def encode(term: Term, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
-    """The bytes that OTP writes for a term. atoms: `latin1` as up to OTP 25, `utf8` as since OTP 26.
-
-    Raises TypeError for a value that is no term, and ValueError for one out of range.
-    """
-    out = bytearray([VERSION])
-    todo: list[Term] = [term]
-    while todo:
-        value = todo.pop()
-        if type(value) is _Raw:
-            out += value.octets
-        elif isinstance(value, Atom):
-            out += _atom_bytes(value, atoms)
-        elif isinstance(value, bytes):
-            out += b"m" + _U32.pack(len(value))
-            out += value
-        elif isinstance(value, Pairs | dict):
-            pairs = list(value.items() if isinstance(value, dict) else value)
-            out += b"t" + _U32.pack(len(pairs))
-            for key, item in reversed(pairs):
-                todo += (item, key)
-        elif isinstance(value, tuple):
-            out += bytes([104, len(value)]) if len(value) < 256 else b"i" + _U32.pack(len(value))
-            todo.extend(reversed(value))
-        elif isinstance(value, list):
-            if value and len(value) < 1 << 16 and all(type(item) is int and 0 <= item <= 255 for item in value):
-                out += b"k" + _U16.pack(len(value)) + bytes(value)
-            elif value:
-                out += b"l" + _U32.pack(len(value))
-                todo.append(_NIL)
-                todo.extend(reversed(value))
-            else:
-                out += b"j"
-        elif type(value) is int:
-            out += _int_bytes(value)
-        elif type(value) is float and math.isfinite(value):
-            out += b"F" + _F64.pack(value)
-        elif isinstance(value, ImproperList):
-            out += b"l" + _U32.pack(len(value.items))
-            todo.append(value.tail)
-            todo.extend(reversed(value.items))
-        elif isinstance(value, BitBinary):
-            out += b"M" + _U32.pack(len(value.octets)) + bytes([value.bits]) + value.octets
-        elif isinstance(value, Opaque):
-            out += value.encoded
-        else:
-            raise TypeError(f"{value!r} is no Erlang term; atoms are Atom, binaries bytes")
-    return bytes(out)
-
-
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    octets: bytes
-
-
-_NIL = _Raw(b"j")
-
-
-def _atom_bytes(atom: Atom, atoms: str) -> bytes:
-    if len(atom) > LONGEST_ATOM:
-        raise ValueError(f"an atom has at most {LONGEST_ATOM} characters, not {len(atom)}")
-    if atoms == "latin1":
-        try:
-            name = atom.encode("latin-1")
-            return b"d" + _U16.pack(len(name)) + name
-        except UnicodeEncodeError:
-            pass
-    name = atom.encode("utf-8")
-    return bytes([119, len(name)]) + name if len(name) < 256 else b"v" + _U16.pack(len(name)) + name
-
-
-def _int_bytes(value: int) -> bytes:
-    if 0 <= value <= 255:
-        return bytes([97, value])
-    if -(1 << 31) <= value < 1 << 31:
-        return b"b" + _I32.pack(value)
-    octets = abs(value).to_bytes((abs(value).bit_length() + 7) // 8, "little")
-    sign = value < 0
-    return bytes([110, len(octets), sign]) + octets if len(octets) < 256 else b"o" + _U32.pack(len(octets)) + bytes([sign]) + octets

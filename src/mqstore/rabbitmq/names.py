@@ -104,9 +104,15 @@ def queue_name_file(vhost: bytes | str, name: bytes | str, v2: bool = False) -> 
     return b"VHOST: " + _octets(vhost) + b"\nQUEUE: " + _octets(name) + b"\n" + (V2_LINE if v2 else b"")
 
 
-def split_queue_name_file(content: bytes, directory: str) -> QueueName | None:
-    """What the file says, or None if no way to split it fits the name of its directory."""
-    return next((found for found in _splits(content) if queue_directory(found.vhost, found.name) == directory), None)
+def split_queue_name_file(content: bytes, directory: str, vhost: bytes | None = None) -> QueueName | None:
+    """What the file says, or None if no way to split it fits the name of its directory.
+
+    vhost: of the directory above, if known; without it, two vhosts fit a name made only of borders.
+    """
+    for found in _splits(content):
+        if (vhost is None or found.vhost == vhost) and queue_directory(found.vhost, found.name) == directory:
+            return found
+    return None
 
 
 def _splits(content: bytes) -> Iterator[QueueName]:

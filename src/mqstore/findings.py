@@ -56,6 +56,7 @@ class Kind(StrEnum):
     BAD_TERM = "bad-term"  # a stored message is no message, or is not the one (id, size) that its entry announces
     BAD_STORE_RECORD = "bad-store-record"  # bytes of a message store file that are no record
     MISSING_BODY = "missing-body"  # an index entry whose message is in no message file
+    BAD_SIDE_FILE = "bad-side-file"  # recovery.dets, clean.dot, an .ets or a Mnesia file that cannot be read as one
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one

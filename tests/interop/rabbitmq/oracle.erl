@@ -1,7 +1,7 @@
 %% Small helpers that run inside the real RabbitMQ 3.10.8 node (loaded by node.py).
 %% They only call the broker's own code and print what it sees; no parsing of files here.
 -module(oracle).
--export([serve/1, peek/4, raw/5, rdq/2, info/2, add_vhost/1]).
+-export([serve/1, awake/0, peek/4, raw/5, rdq/2, info/2, add_vhost/1]).
 
 %% positions of fields in #vqstate{} / #msg_status{} of 3.10.8 (element numbers)
 -define(RAM_PENDING, 9).
@@ -37,6 +37,10 @@ evaluate(Text) ->
         io_lib:format("ok ~1000000tp", [V])
     catch C:R:T -> io_lib:format("no ~1000000tp", [{C, R, T}])
     end.
+
+%% How many queue processes are not hibernating.
+awake() ->
+    length([Q || Q <- rabbit_amqqueue:list(), process_info(amqqueue:get_pid(Q), current_function) =/= {current_function, {erlang, hibernate, 3}}]).
 
 hex(B) -> << <<(digit(N))>> || <<N:4>> <= B >>.
 digit(N) when N < 10 -> $0 + N;

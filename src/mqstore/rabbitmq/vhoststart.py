@@ -1,0 +1,173 @@
+"""Start of a vhost that is written: directories, side files of the last stop, queues, message store, in the broker's order.
+
+    1. the terms of a clean stop are read from `recovery.dets`, then that file, `clean.dot` and the `.ets` files are deleted
+    2. transient messages are thrown away: `msg_store_transient`
+    3. every directory under `queues/` is read; its live entries count references to the message store
+    4. the message store is scanned
+    5. entries without a message are dropped, and the queues brought in order on the disk
+
+A broker deletes the directories of queues that it does not know; here all are kept, whether or not their names can be told.
+
+Format: docs/formats/rabbitmq.md, sections 2 and 7.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mqstore.errors import UnsupportedError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.rabbitmq import vhostconfig
+from mqstore.rabbitmq.engineconfig import EngineConfig
+from mqstore.rabbitmq.liveindex import LiveIndex
+from mqstore.rabbitmq.liveqi import LiveQi
+from mqstore.rabbitmq.livequeue import LiveQueue
+from mqstore.rabbitmq.livestore import LiveStore
+from mqstore.rabbitmq.names import split_priority, split_queue_name_file, vhost_directory
+from mqstore.rabbitmq.qistart import drop, found_qi
+from mqstore.rabbitmq.queuestart import FoundEntries, found_index, settle
+from mqstore.rabbitmq.recoveryterms import QueueTerms
+from mqstore.rabbitmq.shutdown import take_terms
+from mqstore.rabbitmq.storestart import References, start_store
+
+__all__ = ["Started", "new_index", "start_vhost"]
+
+STORE = "msg_store_persistent"
+TRANSIENT = "msg_store_transient"
+
+
+@dataclass(slots=True)
+class Started:
+    """A vhost that is open for writing. place: its directory below the root. queues: by directory name. entries: N."""
+
+    directory: DurableDirectory
+    reading: ReadOnlyDirectory
+    vhost: bytes
+    place: str
+    entries: int
+    config: EngineConfig
+    store: LiveStore
+    queues: dict[str, LiveQueue]
+    notes: list[str] = field(default_factory=list)
+    open: bool = True
+
+    def named(self) -> Iterator[tuple[str, int | None, int]]:
+        """(name, highest priority level or None, version) of each queue whose directories tell its name."""
+        found: dict[bytes, tuple[int | None, int]] = {}
+        for directory, queue in self.queues.items():
+            content = self.reading.read(f"{queue.index.place}/.queue_name", 4097)
+            split = None if content is None else split_queue_name_file(content, directory)
+            if split is None:
+                continue
+            name, level = split_priority(split.name)
+            before = found.get(name, (None, 0))[0]
+            found[name] = (None if level is None else max(level, before or 0)), queue.index.version
+        for name, (level, version) in sorted(found.items()):
+            yield name.decode("utf-8", "surrogateescape"), level, version
+
+
+def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig) -> Started:
+    """Make a vhost in a `msg_stores` directory, or recover the one that is there."""
+    make_root(path)
+    directory = DurableDirectory(path, recorder=config.recorder)
+    try:
+        return _start(directory, ReadOnlyDirectory(path), vhost, config)
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _start(directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, config: EngineConfig) -> Started:
+    place = f"vhosts/{vhost_directory(vhost)}"
+    entries = _prepare(directory, reading, place, vhost, config)
+    terms = take_terms(directory, reading, place)
+    for name in (TRANSIENT,):
+        directory.remove_tree(f"{place}/{name}")
+    indexes: dict[str, tuple[LiveIndex | LiveQi, FoundEntries, np.ndarray[tuple[int], np.dtype[np.int64]]]] = {}
+    nothing = np.empty(0, np.int64)
+    for entry in reading.entries(f"{place}/queues"):
+        if not entry.is_directory or reading.path(f"{place}/queues/{entry.name}").is_symlink():
+            continue
+        at = f"{place}/queues/{entry.name}"
+        if _version(reading, at, config) == 2:
+            qi, found, dropped = found_qi(directory, reading, at, config)
+            indexes[entry.name] = qi, found, dropped
+        else:
+            index, found = found_index(directory, reading, at, entries, config)
+            indexes[entry.name] = index, found, nothing
+    references = References.of((found.hi, found.lo) for _, found, _ in indexes.values())
+    store, there = start_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, references)
+    started = Started(directory, reading, vhost, place, entries, config, store, {})
+    for name, (live, found, dropped) in indexes.items():
+        missing = ~there[references.find(found.hi, found.lo)] if len(found.hi) else np.zeros(0, np.bool_)
+        if missing.any():
+            started.notes.append(f"{live.place}: {int(missing.sum())} entries were dropped, for the message store has no message of theirs")
+        if isinstance(live, LiveQi):
+            drop(live, np.concatenate([dropped, found.seq[missing]]))
+        else:
+            settle(live, found.seq[missing])
+        size = found.size - int(found.stored_size[missing].sum())
+        started.queues[name] = _queue(live, size, terms.get(name))
+    return started
+
+
+def _prepare(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, vhost: bytes, config: EngineConfig) -> int:
+    """Make what a vhost has; returns N."""
+    there = bool(reading.entries(f"{place}/queues"))
+    text = reading.read(f"{place}/.config")
+    if text is not None:
+        entries = vhostconfig.segment_entry_count(text)
+    elif there:
+        entries = vhostconfig.WITHOUT_FILE
+    else:
+        entries = config.queue_index_segment_entry_count
+    directory.make_directory(f"{place}/queues")
+    directory.make_directory(f"{place}/{STORE}")
+    if text is None:
+        directory.write_small(f"{place}/.config", vhostconfig.config_file(entries))
+    if not reading.exists(f"{place}/.vhost"):
+        directory.write_small(f"{place}/.vhost", vhost)
+    for above in ("", "vhosts", place):
+        directory.sync_directory(above)
+    return entries
+
+
+def _version(reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> int:
+    """The version of the files of a queue; without any what `.queue_name` says."""
+    files = [entry for entry in reading.entries(place) if entry.is_file]
+    two = any(entry.name.endswith(".qi") for entry in files)
+    one = any(entry.name.endswith(".idx") or (entry.name == "journal.jif" and entry.size) for entry in files)
+    if one and two:
+        raise UnsupportedError(f"{place} holds files of both versions, of an interrupted conversion; let `mqstore convert` finish it first")
+    name = reading.read(f"{place}/.queue_name", 4097) or b""
+    if not one and not two:
+        return 2 if name.endswith(b"\nINDEX: v2\n") else 1
+    return 2 if two else 1
+
+
+def _queue(index: LiveIndex | LiveQi, size: int, terms: QueueTerms | None) -> LiveQueue:
+    next_seq = next_deliver = index.bound
+    if terms is not None and terms.next_seq is not None and terms.next_seq >= _behind_last(index):
+        next_seq, next_deliver = terms.next_seq, min(terms.next_deliver or 0, terms.next_seq)
+    return LiveQueue(index, ready=index.unacked, next_seq=next_seq, next_deliver=next_deliver, bytes_ready=size)
+
+
+def _behind_last(index: LiveIndex | LiveQi) -> int:
+    """The sequence id behind the last live entry."""
+    if not index.segments:
+        return 0
+    last = index.live_from(max(index.segments) * index.entries)
+    return int(last[-1]) + 1 if len(last) else 0
+
+
+def new_index(started: Started, place: str, version: int) -> LiveIndex | LiveQi:
+    """The index of a queue that has no directory yet."""
+    at = f"{started.place}/queues/{place}"
+    if version == 2:
+        return LiveQi(started.directory, started.reading, at, started.config)
+    return LiveIndex(started.directory, started.reading, at, started.entries, started.config)

@@ -67,12 +67,13 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _Declared:
-    """levels: one queue, or one a priority level from 0 on. ttl: ms, or None."""
+    """levels: one queue, or one a priority level from 0 on. ttl: ms, or None. told: somebody has declared it, it was not only found."""
 
     name: str
     levels: list[LiveQueue]
     priorities: bool
     ttl: int | None
+    told: bool
 
 
 class QueueStore:
@@ -100,6 +101,7 @@ class QueueStore:
             if levels is not None:
                 arguments["x-max-priority"] = levels
             self.declare(name, arguments)
+            self._declared[name].told = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], vhost: str = "/", config: EngineConfig = EngineConfig()) -> QueueStore:  # noqa: B008
@@ -132,7 +134,7 @@ class QueueStore:
             raise UnsupportedError(f"queue {queue!r} cannot be declared: {unknown} is not honoured here")
         most, ttl = given.get("x-max-priority"), given.get("x-message-ttl")
         known = self._declared.get(queue)
-        if known is not None:
+        if known is not None and known.told:
             if most is not None and min(int(most), 255) + 1 != len(known.levels):
                 raise UsageError(f"queue {queue!r} has {len(known.levels)} levels; it cannot be declared with x-max-priority {most}")
             known.ttl = ttl
@@ -141,24 +143,33 @@ class QueueStore:
         if version not in (1, 2):
             raise UsageError(f"a classic queue has version 1 or 2, not {version}")
         names = [queue.encode()] if most is None else [priority_name(queue, level) for level in range(min(int(most), 255) + 1)]
+        if known is not None and (known.priorities != (most is not None) or len(known.levels) > len(names)):
+            raise UsageError(f"queue {queue!r} has {len(known.levels)} levels on the disk; declare it with as many")
         levels = [self._level(name, version) for name in names]
-        self._declared[queue] = _Declared(queue, levels, most is not None, ttl)
+        self._declared[queue] = _Declared(queue, levels, most is not None, ttl, True)
 
     def _level(self, name: bytes, version: int) -> LiveQueue:
         place = queue_directory(self._vhost, name)
-        found = self._started.queues.get(place)
-        if found is not None:
-            if found.index.version != version:
-                shown, there = name.decode(errors="replace"), found.index.version
-                raise UnsupportedError(f"queue {shown!r} has version {there} on the disk, not {version}; convert the store first")
-            return found
         started = self._started
+        found = started.queues.get(place)
+        if found is not None and found.index.version == version:
+            self._write_name(found.index.place, name, version)
+            return found
+        if found is not None and found.index.unacked:
+            shown, there = name.decode(errors="replace"), found.index.version
+            raise UnsupportedError(f"queue {shown!r} has version {there} on the disk, not {version}; convert the store first")
         index = new_index(started, place, version)
-        started.directory.make_directory(index.place)
-        started.directory.write_small(f"{index.place}/.queue_name", queue_name_file(self._vhost, name, version == 2))
-        started.directory.sync_directory(f"{started.place}/queues")
+        if found is not None:  # nothing in it: it becomes a new one
+            self.directory.remove_tree(index.place)
+        self.directory.make_directory(index.place)
+        self._write_name(index.place, name, version)
+        self.directory.sync_directory(f"{started.place}/queues")
         made = started.queues[place] = LiveQueue(index, ready=0, next_seq=0, next_deliver=0, bytes_ready=0)
         return made
+
+    def _write_name(self, place: str, name: bytes, version: int) -> None:
+        if not self._started.reading.exists(f"{place}/.queue_name"):
+            self.directory.write_small(f"{place}/.queue_name", queue_name_file(self._vhost, name, version == 2))
 
     @property
     def queues(self) -> list[str]:

@@ -202,6 +202,9 @@ class LiveQi:
             return
         name = self.name(segment.number, "qs")
         if not segment.qs:
+            if self._reading.exists(name):  # of a segment whose index a crash has taken: no entry leads into it
+                self._reading.forget(name)
+                self._directory.remove(name)
             self._directory.create(name)
             self._names_changed = True
         self._directory.pwrite(name, segment.qs, segment.data)

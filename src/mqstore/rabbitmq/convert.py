@@ -1,0 +1,242 @@
+"""Conversion of classic queues between version 1 and 2, offline, into a new directory from which a broker boots.
+
+    STORE/…/<VH>/   .vhost  .config                    copied, written where it was implied
+                    recovery.dets                      written: numbering and redelivered marks of every queue
+                    msg_store_persistent/<k>.rdq       copied or linked; without its side files, so that a broker checks everything
+                    queues/<QH>/                       .qi + .qs, or segments; .queue_name
+
+The new directory has the shape of the old one: given `msg_stores` it is one, given a node's data directory it holds `msg_stores` (the
+metadata of the node is not touched: declare the queues on the node that is to read it, or use the old node's). It appears under its
+name when all of it has reached the disk. The old one is not changed.
+
+A broker that opened a version 1 queue with nothing but a journal as version 2 would lose all of it, without a word; here it is carried over
+like everything else that is whole. What a broker itself would not have recovered is counted apart in the report.
+
+Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError, NotAStoreError, NotFoundError, TargetError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.archive import UnpackedArchive, is_archive
+from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.convertqueue import LOST, ROWS, Opened, QueueReport, QueueResult, QueueTask, convert_queue, needed_rows, open_vhost
+from mqstore.rabbitmq.convertstore import CopiedFiles, copy_store
+from mqstore.rabbitmq.layout import find_vhosts
+from mqstore.rabbitmq.qi import ENTRY_COUNT
+from mqstore.rabbitmq.recoveryterms import write_terms
+from mqstore.rabbitmq.vhost import Vhost
+from mqstore.rabbitmq.vhostconfig import config_file
+
+__all__ = ["ConvertReport", "convert", "convert_queue"]
+
+THREADS = 2
+MOST_ENTRIES = 1 << 20
+
+Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[QueueResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What a conversion did. store: its message files; findings: damage that was met."""
+
+    to: str
+    version: int
+    queues: tuple[QueueReport, ...]
+    store: CopiedFiles
+    findings: tuple[Damage, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the bodies."""
+        return sum(queue.bytes for queue in self.queues)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Messages that are not in the new directory, by reason."""
+        found: dict[str, int] = {}
+        for queue in self.queues:
+            for why, count in queue.left_out.items():
+                found[why] = found.get(why, 0) + count
+        return found
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is damaged or missing; transient and expired messages are not."""
+        return not self.findings and not any(why in LOST for why in self.left_out)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "to": self.to,
+            "queue_version": self.version,
+            "ok": self.ok,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "left_out": self.left_out,
+            "beyond": sum(queue.beyond for queue in self.queues),
+            "queues": [queue.as_dict() for queue in self.queues],
+            "message_files": {name: getattr(self.store, name) for name in self.store.__slots__},
+            "notes": list(self.notes),
+            "damage": [item.as_dict() for item in self.findings],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def convert(
+    store: str | Path,
+    to: str | Path,
+    version: int,
+    *,
+    now: int | None = None,
+    queues: Iterable[tuple[str, str]] | None = None,
+    names: Iterable[tuple[str, str]] = (),
+    entries_v2: int = ENTRY_COUNT,
+    link: bool = False,
+    threads: int = THREADS,
+    run: Run | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ConvertReport:
+    """Make a new directory in which the queues of a store have version 1 or 2.
+
+    store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since 1970; messages at the head of
+    their queues that have expired by then are left out. queues: pairs of vhost and name that are converted, the others keep their
+    version; None: all. names: pairs of vhost and queue for directories that do not tell their own. entries_v2: entries of a version 2
+    file, as the node that is to read them has configured. link: hard links to the message files instead of copies; then the old store
+    must not be used any more. run: runs the tasks, one a queue (default: threads of this process). progress: called with (queues done,
+    queues).
+
+    Raises NotAStoreError, NotFoundError, TargetError, UsageError.
+    """
+    if version not in (1, 2):
+        raise UsageError(f"there is no queue version {version}; give 1 or 2")
+    if not 1 <= entries_v2 <= MOST_ENTRIES:
+        raise UsageError(f"a version 2 file has 1 to {MOST_ENTRIES} entries, not {entries_v2}; brokers have {ENTRY_COUNT}")
+    started = time.monotonic()
+    root, keep = _root(Path(store))
+    known = tuple(sorted(set(names)))
+    open_vhost.cache_clear()
+    try:
+        places = find_vhosts(ReadOnlyDirectory(root))
+        if not places:
+            raise NotAStoreError(
+                f"{store} holds no vhost of RabbitMQ; give msg_stores, the node's data directory, or one vhost's directory"
+            )
+        _check_target(root, Path(to))
+        opened = {place: open_vhost(str(root), place, known) for place in places}
+        versions = _versions(opened.values(), version, None if queues is None else set(queues))
+        with NewDirectory(to) as new:
+            stage = str(new.directory.root)
+            tasks = [
+                QueueTask(str(root), place, directory, stage, versions[place, directory], entries_v2, now, known)
+                for place, (_, directories) in opened.items()
+                for directory in directories
+            ]
+            for vhost, _ in opened.values():
+                vhost.clean, len(vhost.persistent), len(vhost.transient)  # read now, once, and not by each thread
+            results = _in_threads(tasks, threads, progress) if run is None else run(tasks, convert_queue)
+            copied = CopiedFiles()
+            for place, (vhost, _) in opened.items():
+                mine = [(task, result) for task, result in zip(tasks, results, strict=True) if task.vhost == place]
+                copied += _finish_vhost(vhost, new.directory, mine, link)
+            new.directory.remove_tree(ROWS)
+            new.publish()
+        reports = tuple(result.report for result in results)
+        findings = _findings([vhost for vhost, _ in opened.values()], results)
+        return ConvertReport(str(to), version, reports, copied, findings, _notes(reports), time.monotonic() - started)
+    finally:
+        open_vhost.cache_clear()
+        if keep is not None:
+            keep.close()
+
+
+def _root(store: Path) -> tuple[Path, UnpackedArchive | None]:
+    if is_archive(store) and store.is_file():
+        keep = UnpackedArchive(store)
+        return keep.store_root(), keep
+    if not store.is_dir():
+        raise CannotOpenError(f"{store} is no directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
+    return store, None
+
+
+def _check_target(root: Path, to: Path) -> None:
+    if to.absolute().resolve().is_relative_to(root.resolve()):
+        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
+
+
+def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
+    """The version each queue directory is to have, by vhost's place and directory; None: that which it has. Raises NotFoundError."""
+    found: dict[tuple[str, str], int | None] = {}
+    seen: set[tuple[str, str]] = set()
+    for vhost, directories in opened:
+        for directory, queue in directories.items():
+            name = (queue.vhost or "", queue.queue)
+            seen.add(name)
+            found[vhost.place.place, directory] = version if chosen is None or name in chosen else None
+    missing = sorted((chosen or set()) - seen)
+    if missing:
+        raise NotFoundError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists those that are there")
+    return found
+
+
+def _in_threads(tasks: Sequence[QueueTask], threads: int, progress: Callable[[int, int], None] | None) -> list[QueueResult]:
+    results = []
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        for result in pool.map(convert_queue, tasks):
+            results.append(result)
+            if progress is not None:
+                progress(len(results), len(tasks))
+    return results
+
+
+def _finish_vhost(vhost: Vhost, stage: DurableDirectory, results: Sequence[tuple[QueueTask, QueueResult]], link: bool) -> CopiedFiles:
+    """Message files, recovery.dets, and the small files of a vhost."""
+    needed = np.zeros(len(vhost.persistent), np.bool_)
+    for task, _ in results:
+        needed[np.frombuffer((Path(task.stage) / needed_rows(task)).read_bytes(), np.int64)] = True
+    below = vhost.place.below
+    copied = copy_store(vhost.persistent, np.flatnonzero(needed).astype(np.int64), stage, below("msg_store_persistent"), link=link)
+    stage.make_directory(below("queues"))
+    stage.write_small(below("recovery.dets"), write_terms({task.directory: result.terms for task, result in results}))
+    stage.write_small(below(".config"), config_file(vhost.entry_count))
+    name = vhost.root.read(below(".vhost"), 4096)
+    if name is None and vhost.name is not None:
+        name = vhost.name.encode()
+    if name is not None:
+        stage.write_small(below(".vhost"), name)
+    return copied
+
+
+def _findings(vhosts: Iterable[Vhost], results: Iterable[QueueResult]) -> tuple[Damage, ...]:
+    found = [item for result in results for item in result.findings]
+    for vhost in vhosts:
+        found += [*vhost.place.findings, *vhost.persistent.findings]
+        found += [Damage(vhost.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in vhost.persistent.crashes]
+    return tuple(found)
+
+
+def _notes(reports: Iterable[QueueReport]) -> tuple[str, ...]:
+    unnamed = sum(1 for report in reports if not report.named)
+    beyond = sum(report.beyond for report in reports)
+    notes = []
+    if unnamed:
+        notes.append(f"{unnamed} queue directories do not tell their name; they keep their directory, which is all that a broker needs")
+    if beyond:
+        notes.append(f"{beyond} messages were carried over that a broker would not have recovered from the old directory")
+    return tuple(notes)

@@ -24,6 +24,7 @@ from mqstore.errors import (
 )
 
 if TYPE_CHECKING:
+    from mqstore.rabbitmq.reader import RabbitMQStore
     from mqstore.rocketmq.reader import RocketMQStore
 
 __all__ = [
@@ -42,13 +43,17 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def open(path: str | os.PathLike[str], *, config: str | os.PathLike[str] | None = None) -> RocketMQStore:
+def open(
+    path: str | os.PathLike[str], *, config: str | os.PathLike[str] | None = None, now: int | None = None
+) -> RocketMQStore | RabbitMQStore:
     """Open a store for reading: a directory, or an archive of one (unpacked to a temporary place for as long as the store is used).
 
-    path: the directory that holds `commitlog/`, or one that has such a directory named `store` in it.
-    config: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
+    path: RocketMQ: the directory that holds `commitlog/`, or one that has such a directory named `store` in it. RabbitMQ: `msg_stores`,
+    the node's data directory, or one vhost's.
+    config: RocketMQ: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
+    now: RabbitMQ: microseconds since 1970; messages whose time to live is over by then are told.
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
     from mqstore.opening import open_store
 
-    return open_store(Path(path), None if config is None else Path(config))
+    return open_store(Path(path), None if config is None else Path(config), now)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli.families import Face, accepted, answer, together
 from mqstore.cli.output import Format, Output, Settings
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ OUTPUT_HELP = "text for a person; json: one document; jsonl, csv: one row a line
 QUIET_HELP = "Results and errors only."
 VERBOSE_HELP = "Tell more: long lists in full, remarks, and the trace of a bug."
 PROGRESS_HELP = "Tell the progress also where standard error is no terminal."
-STORE_HELP = "The store: the directory that holds commitlog/, or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
+STORE_HELP = "The store: the directory that holds commitlog/ or msg_stores/, or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, readable=False)]
 Config = Annotated[
@@ -137,15 +138,15 @@ def verb(
     hidden: bool = False,
     short_output: bool = True,
     short_quiet: bool = True,
+    rabbitmq: Face | None = None,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a function a command of the app. example: a command line without `mqstore`, shown at the end of the help."""
+    """Make a function a command of the app. example: a command line without `mqstore`, shown at the end of the help.
+
+    rabbitmq: the function that answers for a RabbitMQ store, or a sentence why none does.
+    """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
-        own = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in inspect.signature(function, eval_str=True).parameters.values()
-            if parameter.name != "out"
-        ]
+        own = together(function, rabbitmq)
         common = _common(short_output, short_quiet)
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
@@ -159,7 +160,8 @@ def verb(
                 verbose=given.pop("verbose_"),
                 progress=given.pop("progress_"),
             )
-            return function(Output(chosen), **given)
+            face = answer(function, rabbitmq, given)
+            return face(Output(chosen), **accepted(face, given))
 
         parameters = [context, *own, *common]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -178,9 +180,9 @@ def verb(
 
 def open_store(store: Path, config: Path | None) -> RocketMQStore:
     """Open the store argument of a command."""
-    import mqstore
+    from mqstore.opening import open_rocketmq
 
-    return mqstore.open(store, config=config)
+    return open_rocketmq(store, config=config)
 
 
 def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: Broker | None) -> View:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-import mqstore
 from mqstore.errors import UsageError
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_from
@@ -176,7 +176,7 @@ class TableReader(DataSourceReader):
         settle()
         if not partition.path:
             return iter(())
-        store = mqstore.open(partition.path, config=partition.config)
+        store = open_rocketmq(partition.path, config=partition.config)
         return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-import mqstore
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.lookupanswer import MANIFEST, Answer, LookupReport
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.report import Progress
@@ -107,7 +107,7 @@ def lookup(
     chosen = check_columns(ROCKETMQ_COLUMNS if columns is None else columns)
     target = _target(to)
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     _refuse_inside(Path(to), store)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         run = _Lookup(store, asked, target, scratch.directory, by, chosen, max_per_key, mode.upper() == "FAILFAST", splits, progress)

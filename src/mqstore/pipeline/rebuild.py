@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import mqstore
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
 from mqstore.pipeline.report import Progress, RebuildReport
 from mqstore.rocketmq import rebuilding
@@ -73,7 +73,7 @@ def rebuild(
     config: the broker's own `name=value` lines. progress: told (bytes of log read, bytes of log in all).
     Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
     """
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     with new_directory(to, store.path) as target:
         if in_process_threads is not None:
             return _Rebuild(store, target, ThreadRunner(in_process_threads), splits, check_crc, copy, progress).run()

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import mqstore
 from mqstore.errors import CannotOpenError, UsageError
+from mqstore.opening import open_rocketmq
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ def open_for_tasks(path: str, config: str | None) -> RocketMQStore:
     """The store at a path that every task can open again. Raises CannotOpenError for an archive."""
     if os.path.isfile(path):
         raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
-    return mqstore.open(path, config=config)
+    return open_rocketmq(path, config=config)
 
 
 def split_names(text: str) -> tuple[str, ...]:

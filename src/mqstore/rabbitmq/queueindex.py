@@ -22,7 +22,7 @@ Format: docs/formats/rabbitmq.md, sections 5 and 7.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from mqstore.kernels import queueindex as kernel
 from mqstore.rabbitmq import journal as journals
 from mqstore.rabbitmq import segment as segments
 from mqstore.rabbitmq.journal import Journal
+from mqstore.rabbitmq.layout import bytes_of, own_entries
 from mqstore.rabbitmq.segment import Segment
 
 __all__ = [
@@ -227,7 +228,7 @@ class QueueIndex:
         self.lenient = lenient
         self._files = {
             int(entry.name[:-4]): entry.size
-            for entry in directory.entries(place)
+            for entry in own_entries(directory, place)
             if entry.is_file and entry.name.endswith(".idx") and _is_number(entry.name[:-4])
         }
         self.has_journal = directory.exists(f"{place}/journal.jif")
@@ -253,7 +254,9 @@ class QueueIndex:
     def journal(self) -> Journal:
         if not self.has_journal:
             return journals.read_journal(np.empty(0, np.uint8), self.journal_file)
-        return journals.read_journal(self.directory.map(self.journal_file).data, self.journal_file)
+        data, unreadable = bytes_of(self.directory, self.journal_file)
+        found = journals.read_journal(data, self.journal_file)
+        return replace(found, findings=(*unreadable, *found.findings))
 
     @cached_property
     def journal_seen(self) -> JournalMap:
@@ -277,7 +280,10 @@ class QueueIndex:
 
     def segment(self, number: int, *, dirty: bool) -> IndexSegment:
         """The entries of a segment. dirty: combined as after a crash ("minus" before "plus")."""
-        data = self.directory.map(self.segment_file(number)).data if number in self._files else np.empty(0, np.uint8)
+        data: Bytes = np.empty(0, np.uint8)
+        unreadable: tuple[Damage, ...] = ()
+        if number in self._files:
+            data, unreadable = bytes_of(self.directory, self.segment_file(number))
         file = segments.read_segment(data, self.count, self.segment_file(number))
         seen = self._combine(number, file, self.journal_seen, dirty)
         complete = seen if self.journal_all is self.journal_seen else self._combine(number, file, self.journal_all, dirty)
@@ -296,10 +302,10 @@ class QueueIndex:
         return IndexSegment(
             number,
             entries,
-            (file.data, self.journal.data),
-            (self.segment_file(number), self.journal_file),
+            (file.data, self.journal.data, np.empty(0, np.uint8)),
+            (self.segment_file(number), self.journal_file, ""),
             crashes,
-            (*file.findings, *self._told(number, file, seen)),
+            (*unreadable, *file.findings, *self._told(number, seen)),
         )
 
     def _combine(self, number: int, file: Segment, journal: JournalMap, dirty: bool) -> _Dense:
@@ -369,7 +375,7 @@ class QueueIndex:
         merged = np.concatenate([entries, extra])
         return merged[np.argsort(merged["seq"], kind="stable")]
 
-    def _told(self, number: int, file: Segment, seen: _Dense) -> list[Damage]:
+    def _told(self, number: int, seen: _Dense) -> list[Damage]:
         if not seen.crashes:
             return []
         where = self.journal_file if self.has_journal else self.segment_file(number)

@@ -315,7 +315,7 @@ def _sound(found: Judged, rows: NDArray[np.intp], entries: NDArray[np.void], vho
         mine = np.flatnonzero(source == number)
         if data is None:
             try:
-                data = vhost.root.mapped(name).data
+                data = vhost.root.map(name).data
             except CannotOpenError:
                 continue
         at, length = (np.ascontiguousarray(entries[field][mine]) for field in ("at", "length"))

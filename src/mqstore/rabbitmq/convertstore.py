@@ -91,7 +91,7 @@ def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArr
     ends = records.at + records.total
     if not len(ends) or records.at[0] or ends[-1] != file.size or (records.at[1:] != ends[:-1]).any():
         return False
-    data = store.directory.mapped(file.name).data
+    data = store.directory.map(file.name).data
     if (data[ends - 1] != END).any():
         return False
     copies = np.flatnonzero(store.copies[records.rows] & store.spread(wanted)[records.rows])
@@ -107,7 +107,7 @@ def _write(store: MessageStore, number: int, records: _Records, wanted: NDArray[
     """Append the needed records of a file; how many bytes that were."""
     chosen = np.flatnonzero(wanted[records.rows])
     at, ends = records.at[chosen], records.at[chosen] + records.total[chosen]
-    data = store.directory.mapped(store.files[number].name).data
+    data = store.directory.map(store.files[number].name).data
     written = 0
     for run in np.split(np.arange(len(chosen)), np.flatnonzero(at[1:] != ends[:-1]) + 1):
         part = data[int(at[run[0]]) : int(ends[run[-1]])]

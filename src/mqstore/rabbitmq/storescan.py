@@ -129,7 +129,7 @@ class MessageStore:
 
     def _map(self, file: StoreFile) -> MappedFile | None:
         try:
-            return self.directory.mapped(file.name)
+            return self.directory.map(file.name)
         except CannotOpenError:
             return None
 

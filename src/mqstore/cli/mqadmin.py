@@ -98,7 +98,7 @@ def query_by_offset(
     config: Config = None,
 ) -> int:
     """As `get -t -q --at`."""
-    return get(out, store, topic=topic, queue_id=queue_id, at=offset, view=view, as_version=as_version, config=config)
+    return get(out, store, topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
 
 
 def print_messages(

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+import pytest
+
 from mqstore.files.recorder import RecordedWrites
 from mqstore.rabbitmq.content import read_message
 from mqstore.rabbitmq.engine import Delivery, QueueStore
 from mqstore.rabbitmq.engineconfig import EngineConfig
-from mqstore.testing.crashes import CrashState
+from mqstore.testing.crashes import CrashState, CrashStates, run_states
 
 QUEUES = {"one": 1, "other": 1, "two": 2}
 PRIORITIES = {"x-max-priority": 1}
@@ -178,6 +180,22 @@ def record_run(place: Path, seed: int, steps: int = 300) -> Run:
         script.step()
     script.end(clean=True)
     return script.run
+
+
+RUNS = 12  # of both test files together
+MERGING = (2, 5, 12, 14)  # seeds of runs in which message store files are merged
+
+
+def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:
+    """Record a run, lay out what a crash at each of its points may leave, and open it. The counts are printed at the end of the run."""
+    wanted = request.config.getoption("crash_states")
+    place.mkdir()
+    run = record_run(place, seed)
+    assert run.merged or seed not in MERGING, "no merge of message store files is among the crash points"
+    states = CrashStates(run.recorded, limit=wanted // RUNS if wanted else None, seed=seed, whole_sectors=True)
+    done = run_states(states, lambda directory, state: check_state(directory, state, run), workers=1)
+    assert sum(done.checked.values()) == len(states)
+    request.node.user_properties.append(("crash_states", len(states)))
 
 
 def contents(store: QueueStore) -> dict[str, list[Delivery]]:

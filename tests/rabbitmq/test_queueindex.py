@@ -12,7 +12,8 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.kernels import queueindex as kernel
 from mqstore.rabbitmq import journal, segment
-from mqstore.rabbitmq.queueindex import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, QueueIndex, journal_map, minus_plus
+from mqstore.rabbitmq.combining import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, journal_map, minus_plus
+from mqstore.rabbitmq.queueindex import QueueIndex
 
 PUB, DEL, ACK = kernel.PUBLISH, kernel.DELIVER, kernel.ACKNOWLEDGE
 ACTIONS = {"pub": PUB, "del": DEL, "ack": ACK}

@@ -16,7 +16,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.findings import Damage
+from mqstore.findings import Damage, Report
 from mqstore.messages import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.rabbitmq import messagetable
 from mqstore.rabbitmq.layout import find_vhosts, looks_like_rabbitmq
@@ -80,6 +80,12 @@ class RabbitMQStore:
         for each in self.queue(vhost, queue):
             for found in each.judged():
                 yield each, found
+
+    def verify(self) -> Report:
+        """Check everything there is: indexes, message files, every stored message."""
+        from mqstore.rabbitmq.verify import verify
+
+        return verify(self, self.rows(QueueSelection(everything=True)), self._data_of)
 
     # the message table
 

@@ -91,7 +91,7 @@ def answer(function: Callable[..., int], rabbitmq: Face | None, given: Mapping[s
         if name not in mine and given[name] != parameter.default:
             titles = {"rocketmq": "RocketMQ", "rabbitmq": "RabbitMQ"}
             options = ", ".join(filter(None, (_flag(each) for each in mine.values())))
-            raise UsageError(f"{_flag(parameter)} is nothing that a {titles[family]} store has; for {store} there are {options}")
+            raise UsageError(f"{_flag(parameter)} has no meaning for a {titles[family]} store, which {store} is; there are {options}")
     return chosen
 
 
@@ -104,7 +104,9 @@ def accepted(face: Callable[..., int], given: Mapping[str, Any]) -> dict[str, An
 def _flag(parameter: inspect.Parameter) -> str:
     """The long form of an option; empty for an argument."""
     for part in get_args(parameter.annotation):
-        declared = getattr(part, "param_decls", None)
-        if declared:
-            return next((name for name in declared if name.startswith("--")), str(declared[0]))
+        # of an annotation the parser's first name stands where a default would
+        names = [str(name) for name in (getattr(part, "default", None), *(getattr(part, "param_decls", None) or ()))]
+        for name in names:
+            if name.startswith("--"):
+                return name
     return ""

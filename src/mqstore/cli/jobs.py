@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportFormat", "print_exported", "print_rebuilt", "register"]
 
+_NOT_REBUILT = (
+    "its indexes do not follow from its message files, so there is nothing to rebuild; `mqstore convert` and `salvage` write it anew"
+)
+
 
 class ExportFormat(StrEnum):
     """What files an export writes."""
@@ -236,5 +240,5 @@ def _print_skipped(out: Output, report: RebuildReport | ExportReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="rebuild /backup/store --to /data/rebuilt", panel="On Spark")(rebuild)
+    verb(app, example="rebuild /backup/store --to /data/rebuilt", panel="On Spark", rabbitmq=_NOT_REBUILT)(rebuild)
     verb(app, example="export /backup/store --to /data/messages --format parquet --topic orders", panel="On Spark")(export)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+_NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
+
 
 class By(StrEnum):
     """How the messages are found."""
@@ -120,4 +122,4 @@ def _print(out: Output, report: LookupReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark")(lookup)
+    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark", rabbitmq=_NO_KEYS)(lookup)

@@ -41,9 +41,10 @@ def open_rabbitmq(store: Path, *, now: str | None = None, names: Path | None = N
     opened = open_store(store, None, None if now is None else parse_time(now, "--now") * 1000)
     if not isinstance(opened, RabbitMQStore):
         raise UsageError(f"{store} is no RabbitMQ store; give the directory that holds msg_stores/")
-    if names is None:
+    known = _searched_names(opened) if names is None else _read_names(names)
+    if not known:
         return opened
-    named = RabbitMQStore(opened.directory.root, now=opened.now, names=_read_names(names), keep=opened)
+    named = RabbitMQStore(opened.directory.root, now=opened.now, names=known, keep=opened)
     named.path = opened.path
     return named
 
@@ -59,6 +60,19 @@ def batch_of(store: RabbitMQStore, rows: Rows, columns: Sequence[str]) -> pa.Rec
             return None
 
     return messagetable.build(rows, columns, messagetable.decoded(rows, data_of))
+
+
+def _searched_names(store: RabbitMQStore) -> list[tuple[str, str]]:
+    """Names of queues in the node's metadata beside the messages, where a queue directory does not tell its own."""
+    from mqstore.files import ReadOnlyDirectory
+    from mqstore.rabbitmq.metadata import searched_names
+
+    if all(queue.place.named for queue in store.queues):
+        return []
+    root = store.directory.root.absolute()
+    node = ReadOnlyDirectory(root.parent) if root.name == "msg_stores" and store.path == store.directory.root else store.directory
+    found = searched_names(node)
+    return [(vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found)]
 
 
 def _read_names(file: Path) -> list[tuple[str, str]]:

@@ -70,6 +70,13 @@ def test_the_examples_of_the_embedding_page_are_true(tmp_path: Path, monkeypatch
     assert outcome.failed == 0
 
 
+def test_the_examples_of_the_page_on_embedded_queues_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = doctest.testfile(str(DOCS / "guide" / "embed-queues.md"), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert outcome.attempted > 12
+    assert outcome.failed == 0
+
+
 def test_every_citation_of_a_page_names_a_section_it_has() -> None:
     sections = set(re.findall(r"^#+ (\d+(?:\.\d+)?)\.? ", FORMAT.read_text(encoding="utf-8"), re.MULTILINE))
     missing = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.messagetable import Rows
     from mqstore.rabbitmq.queue import Queue
     from mqstore.rabbitmq.reader import RabbitMQStore
+    from mqstore.rabbitmq.vhost import Vhost
 
-__all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "topics"]
+__all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "topics", "vhost_rows"]
 
 QUEUE_NAMES = (
     "vhost",
@@ -73,17 +74,23 @@ _FROM_TABLE = tuple(name for name in ENTRY_NAMES if name not in ("state", "deliv
 # topics
 
 
-def queue_rows(store: RabbitMQStore, vhosts: Iterable[str] | None = None, queues: Iterable[str] | None = None) -> Iterator[dict[str, Any]]:
+def queue_rows(
+    store: RabbitMQStore, vhosts: Collection[str] | None = None, queues: Collection[str] | None = None
+) -> Iterator[dict[str, Any]]:
     """A row per queue, the levels of a priority queue added up. messages, bytes: what the broker would recover."""
     for vhost in store.vhosts:
-        if vhosts is not None and (vhost.name or "") not in vhosts:
-            continue
-        levels: dict[str, list[Queue]] = {}
-        for found in vhost.queues:
-            if queues is None or found.name in queues:
-                levels.setdefault(found.name, []).append(found)
-        for directories in levels.values():
-            yield _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
+        if vhosts is None or (vhost.name or "") in vhosts:
+            yield from vhost_rows(vhost, queues)
+
+
+def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of one vhost's queues."""
+    levels: dict[str, list[Queue]] = {}
+    for found in vhost.queues:
+        if queues is None or found.name in queues:
+            levels.setdefault(found.name, []).append(found)
+    for directories in levels.values():
+        yield _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
 
 
 def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:

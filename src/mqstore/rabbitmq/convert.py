@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError, NotAStoreError, NotFoundError, TargetError, UsageError
+from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.durable import DurableDirectory, NewDirectory
@@ -122,7 +122,7 @@ def convert(
     must not be used any more. run: runs the tasks, one a queue (default: threads of this process). progress: called with (queues done,
     queues).
 
-    Raises NotAStoreError, NotFoundError, TargetError, UsageError.
+    Raises NotAStoreError, TargetError, UnsupportedError, UsageError.
     """
     if version not in (1, 2):
         raise UsageError(f"there is no queue version {version}; give 1 or 2")
@@ -133,7 +133,10 @@ def convert(
     known = tuple(sorted(set(names)))
     open_vhost.cache_clear()
     try:
-        places = find_vhosts(ReadOnlyDirectory(root))
+        directory = ReadOnlyDirectory(root)
+        places = find_vhosts(directory)
+        if not places and directory.is_directory("commitlog"):
+            raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
         if not places:
             raise NotAStoreError(
                 f"{store} holds no vhost of RabbitMQ; give msg_stores, the node's data directory, or one vhost's directory"
@@ -181,7 +184,7 @@ def _check_target(root: Path, to: Path) -> None:
 
 
 def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
-    """The version each queue directory is to have, by vhost's place and directory; None: that which it has. Raises NotFoundError."""
+    """The version each queue directory is to have, by vhost's place and directory; None: that which it has. Raises UsageError."""
     found: dict[tuple[str, str], int | None] = {}
     seen: set[tuple[str, str]] = set()
     for vhost, directories in opened:
@@ -191,7 +194,7 @@ def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str
             found[vhost.place.place, directory] = version if chosen is None or name in chosen else None
     missing = sorted((chosen or set()) - seen)
     if missing:
-        raise NotFoundError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists those that are there")
+        raise UsageError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists those that are there")
     return found
 
 

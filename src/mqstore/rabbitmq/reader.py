@@ -119,18 +119,18 @@ class RabbitMQStore:
                 yield batch
 
     def _batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection) -> pa.RecordBatch | None:
-        needs_terms = bool(messagetable.TERM_COLUMNS.intersection(columns)) or selection.grep is not None or selection.verdicts is not None
-        messages = messagetable.decoded(rows, self._data_of) if needs_terms else None
-        keep = np.ones(len(rows), np.bool_)
-        if selection.grep is not None and messages is not None:
-            search = selection.grep.search
-            keep &= [item is not None and item.message is not None and bool(search(item.message.body)) for item in messages]
-        if selection.verdicts is not None:
-            keep &= [verdict in selection.verdicts for verdict in messagetable.verdicts(rows, messages)]
-        if not keep.all():
-            chosen = np.flatnonzero(keep)
-            rows = rows.take(chosen)
-            messages = None if messages is None else [messages[k] for k in chosen.tolist()]
+        searched = selection.grep is not None or selection.verdicts is not None
+        messages = messagetable.decoded(rows, self._data_of) if searched or messagetable.needs_terms(rows, columns) else None
+        if searched and messages is not None:
+            keep = np.ones(len(rows), np.bool_)
+            if selection.grep is not None:
+                search = selection.grep.search
+                keep &= [body is not None and bool(search(body)) for body in messages.payloads()]
+            if selection.verdicts is not None:
+                keep &= [verdict in selection.verdicts for verdict in messagetable.verdicts(rows, messages)]
+            if not keep.all():
+                rows = rows.take(np.flatnonzero(keep))
+                messages = messagetable.decoded(rows, self._data_of)
         return messagetable.build(rows, columns, messages) if len(rows) else None
 
     def _data_of(self, name: str) -> Bytes | None:

@@ -12,7 +12,7 @@ from mqstore.cli.grid import Column
 from mqstore.cli.options import Store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, command, count, size
-from mqstore.cli.verify import print_damage
+from mqstore.cli.damage import print_damage
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:

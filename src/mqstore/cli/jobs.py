@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli.damage import print_damage
 from mqstore.cli.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
 from mqstore.cli.options import Config, GrepOption, Master, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, command, count, pace, size
-from mqstore.cli.verify import print_damage
 from mqstore.errors import TargetError, UsageError
 
 if TYPE_CHECKING:

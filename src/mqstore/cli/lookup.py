@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mqstore.cli.damage import print_damage
 from mqstore.cli.grid import Column
 from mqstore.cli.options import Config, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, count, size
-from mqstore.cli.verify import print_damage
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:

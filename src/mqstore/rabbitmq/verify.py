@@ -17,6 +17,7 @@ from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, V
 from mqstore.rabbitmq import messagetable
 from mqstore.rabbitmq.messagetable import Rows
 from mqstore.rabbitmq.queue import PLAIN
+from mqstore.rabbitmq.queueindex import PERSISTENT
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.reader import RabbitMQStore
@@ -32,10 +33,12 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
         checked.files += 1
         checked.bytes += entry.size
     damage: list[Damage] = []
+    refused = {(queue.vhost, queue.name) for vhost in store.vhosts for queue in vhost.queues if vhost.refusals or queue.crashes}
     for found in rows:
         checked.queue_entries += len(found) if found.indexed else 0
         checked.messages += int((found.judged.source >= 0).sum())
         damage += _undecodable(found, data_of)
+        damage += _lost(found, refused)
     notes: list[str] = []
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
@@ -56,6 +59,19 @@ def _undecodable(rows: Rows, data_of: Callable[[str], Bytes | None]) -> Iterator
             file = judged.sources[int(judged.source[row])][0]
             detail = f"the message of sequence id {judged.entries['seq'][row]} of queue {rows.queue!r} is not what its entry announces"
             yield Damage(file, int(judged.at[row]), int(judged.length[row]), Kind.BAD_TERM, detail, 1)
+
+
+def _lost(rows: Rows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
+    """Persistent messages that are here, but that the broker would not find; of a queue that it refuses nothing is said one by one."""
+    if not rows.indexed or (rows.vhost, rows.queue) in refused:
+        return
+    judged = rows.judged
+    entries = judged.entries
+    there = (judged.known == PLAIN) & (judged.source >= 0) & (entries["seen"] != 0) & ((entries["flags"] & PERSISTENT) != 0)
+    for row in np.flatnonzero(there & ~judged.kept).tolist():
+        file = judged.sources[int(judged.source[row])][0]
+        detail = f"the message of sequence id {entries['seq'][row]} of queue {rows.queue!r} is whole, but the broker would not find it"
+        yield Damage(file, int(judged.record[row]), int(judged.length[row]), Kind.BROKER_LOSES, detail, 1)
 
 
 def _notes(vhost: Vhost) -> Iterator[str]:

@@ -17,8 +17,9 @@ Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +30,20 @@ import numpy as np
 from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
+from mqstore.files.arranged import ArrangedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.convertqueue import LOST, ROWS, Opened, QueueReport, QueueResult, QueueTask, convert_queue, needed_rows, open_vhost
 from mqstore.rabbitmq.convertstore import CopiedFiles, copy_store
-from mqstore.rabbitmq.layout import find_vhosts
+from mqstore.rabbitmq.gather import gather
+from mqstore.rabbitmq.layout import QueueDirectory, find_vhosts
+from mqstore.rabbitmq.names import queue_directory
 from mqstore.rabbitmq.qi import ENTRY_COUNT
 from mqstore.rabbitmq.recoveryterms import write_terms
 from mqstore.rabbitmq.vhost import Vhost
 from mqstore.rabbitmq.vhostconfig import config_file
 
-__all__ = ["ConvertReport", "convert", "convert_queue"]
+__all__ = ["ConvertReport", "Plan", "convert", "convert_queue", "write_stores"]
 
 THREADS = 2
 MOST_ENTRIES = 1 << 20
@@ -99,6 +103,23 @@ class ConvertReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How stores are to be written: the options of `convert`. into: (vhost, queue) for the messages that are in no queue that has a name
+    or a directory of its own; None: they are left out.
+    """
+
+    version: int
+    entries_v2: int = ENTRY_COUNT
+    now: int | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    link: bool = False
+    threads: int = THREADS
+    run: Run | None = None
+    progress: Callable[[int, int], None] | None = None
+    into: tuple[str, str] | None = None
+
+
 def convert(
     store: str | Path,
     to: str | Path,
@@ -128,12 +149,8 @@ def convert(
         raise UsageError(f"there is no queue version {version}; give 1 or 2")
     if not 1 <= entries_v2 <= MOST_ENTRIES:
         raise UsageError(f"a version 2 file has 1 to {MOST_ENTRIES} entries, not {entries_v2}; brokers have {ENTRY_COUNT}")
-    started = time.monotonic()
-    root, keep = _root(Path(store))
-    known = tuple(sorted(set(names)))
-    open_vhost.cache_clear()
+    directory, keep = _opened(Path(store))
     try:
-        directory = ReadOnlyDirectory(root)
         places = find_vhosts(directory)
         if not places and directory.is_directory("commitlog"):
             raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
@@ -141,41 +158,81 @@ def convert(
             raise NotAStoreError(
                 f"{store} holds no vhost of RabbitMQ; give msg_stores, the node's data directory, or one vhost's directory"
             )
-        _check_target(root, Path(to))
-        opened = {place: open_vhost(str(root), place, known) for place in places}
-        versions = _versions(opened.values(), version, None if queues is None else set(queues))
-        with NewDirectory(to) as new:
-            stage = str(new.directory.root)
-            tasks = [
-                QueueTask(str(root), place, directory, stage, versions[place, directory], entries_v2, now, known)
-                for place, (_, directories) in opened.items()
-                for directory in directories
-            ]
-            for vhost, _ in opened.values():
-                vhost.clean, len(vhost.persistent), len(vhost.transient)  # read now, once, and not by each thread
-            results = _in_threads(tasks, threads, progress) if run is None else run(tasks, convert_queue)
-            copied = CopiedFiles()
-            for place, (vhost, _) in opened.items():
-                mine = [(task, result) for task, result in zip(tasks, results, strict=True) if task.vhost == place]
-                copied += _finish_vhost(vhost, new.directory, mine, link)
-            new.directory.remove_tree(ROWS)
-            new.publish()
-        reports = tuple(result.report for result in results)
-        findings = _findings([vhost for vhost, _ in opened.values()], results)
-        return ConvertReport(str(to), version, reports, copied, findings, _notes(reports), time.monotonic() - started)
+        chosen = None if queues is None else set(queues)
+        plan = Plan(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
+        return write_stores(directory, {place: place for place in places}, Path(to), plan, chosen)
     finally:
-        open_vhost.cache_clear()
         if keep is not None:
             keep.close()
 
 
-def _root(store: Path) -> tuple[Path, UnpackedArchive | None]:
+def _opened(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
     if is_archive(store) and store.is_file():
         keep = UnpackedArchive(store)
-        return keep.store_root(), keep
+        return ReadOnlyDirectory(keep.store_root()), keep
     if not store.is_dir():
         raise CannotOpenError(f"{store} is no directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
-    return store, None
+    return ReadOnlyDirectory(store), None
+
+
+def write_stores(
+    directory: ReadOnlyDirectory, places: Mapping[str, str], to: Path, plan: Plan, chosen: set[tuple[str, str]] | None = None
+) -> ConvertReport:
+    """Write the vhosts of a directory into a new one. places: of each vhost in the old and in the new. chosen: as in `convert`."""
+    started = time.monotonic()
+    root = str(directory.root)
+    files = tuple(sorted(directory.files.items())) if isinstance(directory, ArrangedDirectory) else ()
+    open_vhost.cache_clear()
+    try:
+        _check_target(directory.root, to)
+        opened = {place: open_vhost(root, place, plan.names, files) for place in places}
+        versions = _versions(opened.values(), plan.version, chosen)
+        with NewDirectory(to) as new:
+            stage = str(new.directory.root)
+            tasks = [
+                QueueTask(root, place, own, stage, versions[place, own], plan.entries_v2, plan.now, plan.names, files, places[place])
+                for place, (_, directories) in opened.items()
+                for own, queue in directories.items()
+                if plan.into is None or has_place(queue)
+            ]
+            for vhost, _ in opened.values():
+                vhost.clean, len(vhost.persistent), len(vhost.transient)  # read now, once, and not by each thread
+            results = _in_threads(tasks, plan) if plan.run is None else plan.run(tasks, convert_queue)
+            copied = CopiedFiles()
+            every = list(results)
+            for place, found in opened.items():
+                mine = {task.directory: result for task, result in zip(tasks, results, strict=True) if task.vhost == place}
+                gathered = _gather(found, new.directory, places[place], plan)
+                if gathered is not None and gathered.report.directory not in mine:
+                    mine[gathered.report.directory] = gathered
+                    every.append(gathered)
+                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, plan.link)
+            new.directory.remove_tree(ROWS)
+            new.publish()
+        reports = tuple(result.report for result in every)
+        findings = _findings([vhost for vhost, _ in opened.values()], every)
+        return ConvertReport(str(to), plan.version, reports, copied, findings, _notes(reports), time.monotonic() - started)
+    finally:
+        open_vhost.cache_clear()
+
+
+_DIRECTORY = re.compile("[0-9A-Z]{20,25}")
+
+
+def has_place(queue: QueueDirectory) -> bool:
+    """Whether a broker that knows the queue would find its directory: it has the name of one."""
+    return queue.named or _DIRECTORY.fullmatch(queue.directory) is not None
+
+
+def _gather(found: Opened, stage: DurableDirectory, place: str, plan: Plan) -> QueueResult | None:
+    if plan.into is None:
+        return None
+    of, name = plan.into
+    if queue_directory(of, name) in found.queues:
+        raise UsageError(f"vhost {of!r} has a queue {name!r} of its own; give another name for the messages that are in no queue")
+    parts = [queue for queue in found.queues.values() if not has_place(queue)]
+    gathered = gather(found.vhost, parts, of, name, stage, place, plan.version, plan.entries_v2)
+    return gathered if gathered.report.messages else None
 
 
 def _check_target(root: Path, to: Path) -> None:
@@ -198,31 +255,32 @@ def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str
     return found
 
 
-def _in_threads(tasks: Sequence[QueueTask], threads: int, progress: Callable[[int, int], None] | None) -> list[QueueResult]:
+def _in_threads(tasks: Sequence[QueueTask], plan: Plan) -> list[QueueResult]:
     results = []
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(max(1, plan.threads)) as pool:
         for result in pool.map(convert_queue, tasks):
             results.append(result)
-            if progress is not None:
-                progress(len(results), len(tasks))
+            if plan.progress is not None:
+                plan.progress(len(results), len(tasks))
     return results
 
 
-def _finish_vhost(vhost: Vhost, stage: DurableDirectory, results: Sequence[tuple[QueueTask, QueueResult]], link: bool) -> CopiedFiles:
-    """Message files, recovery.dets, and the small files of a vhost."""
+def _finish_vhost(vhost: Vhost, stage: DurableDirectory, place: str, queues: Mapping[str, QueueResult], link: bool) -> CopiedFiles:
+    """Message files, recovery.dets, and the small files of a vhost. place: of the new one; queues: what was written, by directory."""
+    staged = ReadOnlyDirectory(stage.root)
     needed = np.zeros(len(vhost.persistent), np.bool_)
-    for task, _ in results:
-        needed[np.frombuffer((Path(task.stage) / needed_rows(task)).read_bytes(), np.int64)] = True
-    below = vhost.place.below
-    copied = copy_store(vhost.persistent, np.flatnonzero(needed).astype(np.int64), stage, below("msg_store_persistent"), link=link)
-    stage.make_directory(below("queues"))
-    stage.write_small(below("recovery.dets"), write_terms({task.directory: result.terms for task, result in results}))
-    stage.write_small(below(".config"), config_file(vhost.entry_count))
-    name = vhost.root.read(below(".vhost"), 4096)
+    for directory in queues:
+        needed[staged.map(needed_rows(vhost.place.place, directory)).data.view(np.int64)] = True
+    above = f"{place}/" if place else ""
+    copied = copy_store(vhost.persistent, np.flatnonzero(needed).astype(np.int64), stage, f"{above}msg_store_persistent", link=link)
+    stage.make_directory(f"{above}queues")
+    stage.write_small(f"{above}recovery.dets", write_terms({directory: result.terms for directory, result in queues.items()}))
+    stage.write_small(f"{above}.config", config_file(vhost.entry_count))
+    name = vhost.root.read(vhost.place.below(".vhost"), 4096)
     if name is None and vhost.name is not None:
-        name = vhost.name.encode()
+        name = vhost.name.encode("utf-8", "surrogateescape")
     if name is not None:
-        stage.write_small(below(".vhost"), name)
+        stage.write_small(f"{above}.vhost", name)
     return copied
 
 

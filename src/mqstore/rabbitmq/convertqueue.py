@@ -20,7 +20,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.arranged import ArrangedDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.kernels import messageterms, terms
@@ -75,7 +75,7 @@ class QueueTask:
     """root: what the store was opened by; vhost: place of the vhost below it; directory: the queue's. stage: the new root.
 
     version: of the queue in the new place, None for that it has. entries_v2: M of the node that will read it. now: microseconds, what is
-    expired at the head is left out; None: nothing is.
+    expired at the head is left out; None: nothing is. files: of an arrangement (names and where the files are). place: of the new vhost.
     """
 
     root: str
@@ -86,6 +86,8 @@ class QueueTask:
     entries_v2: int = ENTRY_COUNT
     now: int | None = None
     names: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +131,22 @@ class Opened(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...]) -> Opened:
+def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> Opened:
     """The vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
-    vhost = Vhost(ReadOnlyDirectory(Path(root)), place, names=names)
+    directory = ArrangedDirectory(root, dict(files)) if files else ReadOnlyDirectory(root)
+    vhost = Vhost(directory, place, names=names)
     return Opened(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 
 
 def convert_queue(task: QueueTask) -> QueueResult:
     """Write the files of one queue below the stage, synced with the rest of it."""
-    vhost, queues = open_vhost(task.root, task.vhost, task.names)
+    vhost, queues = open_vhost(task.root, task.vhost, task.names, task.files)
     if task.directory not in queues:
         raise CannotOpenError(f"{task.directory} is gone: it was there when the store was listed")
     # not one of vhost.queues, which would keep every journal in memory
     start = Start(vhost.terms.get(task.directory), vhost.clean)
     queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), start)
-    place = queue.place.place
+    place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
     version = task.version or queue.version
     picking = _Picking(queue, vhost, task.now)
     with DurableDirectory(task.stage) as stage:
@@ -154,7 +157,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
             writer.add(entries, sources)
         unacked = writer.close()
         rows = np.unique(np.concatenate([np.empty(0, np.int64), *picking.rows]))
-        stage.write_small(needed_rows(task), rows.tobytes())
+        stage.write_small(needed_rows(task.vhost, task.directory), rows.tobytes())
         name = _name_file(vhost, queue, version == 2)
         if name is not None:
             stage.write_small(f"{place}/.queue_name", name)
@@ -186,9 +189,9 @@ def convert_queue(task: QueueTask) -> QueueResult:
     return QueueResult(report, noted, findings)
 
 
-def needed_rows(task: QueueTask) -> str:
-    """The file, below the stage, that names the rows of the message store which the queue needs."""
-    return f"{ROWS}/{vhost_directory(task.vhost)}-{task.directory}"
+def needed_rows(vhost: str, directory: str) -> str:
+    """The file, below the stage, that names the rows of the message store which a queue needs. vhost: the place of the old one."""
+    return f"{ROWS}/{vhost_directory(vhost)}-{directory}"
 
 
 def _reference(vhost: Vhost, queue: Queue) -> bytes:
@@ -301,12 +304,12 @@ def carried(found: Judged, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDAr
     rows = rows[there]
     entries = found.entries[rows].copy()
     entries["at"], entries["length"] = found.at[rows], found.length[rows]
-    sound = _sound(found, rows, entries, vhost)
+    sound = sound_messages(found, rows, entries, vhost)
     left_out[UNREADABLE] += int((~sound).sum())
     return rows[sound], entries[sound]
 
 
-def _sound(found: Judged, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
+def sound_messages(found: Judged, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
     """Whether the bytes of each are a message with the entry's id, persistent by its own word. Fills in ids that the entry lacks."""
     sound = np.zeros(len(rows), np.bool_)
     source = found.source[rows]

@@ -38,22 +38,30 @@ class RabbitMQStore:
     """The message stores below a directory: `msg_stores`, a node's data directory, or one vhost.
 
     now: microseconds since 1970, for what is expired; None: nothing is said of it. names: pairs of vhost and queue, for directories that
-    do not tell their own.
+    do not tell their own. directory: what to read, if that is not the directory at path.
     """
 
     family = "rabbitmq"
 
-    def __init__(self, path: Path, *, now: int | None = None, names: Iterable[tuple[str, str]] = (), keep: object = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: int | None = None,
+        names: Iterable[tuple[str, str]] = (),
+        keep: object = None,
+        directory: ReadOnlyDirectory | None = None,
+    ) -> None:
         self.path = path
-        self.directory = ReadOnlyDirectory(path)
+        self.directory = ReadOnlyDirectory(path) if directory is None else directory
         self.now = now
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._keep = keep  # an unpacked archive lives as long as the store that reads it
 
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """By name; those without one by their directory."""
-        found = [Vhost(self.directory, place, names=self._names, now=self.now) for place in find_vhosts(self.directory)]
+        found = [Vhost(self.directory, place, names=self.names, now=self.now) for place in find_vhosts(self.directory)]
         return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
 
     @property
@@ -109,7 +117,7 @@ class RabbitMQStore:
         for rows in self.rows(selection):
             if left is not None and left <= 0:
                 return
-            batch = self._batch(rows, columns, selection)
+            batch = self.batch(rows, columns, selection)
             if batch is None:
                 continue
             if left is not None:
@@ -118,7 +126,8 @@ class RabbitMQStore:
             if batch.num_rows:
                 yield batch
 
-    def _batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection) -> pa.RecordBatch | None:
+    def batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
+        """Rows as a batch, as far as the selection looks into messages; None if nothing is left."""
         searched = selection.grep is not None or selection.verdicts is not None
         messages = messagetable.decoded(rows, self._data_of) if searched or messagetable.needs_terms(rows, columns) else None
         if searched and messages is not None:
@@ -142,21 +151,29 @@ class RabbitMQStore:
     def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
         """The rows of the message table before their messages are looked at, in its order, in pieces of bounded size."""
         for vhost in self.vhosts:
-            if selection.vhosts is not None and vhost.name not in selection.vhosts:
+            if selection.vhosts is None or vhost.name in selection.vhosts:
+                yield from self.rows_of(vhost, selection)
+                if selection.everything and selection.queues is None and selection.recovered is not True:
+                    yield from self.rows_beside(vhost)
+
+    def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
+        """The rows of the queues of one vhost."""
+        before: tuple[str | None, str] | None = None
+        position = 0
+        for queue in vhost.queues:
+            if selection.queues is not None and queue.name not in selection.queues:
                 continue
-            before: tuple[str | None, str] | None = None
-            position = 0
-            for queue in vhost.queues:
-                if selection.queues is not None and queue.name not in selection.queues:
-                    continue
-                if (queue.vhost, queue.name) != before:
-                    before, position = (queue.vhost, queue.name), 0
-                for found in queue_rows(queue, position, selection, refused=bool(vhost.refusals or queue.crashes), now=self.now):
-                    yield from _pieces(found)
-                    position = max(position, int(found.pos.max(initial=-1)) + 1)
-            if selection.everything and selection.queues is None and selection.recovered is not True:
-                for found in unindexed_rows(vhost, self.now):
-                    yield from _pieces(found)
+            if (queue.vhost, queue.name) != before:
+                before, position = (queue.vhost, queue.name), 0
+            refused = bool(vhost.refusals or queue.crashes)
+            for found, following in queue_rows(queue, position, selection, refused=refused, now=self.now):
+                yield from _pieces(found)
+                position = following
+
+    def rows_beside(self, vhost: Vhost) -> Iterator[Rows]:
+        """The rows of the messages of one vhost that are in no queue."""
+        for found in unindexed_rows(vhost, self.now):
+            yield from _pieces(found)
 
     def get(
         self, *, vhost: str | None = None, queue: str | None = None, seq_id: int | None = None, msg_id: str | None = None
@@ -170,7 +187,7 @@ class RabbitMQStore:
             everything=True,
         )
         for rows in self.rows(selection):
-            batch = self._batch(rows, RABBITMQ_COLUMNS, selection)
+            batch = self.batch(rows, RABBITMQ_COLUMNS, selection)
             for row in [] if batch is None else batch.to_pylist():
                 if msg_id is None or row["msg_id"] == msg_id.lower():
                     return dict(row)
@@ -178,8 +195,11 @@ class RabbitMQStore:
         raise NotFoundError(f"no message with {what} is in this store; `mqstore messages` lists those that are")
 
 
-def queue_rows(queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None) -> Iterator[Rows]:
-    """The rows of one queue directory. position: the `pos` of its first recovered message. refused: the broker would not bring it up."""
+def queue_rows(queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None) -> Iterator[tuple[Rows, int]]:
+    """The rows of one queue directory, each time with the `pos` of the next recovered message.
+
+    position: the `pos` of the first. refused: the broker would not bring it up.
+    """
     for found in queue.judged():
         if refused:
             found.kept[:] = False
@@ -195,7 +215,7 @@ def queue_rows(queue: Queue, position: int, selection: QueueSelection, *, refuse
         if selection.recovered is not None:
             keep &= found.kept == selection.recovered
         rows = Rows(queue.vhost, queue.name, queue.priority_level, found, pos, now)
-        yield rows if keep.all() else rows.take(np.flatnonzero(keep))
+        yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
 
 
 def _pieces(rows: Rows) -> Iterator[Rows]:

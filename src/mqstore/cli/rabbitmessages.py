@@ -19,7 +19,7 @@ from mqstore.cli.filters import Limit, Queues, Since, Until, pattern
 from mqstore.cli.grid import Column, cells
 from mqstore.cli.options import GrepOption, Shown, Store, ViewName, ViewOption, option
 from mqstore.cli.output import Output
-from mqstore.cli.rabbitstore import MessageNames, Now, Vhosts, batch_of, level, only_vhost, open_rabbitmq, tell_findings
+from mqstore.cli.rabbitstore import MessageNames, Now, Vhosts, level, only_vhost, open_rabbitmq, tell_findings
 from mqstore.cli.text import count, moment, parse_time, shorten
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.messages import QueueSelection
@@ -302,8 +302,8 @@ def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]
 
     if not keep.any():
         return []
-    batch = batch_of(store, rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
-    return [json.loads(row) for row in json_rows(told_batch(batch), "base64")]
+    batch = store.batch(rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
+    return [] if batch is None else [json.loads(row) for row in json_rows(told_batch(batch), "base64")]
 
 
 def _show(out: Output, row: dict[str, Any], body: Shown, raw: Path | None) -> int:

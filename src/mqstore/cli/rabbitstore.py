@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +11,10 @@ from mqstore.cli.text import parse_time
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from mqstore.files import Bytes
     from mqstore.findings import Damage
-    from mqstore.rabbitmq.messagetable import Rows
     from mqstore.rabbitmq.reader import RabbitMQStore
 
-__all__ = ["MessageNames", "Now", "Vhosts", "batch_of", "level", "only_vhost", "open_rabbitmq", "tell_findings"]
+__all__ = ["MessageNames", "Now", "Vhosts", "level", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
 
 TOLD = 20
 
@@ -41,25 +36,12 @@ def open_rabbitmq(store: Path, *, now: str | None = None, names: Path | None = N
     opened = open_store(store, None, None if now is None else parse_time(now, "--now") * 1000)
     if not isinstance(opened, RabbitMQStore):
         raise UsageError(f"{store} is no RabbitMQ store; give the directory that holds msg_stores/")
-    known = _searched_names(opened) if names is None else _read_names(names)
+    known = _searched_names(opened) if names is None else read_names(names)
     if not known:
         return opened
     named = RabbitMQStore(opened.directory.root, now=opened.now, names=known, keep=opened)
     named.path = opened.path
     return named
-
-
-def batch_of(store: RabbitMQStore, rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
-    """Rows as a batch of the message table, their messages decoded."""
-    from mqstore.rabbitmq import messagetable
-
-    def data_of(name: str) -> Bytes | None:
-        try:
-            return store.directory.mapped(name).data
-        except CannotOpenError:
-            return None
-
-    return messagetable.build(rows, columns, messagetable.decoded(rows, data_of))
 
 
 def _searched_names(store: RabbitMQStore) -> list[tuple[str, str]]:
@@ -75,7 +57,7 @@ def _searched_names(store: RabbitMQStore) -> list[tuple[str, str]]:
     return [(vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found)]
 
 
-def _read_names(file: Path) -> list[tuple[str, str]]:
+def read_names(file: Path) -> list[tuple[str, str]]:
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

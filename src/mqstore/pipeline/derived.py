@@ -27,8 +27,7 @@ from mqstore.opening import open_rocketmq
 from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_from
-from mqstore.pipeline.source import check_types
-from mqstore.pipeline.stores import STORE, ddl_schema, open_for_tasks, split_names, store_paths, with_store
+from mqstore.pipeline.stores import STORE, check_types, ddl_schema, open_for_tasks, split_names, store_paths, with_store
 from mqstore.rocketmq.consumequeue import ConsumeQueueReader
 from mqstore.rocketmq.verify import verify
 from mqstore.rocketmq.view import ConsumerOffset

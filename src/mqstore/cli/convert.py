@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli.damage import print_damage
 from mqstore.cli.grid import Column
 from mqstore.cli.options import Store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, command, count, size
-from mqstore.cli.damage import print_damage
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.convert import ConvertReport
 
-__all__ = ["register"]
+__all__ = ["print_converted", "register"]
 
 SHOWN = 40
 
@@ -76,15 +76,16 @@ def convert(
         else:
             out.document(document)
         return 0 if report.ok else 1
-    _print(out, report)
+    print_converted(out, report, f"Converted to version {report.version}")
     out.line()
     out.line("Next: check it, then put it in the place of the node's msg_stores while the node is stopped.")
     out.line(f"      {command('mqstore', 'verify', to)}", whole=True)
     return 0 if report.ok else 1
 
 
-def _print(out: Output, report: ConvertReport) -> None:
-    out.line(f"Converted to version {report.version}: {report.to}", style="bold green" if report.ok else "bold yellow")
+def print_converted(out: Output, report: ConvertReport, title: str) -> None:
+    """What was carried over, queue by queue, and what was not."""
+    out.line(f"{title}: {report.to}", style="bold green" if report.ok else "bold yellow")
     files = report.store
     kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
     out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")

@@ -18,7 +18,23 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
-from mqstore.cli import convert, demo, follow, inspect, jobs, loading, lookup, messages, mqadmin, putting, query, queues, usage, verify
+from mqstore.cli import (
+    convert,
+    demo,
+    follow,
+    inspect,
+    jobs,
+    loading,
+    lookup,
+    messages,
+    mqadmin,
+    putting,
+    query,
+    queues,
+    salvage,
+    usage,
+    verify,
+)
 from mqstore.cli.options import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
 from mqstore.cli.output import Format, Settings
 from mqstore.cli.text import printable
@@ -68,7 +84,7 @@ def options(
     context.obj = Settings(output, not no_color, quiet, verbose, progress)
 
 
-for module in (inspect, verify, usage, messages, queues, query, jobs, convert, lookup, follow, putting, loading, demo, mqadmin):
+for module in (inspect, verify, usage, messages, queues, query, jobs, convert, salvage, lookup, follow, putting, loading, demo, mqadmin):
     module.register(app)
 
 

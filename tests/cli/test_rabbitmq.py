@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 from goldenkit import CASES, RABBITMQ, GoldenCase, case_id, case_named, expected, opened, run_cli, unpack
 
@@ -305,3 +306,70 @@ def test_no_damage_ends_a_command_without_a_sentence(seed: int, tmp_path: Path) 
             assert "Traceback" not in outcome.stderr
             assert "a bug in mqstore" not in outcome.stderr, (seed, verb, outcome.stderr)
     shutil.rmtree(root)
+
+
+# export
+
+
+def exported(to: Path, kind: str) -> list[dict[str, Any]]:
+    """The rows of an export, put together in the order of its files."""
+    found: list[dict[str, Any]] = []
+    for file in sorted(to.glob(f"part-*.{kind}")):
+        if kind == "jsonl":
+            found += [json.loads(line) for line in file.read_text().splitlines()]
+        elif kind == "csv":
+            found += list(csv.DictReader(io.StringIO(file.read_text())))
+        else:
+            found += parquet.read_table(file).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("splits", [1, 3, 7])
+def test_an_export_holds_the_rows_of_messages(splits: int, tmp_path: Path) -> None:
+    wanted = lines("messages", opened(MIXED))
+    for kind in ("jsonl", "csv", "parquet"):
+        outcome = run_cli("export", opened(MIXED), "--to", tmp_path / kind, "--format", kind, "--threads", 2, "--splits", splits)
+        assert outcome.status == 0, outcome.stderr
+        found = exported(tmp_path / kind, kind)
+        if kind == "jsonl":
+            assert found == wanted
+        elif kind == "csv":
+            assert [(row["queue"], row["seq_id"], row["payload_sha256"]) for row in found] == [
+                (row["queue"], str(row["seq_id"]), row["payload_sha256"] or "") for row in wanted
+            ]
+        else:
+            assert [(row["queue"], row["seq_id"], row["payload"]) for row in found] == [
+                (row["queue"], row["seq_id"], base64.b64decode(row["payload_b64"])) for row in wanted
+            ]
+        manifest = json.loads((tmp_path / kind / "_mqstore_export.json").read_text())
+        assert (manifest["family"], manifest["messages"]) == ("rabbitmq", 118)
+
+
+def test_an_export_takes_filters_a_limit_and_partitions(tmp_path: Path) -> None:
+    run = ("export", opened(MIXED), "--threads", 1, "--to")
+    assert run_cli(*run, tmp_path / "limited", "--format", "jsonl", "-n", 20).status == 0
+    assert exported(tmp_path / "limited", "jsonl") == lines("messages", opened(MIXED), "-n", 20)
+    assert run_cli(*run, tmp_path / "one", "--format", "jsonl", "--queue", "ttl.q").status == 0
+    assert exported(tmp_path / "one", "jsonl") == lines("messages", opened(MIXED), "--queue", "ttl.q")
+    assert run_cli(*run, tmp_path / "stamped", "--format", "jsonl", "--since", 0).status == 0
+    assert exported(tmp_path / "stamped", "jsonl") == lines("messages", opened(MIXED), "--since", 0)
+    assert run_cli(*run, tmp_path / "none", "--queue", "no such queue").status == 0
+    assert exported(tmp_path / "none", "parquet") == []
+    assert run_cli(*run, tmp_path / "parts", "--partition-by", "location,recovered").status == 0
+    assert {path.name for path in (tmp_path / "parts").iterdir() if path.is_dir()} >= {"location=index", "location=msg_store_transient"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--partition-by", "payload"), "cannot name directories"),
+        (("--columns", "topic"), "there is no column 'topic'"),
+        (("--columns", ","), "names no column"),
+        (("--topic", "a"), "--topic has no meaning"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    outcome = run_cli("export", opened(MIXED), "--to", tmp_path / "out", "--threads", 1, *arguments)
+    assert outcome.status == 2
+    assert words in outcome.stderr
+    assert not (tmp_path / "out").exists()

@@ -19,9 +19,10 @@ from storekit import Store, message
 
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.messages import Selection
+from mqstore.partfiles import Exported
 from mqstore.pipeline.export import MANIFEST, export
 from mqstore.pipeline.lakehouse import CATALOG, TABLE
-from mqstore.rocketmq.export import Exported, ExportTask, export_split
+from mqstore.rocketmq.export import ExportTask, export_split
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

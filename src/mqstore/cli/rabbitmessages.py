@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.messagetable import Rows
     from mqstore.rabbitmq.reader import RabbitMQStore
 
-__all__ = ["FromSeq", "ToSeq", "get", "messages", "queue_selection", "within"]
+__all__ = ["Everything", "FromSeq", "ToSeq", "Verdicts", "get", "messages", "queue_selection"]
 
 FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: from this sequence id on.")]
 ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: up to this sequence id, itself not included.")]
@@ -91,27 +91,6 @@ def queue_selection(
     )
 
 
-def within(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Of batches with the column `properties`, the rows whose AMQP timestamp lies in since <= t < until (milliseconds), at most limit."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    left = limit
-    for batch in batches:
-        if left is not None and left <= 0:
-            return
-        seconds = pc.struct_field(batch.column("properties"), "timestamp").to_pylist()
-        keep = [
-            value is not None and (since is None or value * 1000 >= since) and (until is None or value * 1000 < until) for value in seconds
-        ]
-        found = batch.filter(pa.array(keep, pa.bool_())).drop_columns(["properties"])
-        if left is not None:
-            found = found.slice(0, left)
-            left -= found.num_rows
-        if found.num_rows:
-            yield found
-
-
 def messages(
     out: Output,
     store: Store,
@@ -134,6 +113,8 @@ def messages(
 
     Exit status 1 if a message is damaged or not to be found, or something else in the store is.
     """
+    from mqstore.rabbitmq import groups
+
     chosen = queue_selection(
         vhosts=vhost, queues=queue, from_seq=from_seq, to_seq=to_seq, grep=grep, verdicts=verdict, everything=everything,
         limit=None if since or until else limit, view=view,
@@ -148,7 +129,7 @@ def messages(
     timed = low is not None or high is not None
     found = opened.messages((*columns, "properties") if timed else columns, chosen)
     if timed:
-        found = within(found, low, high, limit)
+        found = groups.within(found, low, high, limit)
     lost: Counter[str] = Counter()
     watched = _watched(found, lost)
     if out.is_text:

@@ -30,11 +30,12 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns
 from mqstore.opening import open_rocketmq
+from mqstore.partfiles import FORMATS, Exported, Part
 from mqstore.pipeline.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
 from mqstore.pipeline.report import ExportReport, Progress
 from mqstore.pipeline.resume import Work, finished, work_directory
-from mqstore.rocketmq.export import FORMATS, LINEAGE, Exported, ExportTask, Part, empty_part, export_split
+from mqstore.rocketmq.export import LINEAGE, ExportTask, empty_part, export_split
 from mqstore.rocketmq.reader import RocketMQStore
 from mqstore.rocketmq.reading import ReadTask, overlapping, token_of
 from mqstore.rocketmq.splits import Split, plan

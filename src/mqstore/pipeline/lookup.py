@@ -31,12 +31,12 @@ from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
 from mqstore.opening import open_rocketmq
+from mqstore.partfiles import Part
 from mqstore.pipeline.lookupanswer import MANIFEST, Answer, LookupReport
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.report import Progress
 from mqstore.rocketmq import lookingup
 from mqstore.rocketmq.askedkeys import Asked, read_keys
-from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import CANDIDATE, Costs, Interval, Miss, Plan
 from mqstore.rocketmq.lookuptasks import (
     DAMAGED,

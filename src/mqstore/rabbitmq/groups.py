@@ -177,6 +177,27 @@ def _group_batches(
                     yield batch
 
 
+def within(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Of batches with the column `properties`, the rows whose AMQP timestamp lies in since <= t < until (milliseconds), at most limit."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    left = limit
+    for batch in batches:
+        if left is not None and left <= 0:
+            return
+        seconds = pc.struct_field(batch.column("properties"), "timestamp").to_pylist()
+        keep = [
+            value is not None and (since is None or value * 1000 >= since) and (until is None or value * 1000 < until) for value in seconds
+        ]
+        found = batch.filter(pa.array(keep, pa.bool_())).drop_columns(["properties"])
+        if left is not None:
+            found = found.slice(0, left)
+            left -= found.num_rows
+        if found.num_rows:
+            yield found
+
+
 INDEX_COLUMNS = (
     "vhost",
     "queue",

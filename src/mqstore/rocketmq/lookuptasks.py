@@ -25,13 +25,13 @@ from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.kernels import frames
+from mqstore.partfiles import Part
 from mqstore.rocketmq.answerfile import AnswerFile, answer_schema
 from mqstore.rocketmq.askedkeys import Asked
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CommitLog, Records
 from mqstore.rocketmq.dispatch import Dispatched, Dispatcher, Rules
-from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import CANDIDATE, Matches, Plan, matches, newest, probe, sweep
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
 from mqstore.rocketmq.splits import LEAD, MAX_SIZE, Split, SplitWalk

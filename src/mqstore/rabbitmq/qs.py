@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
+from mqstore.kernels import queuefiles as kernel
 
 __all__ = ["HEADER_SIZE", "check", "entries", "entry"]
 
@@ -39,13 +40,9 @@ _ENTRY = struct.Struct(">IBHB")
 
 def check(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Of each entry at `at`: whether it is whole, has this size, and fits its checksum where it has one."""
-    ok = np.zeros(len(at), np.bool_)
-    for k in np.flatnonzero((at >= 0) & (size >= 0) & (at <= len(data) - ENTRY_HEADER - size)).tolist():
-        start = int(at[k])
-        stored, flag, crc, _ = _ENTRY.unpack(data[start : start + ENTRY_HEADER].tobytes())
-        if stored == size[k]:
-            ok[k] = not flag & 1 or zlib.crc32(data[start + ENTRY_HEADER : start + ENTRY_HEADER + stored].tobytes()) & 0xFFFF == crc
-    return ok
+    ok = np.zeros(len(at), np.uint8)
+    kernel.sound_entries(data, at, size, ok)
+    return ok.astype(np.bool_)
 
 
 def entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:

@@ -3,7 +3,8 @@
 Stores are made once, in the directory given by --work (benchmarks/stores by default, not in version control; 6 GB), and used
 again by every script.
 Message i of a store goes to topic bench-(i mod 4), queue (i/4) mod 8; its KEYS is order-%09d of i, its TAGS Tag(i mod 5), its body 1 KiB of
-JSON text; in store s2 it also has a UNIQ_KEY of 32 characters.
+JSON text; in store s2 it also has a UNIQ_KEY of 32 characters. Store s10 is like s2, with 10 GB of log; only
+the scripts that need it make it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 ORACLE = ROOT / "tests" / "interop" / "rocketmq"
 TOPICS = 4
-MESSAGES = {"s1": 900_000, "s2": 3_700_000}
+MESSAGES = {"s1": 900_000, "s2": 3_700_000, "s10": 8_400_000}
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Bench:
         parser.add_argument("--work", type=Path, default=ROOT / "benchmarks" / "stores", help="directory for stores and outputs")
         parser.add_argument("--s1", type=Path, help="a store of kind s1 to use instead of making one")
         parser.add_argument("--s2", type=Path, help="a store of kind s2 to use instead of making one")
+        parser.add_argument("--s10", type=Path, help="a store of kind s10 to use instead of making one")
         parser.add_argument(
             "--scale", type=float, default=1.0, help="share of the messages of a full store; figures of less than 1 are no proof"
         )
@@ -73,7 +75,7 @@ class Bench:
         path = given if given is not None else self.work / f"store-{kind}-{self.messages(kind)}"
         if not path.exists():
             being_made = path.with_name(path.name + ".part")
-            oracle("gen", being_made, "--messages", self.messages(kind), "--keys", kind)
+            oracle("gen", being_made, "--messages", self.messages(kind), "--keys", "s1" if kind == "s1" else "s2")
             being_made.rename(path)
         warm(path)
         return path.resolve()
@@ -164,6 +166,32 @@ def oracle(mode: str, store: Path, *options: object, version: str = "4.9.3") -> 
     command = [str(ORACLE / "run.sh"), "-main", "mqstore.oracle.Bench", mode, str(store), *map(str, options)]
     done = subprocess.run(command, env={**os.environ, "ROCKETMQ_VERSION": version}, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def count_messages(store: Path) -> int:
+    """How many messages a store made here has, by its consume queues."""
+    import mqstore
+
+    return sum(queue.max_offset for queue in mqstore.open(store).consume_queues())
+
+
+def log_size(store: Path) -> int:
+    """Bytes of log up to the last written one."""
+    import mqstore
+    from mqstore.rocketmq.splits import log_bytes, plan
+
+    log = mqstore.open(store).log
+    return log_bytes(log, plan(log))
+
+
+def floor(spark: Any, tasks: int, rounds: int) -> float:
+    """Seconds of an empty job of so many Python tasks, whose rows are grouped and collected: what Spark itself costs a query. Median."""
+
+    def run() -> None:
+        spark.range(tasks, numPartitions=tasks).mapInArrow(lambda batches: batches, "id long").groupBy("id").count().collect()
+
+    run()
+    return median([timed(run) for _ in range(rounds)])
 
 
 def peer_dispatch(store: Path, rounds: int, work: Path) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def where(request: pytest.FixtureRequest) -> tuple[object, ...]:
     if request.param == "threads":
         return ("--threads", 2)
     request.getfixturevalue("spark")
-    return ()
+    return ("--master", "local[2]")
 
 
 @pytest.mark.spark
@@ -40,6 +40,31 @@ def test_rebuild_makes_the_store_whole_and_tells_what_it_did(where: tuple[object
     assert (report["store"], report["to"]) == (str(store), str(tmp_path / "new"))
     assert run_cli("verify", tmp_path / "new").status == 0
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_small_log_is_rebuilt_in_this_process_and_the_command_says_so(tmp_path: Path) -> None:
+    told = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a")
+    assert re.search(
+        r"with \d+ threads? of this process: less than 10 GiB of log are not worth a start of Spark\.$", told.stdout, re.MULTILINE
+    )
+    report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "b", "-o", "json").document
+    assert report["runs_on"].endswith("of this process")
+    assert report["why"] == "less than 10 GiB of log are not worth a start of Spark"
+
+
+@pytest.mark.spark
+def test_whoever_names_a_master_or_threads_gets_them(where: tuple[object, ...], tmp_path: Path) -> None:
+    report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "new", *where, "-o", "json").document
+    wanted = "2 threads of this process" if where[0] == "--threads" else r"\d+ tasks? of Spark at once"
+    assert re.fullmatch(wanted, report["runs_on"])
+    assert report["why"] == "as asked for"
+
+
+def test_a_master_and_threads_exclude_each_other(tmp_path: Path) -> None:
+    outcome = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "new", "--threads", 1, "--master", "local[1]")
+    assert outcome.status == 2
+    assert "give one of them" in outcome.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.spark

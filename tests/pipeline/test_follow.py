@@ -251,11 +251,13 @@ def test_a_lost_checkpoint_is_noticed(spark: SparkSession, tmp_path: Path) -> No
 def test_the_command_follows_once_and_reports(spark: SparkSession, tmp_path: Path) -> None:
     source = opened(case_named("4.9.3/b-kill9"))
     with unchanged(source):
-        outcome = run_cli("follow", source, "--to", tmp_path / "out", "--once", "-o", "json", "--progress")
+        outcome = run_cli("follow", source, "--to", tmp_path / "out", "--once", "-o", "json", "--progress", "--columns", "topic,keys")
     assert outcome.status == 0, outcome.stderr
     assert (outcome.document["messages"], outcome.document["stopped"], outcome.document["as"]) == (1639, "end", "parquet")
     assert "batch 0: 1,639 messages" in outcome.stderr
-    text = run_cli("follow", source, "--to", tmp_path / "copy", "--as", "store", "--once")
+    text = run_cli("follow", source, "--to", tmp_path / "copy", "--once")
+    with MessageStore.open(tmp_path / "copy") as copy:
+        assert [len(copy.query("late", f"OrderID{number}").records) for number in (392, 1 << 40)] == [1, 0]
     assert text.status == 0, text.stderr
     assert "1,639 messages" in text.stdout
 

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from goldenkit import CASES, GoldenCase, case_id, case_named, opened, run_cli
 from storekit import Store, message
+from tablekit import delta, iceberg, plain, table
 
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.messages import Selection
 from mqstore.partfiles import Exported
 from mqstore.pipeline.export import MANIFEST, export
-from mqstore.pipeline.lakehouse import CATALOG, TABLE
 from mqstore.rocketmq.export import ExportTask, export_split
 
 if TYPE_CHECKING:
@@ -29,32 +29,6 @@ if TYPE_CHECKING:
 
 CLEAN = case_named("4.9.3/a-clean-small")
 FORMATS = ("iceberg", "delta")
-
-
-def plain(root: Path) -> list[dict[str, Any]]:
-    rows = [row for path in sorted(root.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-    return sorted(rows, key=lambda row: row["physical_offset"])
-
-
-def iceberg(root: Path) -> pa.Table:
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    catalog = SqlCatalog("mqstore", uri=f"sqlite:///{root / CATALOG}", warehouse=str(root))
-    try:
-        return catalog.load_table(TABLE).scan().to_arrow()
-    finally:
-        catalog.engine.dispose()
-
-
-def delta(root: Path) -> pa.Table:
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(root)).to_pyarrow_table()
-
-
-def table(file_format: str, root: Path) -> list[dict[str, Any]]:
-    found = iceberg(root) if file_format == "iceberg" else delta(root)
-    return sorted(found.to_pylist(), key=lambda row: row["physical_offset"])
 
 
 # tables

@@ -62,7 +62,7 @@ def answer(to: Path) -> list[Row]:
 
 
 def hits(rows: list[Row]) -> list[tuple[str, str, int]]:
-    return [(row["key_topic"], row["key"], row["physical_offset"]) for row in rows if row["found"]]
+    return [(row["topic"], row["key"], row["physical_offset"]) for row in rows if row["found"]]
 
 
 def everything(case: GoldenCase) -> list[Pair]:
@@ -86,12 +86,13 @@ def test_the_three_plans_find_what_the_message_table_holds(case: GoldenCase, tmp
             report = lookup(source, asked, tmp_path / plan, by=plan, in_process_threads=2, config=case.config)
             rows = answer(tmp_path / plan)
             assert hits(rows) == wanted, (plan, report.notes)
-            assert sorted((row["key_topic"], row["key"]) for row in rows if not row["found"]) == missed
+            assert sorted((row["topic"], row["key"]) for row in rows if not row["found"]) == missed
             assert (report.hits, report.found, report.keys) == (len(wanted), len(asked) - len(missed), len(asked))
             assert sum(report.misses.values()) == len(missed)
             for row in rows:
                 assert (row["reason"] is None) is row["found"]
-                wanted_row = by_offset[row["physical_offset"]] if row["found"] else dict.fromkeys(ROCKETMQ_COLUMNS)
+                nothing = dict.fromkeys(ROCKETMQ_COLUMNS) | {"topic": row["topic"]}
+                wanted_row = by_offset[row["physical_offset"]] if row["found"] else nothing
                 assert {name: row[name] for name in ROCKETMQ_COLUMNS} == wanted_row
 
 
@@ -174,11 +175,11 @@ def test_an_answer_is_a_directory_or_one_file_with_the_same_rows(to: str, tmp_pa
     source = made(tmp_path / "store").write()
     report = lookup(source, some(), tmp_path / to, columns=["topic", "queue_offset", "verdict"], in_process_threads=2)
     rows = answer(tmp_path / to)
-    assert list(rows[0]) == ["key_topic", "key", "found", "topic", "queue_offset", "verdict", "reason"]
+    assert list(rows[0]) == ["topic", "key", "found", "queue_offset", "verdict", "reason"]
     assert len(rows) == report.hits + sum(report.misses.values())
-    found = [(row["key_topic"], row["key"]) for row in rows if row["found"]]
+    found = [(row["topic"], row["key"]) for row in rows if row["found"]]
     assert found.count(("bills", "odd")) == 150
-    assert [(row["key_topic"], row["key"]) for row in rows if not row["found"]] == [
+    assert [(row["topic"], row["key"]) for row in rows if not row["found"]] == [
         (topic, key) for topic, key in some() if (topic, key) not in found
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([to, "store"])

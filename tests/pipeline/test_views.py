@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+import polars
 import pytest
 from goldenkit import CASES, GoldenCase, case_id, case_named, opened
 
@@ -41,7 +43,6 @@ def plain(rows: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def in_duckdb(question: str, **tables: Any) -> list[tuple[Any, ...]]:
-    duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect()
     # a time zone of this process must not decide what is printed
     connection.execute("set timezone = 'UTC'")
@@ -77,7 +78,6 @@ def test_without_pandas_the_error_names_the_package(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_pandas_frame_holds_the_message_table() -> None:
-    pytest.importorskip("pandas")
     store = mqstore.open(opened(case_named("4.9.3/a-clean-small")))
     frame = store.to_pandas(["topic", "size"], Selection(topics=frozenset({"orders"})))
     wanted = store.to_arrow(["topic", "size"], Selection(topics=frozenset({"orders"}))).to_pydict()
@@ -97,7 +97,6 @@ def test_spark_and_duckdb_answer_alike(name: str, spark: SparkSession) -> None:
 
 
 def test_polars_answers_alike(spark: SparkSession) -> None:
-    polars = pytest.importorskip("polars")
     case = case_named("4.9.3/b2-kill9-live")
     pipeline.views(spark, opened(case), columns=COLUMNS)
     table = mqstore.open(opened(case)).to_arrow(COLUMNS)
@@ -158,7 +157,6 @@ def test_the_sql_of_the_guide_answers_as_printed(spark: SparkSession, capsys: py
 
 
 def test_the_duckdb_question_of_the_guide_answers_as_spark_does(spark: SparkSession) -> None:
-    pytest.importorskip("duckdb")
     section = GUIDE.read_text(encoding="utf-8").split("\n## Without Spark\n")[1].split("\n## ")[0]
     (question,) = re.findall(r'duckdb\.sql\("(.*?)"\)', section)
     table = mqstore.open(opened(case_named("4.9.3/b-kill9"))).to_arrow(["topic", "size"])

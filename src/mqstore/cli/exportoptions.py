@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from mqstore.cli.options import option
 from mqstore.errors import TargetError
+
+if TYPE_CHECKING:
+    from mqstore.files.place import Url
 
 __all__ = ["ExportFormat", "Splits", "Threads", "To", "check_target"]
 
@@ -28,8 +31,11 @@ Threads = Annotated[int | None, option("--threads", min=1, help="Run in so many 
 Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
 
 
-def check_target(to: Path, root: Path) -> None:
+def check_target(to: Path, root: Path | Url) -> None:
     """Refuse a target before Spark is started for it."""
+    from mqstore.files.place import local_target
+
+    local_target(to)
     if os.path.lexists(to):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
     inside = root.resolve()

@@ -1,4 +1,4 @@
-"""`follow`: keeps Parquet files or a second store up to date with a log that grows."""
+"""`follow`: keeps Parquet files, a table or a second store up to date with a log that grows."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Form(StrEnum):
     """What is kept up to date."""
 
     PARQUET = "parquet"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
     STORE = "store"
 
 
@@ -34,9 +36,13 @@ def follow(
     store: Store,
     to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one that an earlier follow has made: it goes on there.")],
     form: Annotated[
-        Form,
-        typer.Option("--as", help="parquet: the message table, a directory a batch. store: the same log with queues and index of its own."),
-    ] = Form.PARQUET,
+        Form | None,
+        typer.Option(
+            "--as",
+            help="store: the same log with queues and index of its own. parquet: the message table, a directory a batch; "
+            "iceberg, delta: a table over those, a commit a batch. By default store, or parquet where --columns are named.",
+        ),
+    ] = None,
     columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all is there that was there at the beginning.")] = False,
     interval: Annotated[float, typer.Option("--interval", metavar="S", min=0, help="Seconds from one batch to the next.")] = 1.0,
@@ -53,11 +59,12 @@ def follow(
     """
     from mqstore.pipeline.follow import follow as run
 
+    kept = form or (Form.STORE if columns is None else Form.PARQUET)
     told = _told if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
     report = run(
         store,
         to,
-        form=form.value,
+        form=kept.value,
         columns=None if columns is None else [name.strip() for name in columns.split(",")],
         once=once,
         interval=interval,

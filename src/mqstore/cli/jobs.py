@@ -40,7 +40,9 @@ def rebuild(
     to: To,
     copy: Annotated[bool, typer.Option("--copy", help="Copy all log files; by default all but the last are hard links.")] = False,
     check_crc: Annotated[bool, typer.Option("--check-crc", help="Check the bodies too, and report those that do not fit.")] = False,
-    master: Master = "local[*]",
+    master: Annotated[
+        str | None, option("--master", metavar="URL", help="Run on Spark there, whatever the size; by default the log's size decides.")
+    ] = None,
     threads: Threads = None,
     splits: Splits = None,
     config: Config = None,
@@ -94,7 +96,9 @@ def export(
     until: Until = None,
     grep: GrepOption = None,
     limit: Limit = None,
-    mode: Annotated[Mode, typer.Option("--mode", help="FAILFAST: damage in the log fails the job.")] = Mode.PERMISSIVE,
+    mode: Annotated[
+        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: damage in the log fails the job.")
+    ] = Mode.PERMISSIVE,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished; keep it if this one ends early.")
     ] = False,
@@ -177,7 +181,8 @@ def print_rebuilt(out: Output, report: RebuildReport) -> None:
         f"{count(report.index_keys, 'key')} in {count(report.index_files, 'index file')}; "
         f"log files {'linked' if report.linked else 'copied'}."
     )
-    out.line(f"{pace(report.log_bytes, report.seconds)}, the start of Spark apart.")
+    apart = ", its start apart" if "Spark" in report.runs_on else ""
+    out.line(f"{pace(report.log_bytes, report.seconds)}, with {report.runs_on}{apart}: {report.why}.")
     if out.settings.verbose:
         out.line("Steps: " + ", ".join(f"{name} {clock(seconds)}" for name, seconds in report.stages), style="dim")
     _print_skipped(out, report)

@@ -35,8 +35,8 @@ class By(StrEnum):
 class Mode(StrEnum):
     """What becomes of damage."""
 
-    PERMISSIVE = "permissive"
-    FAILFAST = "failfast"
+    PERMISSIVE = "PERMISSIVE"
+    FAILFAST = "FAILFAST"
 
 
 def lookup(
@@ -52,7 +52,9 @@ def lookup(
     ] = By.AUTO,
     max_per_key: Annotated[int | None, option("--max-per-key", min=1, help="The newest so many messages of each key.")] = None,
     columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
-    mode: Annotated[Mode, typer.Option("--mode", help="failfast: end at the first damage; else it is skipped and told.")] = Mode.PERMISSIVE,
+    mode: Annotated[
+        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: end at the first damage; else it is skipped and told.")
+    ] = Mode.PERMISSIVE,
     master: Annotated[
         str | None, option("--master", metavar="URL", help="Run on Spark there; by default in threads of this process.")
     ] = None,

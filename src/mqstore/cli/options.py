@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ import typer
 
 from mqstore.cli.families import Face, accepted, answer, together
 from mqstore.cli.output import Format, Output, Settings
+from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.reader import RocketMQStore
@@ -76,9 +77,20 @@ OUTPUT_HELP = "text for a person; json: one document; jsonl, csv: one row a line
 QUIET_HELP = "Results and errors only."
 VERBOSE_HELP = "Tell more: long lists in full, remarks, and the trace of a bug."
 PROGRESS_HELP = "Tell the progress also where standard error is no terminal."
-STORE_HELP = "The store: the directory that holds commitlog/ or msg_stores/, or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
+STORE_HELP = (
+    "The store: the directory that holds commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
+)
+FS_HELP = "How a URL is reached: endpoint_url=…, key=…, secret=…; may be given more than once."
 
-Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, readable=False)]
+
+def path(text: str) -> Path:
+    """The store argument: a path, or a URL, from which a path would take a slash."""
+    from mqstore.files.place import place_of
+
+    return place_of(text)  # type: ignore[return-value]
+
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -100,11 +112,11 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spar
 _GLOBAL = "Output"
 
 
-def _common(short_output: bool, short_quiet: bool) -> list[inspect.Parameter]:
+def _common(short_output: bool, short_quiet: bool, reads_store: bool) -> list[inspect.Parameter]:
     """The options of every verb; a verb that needs -o or -q for itself keeps the long forms."""
     output = ("--output", "-o") if short_output else ("--output",)
     quiet = ("--quiet", "-q") if short_quiet else ("--quiet",)
-    options = {
+    options: dict[str, tuple[Any, Any, Any]] = {
         "output_": (
             Format | None,
             typer.Option(*output, help=OUTPUT_HELP, rich_help_panel=_GLOBAL, show_default=False),
@@ -123,6 +135,9 @@ def _common(short_output: bool, short_quiet: bool) -> list[inspect.Parameter]:
             False,
         ),
     }
+    if reads_store:
+        reached = typer.Option("--fs-option", metavar="NAME=VALUE", help=FS_HELP, rich_help_panel="Stores by URL", show_default=False)
+        options = {"fs_option_": (list[str] | None, reached, None), **options}
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
         for name, (kind, option, default) in options.items()
@@ -147,7 +162,7 @@ def verb(
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
         own = together(function, rabbitmq)
-        common = _common(short_output, short_quiet)
+        common = _common(short_output, short_quiet, any(parameter.annotation == Store for parameter in own))
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
         @functools.wraps(function)
@@ -160,6 +175,9 @@ def verb(
                 verbose=given.pop("verbose_"),
                 progress=given.pop("progress_"),
             )
+            reached = given.pop("fs_option_", None)
+            if reached:
+                given["store"] = _reached(given["store"], reached)
             face = answer(function, rabbitmq, given)
             return face(Output(chosen), **accepted(face, given))
 
@@ -176,6 +194,18 @@ def verb(
         return function
 
     return register
+
+
+def _reached(store: object, named: Sequence[str]) -> object:
+    """The store argument with what --fs-option says of how to reach it. Raises UsageError."""
+    from mqstore.files.place import Url
+
+    if not isinstance(store, Url):
+        raise UsageError(f"--fs-option tells how a URL is reached, and {store} is a path; leave it out")
+    pairs = [option.partition("=") for option in named]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise UsageError("--fs-option takes NAME=VALUE, such as endpoint_url=http://127.0.0.1:9000")
+    return store.with_options({name: value for name, _, value in pairs})
 
 
 def open_store(store: Path, config: Path | None) -> RocketMQStore:

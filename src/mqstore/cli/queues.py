@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mqstore.rocketmq.filequeue import QueueFile
     from mqstore.rocketmq.reader import RocketMQStore
     from mqstore.rocketmq.view import QueueView, View
 
@@ -76,34 +77,49 @@ class _Judge:
         """Settle the entries that lead into the log, file by file."""
         import numpy as np
 
-        from mqstore.kernels import frames
-        from mqstore.rocketmq.columns import RecordColumns
-        from mqstore.rocketmq.commitlog import Records
-
         log = self.store.log
         open_ones = states == "no-record"
         for file in log.files:
             members = np.flatnonzero(open_ones & (physical >= file.start) & (physical < file.start + file.size))
             if not len(members):
                 continue
-            data = log.mapped(file).data
-            positions = physical[members] - file.start
-            starts = [frames.status_at(data, position, file.start, True) == frames.STOP for position in positions.tolist()]
-            members, positions = members[starts], np.ascontiguousarray(positions[starts])
-            if not len(members):
-                continue
-            columns = RecordColumns(Records(file, data, positions))
-            same = columns.row(frames.SIZE) == length[members]
-            if not self.queue.batch:
-                same &= columns.row(frames.QUEUE_OFFSET) == offsets[members]
-            same &= columns.row(frames.QUEUE_ID) == self.queue.queue_id
-            same &= np.array([topic == self.queue.topic for topic in columns.topic.to_pylist()], np.bool_)
-            states[members] = np.where(same, "ok", "mismatch")
-            for k in np.flatnonzero(~same).tolist():
-                if self._is_listed_too(int(physical[members[k]]), int(offsets[members[k]]), int(length[members[k]])):
-                    states[members[k]] = "ok"
+            self._follow_into(file, members[np.argsort(physical[members], kind="stable")], states, physical, length, offsets)
             # a queue is spread over the whole log: pages that were looked at would add up to all of it
             log.mapped(file).drop(0, file.size)
+
+    def _follow_into(
+        self,
+        file: QueueFile,
+        members: NDArray[np.int64],
+        states: NDArray[np.str_],
+        physical: NDArray[np.int64],
+        length: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+    ) -> None:
+        """Settle entries that lead into one log file, in the order of their records."""
+        import numpy as np
+
+        from mqstore.kernels import frames
+        from mqstore.rocketmq.columns import RecordColumns
+        from mqstore.rocketmq.commitlog import Records, gathered
+
+        at = 0
+        for data, positions in gathered(self.store.log.mapped(file), file.start, physical[members] - file.start):
+            near, at = members[at : at + len(positions)], at + len(positions)
+            starts = [frames.status_at(data, position, file.start, True) == frames.STOP for position in positions.tolist()]
+            near, positions = near[starts], np.ascontiguousarray(positions[starts])
+            if not len(near):
+                continue
+            columns = RecordColumns(Records(file, data, positions))
+            same = columns.row(frames.SIZE) == length[near]
+            if not self.queue.batch:
+                same &= columns.row(frames.QUEUE_OFFSET) == offsets[near]
+            same &= columns.row(frames.QUEUE_ID) == self.queue.queue_id
+            same &= np.array([topic == self.queue.topic for topic in columns.topic.to_pylist()], np.bool_)
+            states[near] = np.where(same, "ok", "mismatch")
+            for k in np.flatnonzero(~same).tolist():
+                if self._is_listed_too(int(physical[near[k]]), int(offsets[near[k]]), int(length[near[k]])):
+                    states[near[k]] = "ok"
 
     def _is_listed_too(self, physical_offset: int, queue_offset: int, length: int) -> bool:
         """Whether the record is one that multi-dispatch lists in this queue as well."""

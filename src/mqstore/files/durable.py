@@ -43,7 +43,6 @@ __all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "make_r
 
 OPEN_FILES = 64
 STAGED = ".mqstore-"
-REMOVAL_TRIES = 20
 
 
 class DurableDirectory:
@@ -266,6 +265,18 @@ class DurableDirectory:
             shutil.rmtree(self.path(relative))
         self.note(RemoveTree(self.named(relative)))
 
+    def discard(self, relative: str) -> None:
+        """Remove a directory that tasks of a dead or failed job may still be writing into. No error if it is not there.
+
+        It is given another name first: a task makes no root of its own, so from then on it can add nothing, and the removal ends.
+        If this process dies on the way, the directory has a name that begins as before.
+        """
+        if not relative or not self.exists(relative):
+            return
+        doomed = f"{relative}~{secrets.token_hex(3)}"
+        self.rename(relative, doomed)
+        self.remove_tree(doomed)
+
     def sync(self, relative: str) -> None:
         """Return when the bytes of a file have reached the disk, whichever process wrote them."""
         path = self.path(relative)
@@ -366,10 +377,8 @@ class _Staged:
     def _unstage(self) -> None:
         """Remove what is staged. Never raises: it runs while an error is on its way."""
         if self._parent is not None:
-            for _ in range(REMOVAL_TRIES):  # a task that has not noticed the end yet may add a file meanwhile
-                with contextlib.suppress(TargetError):
-                    self._parent.remove_tree(self._staged)
-                    break
+            with contextlib.suppress(TargetError):
+                self._parent.discard(self._staged)
             self._parent.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -385,8 +394,9 @@ def _remove_left_behind(parent: Path, prefix: str) -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-        except OSError:
+            with DurableDirectory(parent) as directory:
+                directory.discard(path.name)
+        except (OSError, TargetError):
             continue
         finally:
             os.close(descriptor)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 
-__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory"]
+__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "Stretch"]
 
 Bytes = NDArray[np.uint8]
 
@@ -42,8 +42,24 @@ class DirectoryEntry:
     blocks: int
 
 
+class Stretch:
+    """Bytes start..end-1 of a file, as an array over all of it: what is read may lie nowhere else. Positions are those of the file."""
+
+    __slots__ = ("data", "end", "start")
+
+    def __init__(self, data: Bytes, start: int, end: int) -> None:
+        self.data = data
+        self.start = start
+        self.end = end
+
+    def advance(self, start: int, stop: int) -> None:
+        """Go on: from now on start..stop-1 at least can be read. Arrays that were handed out keep what they hold."""
+
+
 class MappedFile:
     """A file mapped for reading. `data` is a read-only uint8 array over the whole file, empty for an empty file."""
+
+    remote = False  # True: there is no `data`, only `reach` and `stretch`
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
@@ -60,6 +76,14 @@ class MappedFile:
         finally:
             os.close(descriptor)
         self.data: Bytes = np.frombuffer(self._map if self._map is not None else b"", np.uint8)
+
+    def reach(self, start: int, stop: int) -> Bytes:
+        """An array over the whole file in which bytes start..stop-1 can be read, as far as the file reaches."""
+        return self.data
+
+    def stretch(self, start: int, stop: int, *, together: bool = False) -> Stretch:
+        """Reading from start on, in order, to about stop. together: all of it stays in one array."""
+        return Stretch(self.data, 0, self.size)
 
     def find(self, pattern: bytes, start: int, stop: int) -> int:
         """Position of the first occurrence of pattern that lies wholly in [start, stop), or -1."""
@@ -260,6 +284,13 @@ class ReadOnlyDirectory:
         """Let go of all maps. Who has one in hand goes on reading."""
         with self._lock:
             self._kept.clear()
+
+    def drop_all(self) -> None:
+        """Let go of the resident pages of all maps that `mapped` still has."""
+        with self._lock:
+            kept = [each for each in self._kept.values() if not each.remote]
+        for each in kept:
+            each.drop(0, each.size)
 
     def kept(self, relative: str) -> MappedFile | None:
         """The map of a file if `mapped` still has it."""

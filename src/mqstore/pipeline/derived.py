@@ -15,6 +15,7 @@ Sections of the findings: `damage`; `coverage`, a range of the log that was not 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,12 @@ import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from mqstore.errors import UsageError
+from mqstore.files.place import is_url
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_from
-from mqstore.pipeline.stores import STORE, check_types, ddl_schema, open_for_tasks, split_names, store_paths, with_store
+from mqstore.pipeline.stores import STORE, check_types, ddl_schema, fs_options, open_for_tasks, split_names, store_paths, with_store
 from mqstore.rocketmq.consumequeue import ConsumeQueueReader
 from mqstore.rocketmq.verify import verify
 from mqstore.rocketmq.view import ConsumerOffset
@@ -123,7 +125,7 @@ class TableSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         columns = self._known(field.name for field in schema.fields)
         check_types(schema, _arrow_fields(self.table, columns))
-        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns)
+        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns, fs_options(self.options))
         reader.confine(filters_from(self.options.get("filters")))
         return reader
 
@@ -150,12 +152,21 @@ class Wanted:
 class TableReader(DataSourceReader):
     """Reads one kind of table. Small and picklable: it travels to every task."""
 
-    def __init__(self, source: type[TableSource], paths: tuple[str, ...], config: str | None, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        source: type[TableSource],
+        paths: tuple[str, ...],
+        config: str | None,
+        columns: tuple[str, ...],
+        reached: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.reached = reached
         self.source = source
         self.paths = paths
         self.config = config
         self.columns = columns
         self.wanted = Wanted()
+        self.base = os.getcwd()
 
     def confine(self, filters: Sequence[Filter]) -> None:
         """Leave out stores and queues that the filters refuse."""
@@ -167,7 +178,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[TablePart]:
         found: list[TablePart] = []
         for path in self.paths:
-            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config), self.wanted))
+            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config, self.reached), self.wanted))
         return found or [TablePart("", None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -175,7 +186,10 @@ class TableReader(DataSourceReader):
         settle()
         if not partition.path:
             return iter(())
-        store = open_rocketmq(partition.path, config=partition.config)
+        # paths are as they were given, and a task may run in another directory
+        path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
+        config = None if partition.config is None else os.path.join(self.base, partition.config)
+        store = open_rocketmq(path, config=config, fs_options=dict(self.reached))
         return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

@@ -194,7 +194,7 @@ class _Export:
         selection = replace(self.selection, limit=None)
         return [
             ExportTask(
-                ReadTask(str(self.store.path), self.store.config, token, split, self.columns, selection),
+                ReadTask(self.store.place, self.store.config, token, split, self.columns, selection),
                 str(self.work.path),
                 "parquet" if self.format in TABLE_FORMATS else self.format,
                 self.partition_by,

@@ -8,7 +8,8 @@
 Structured Streaming writes down the range of the log that a batch is before the batch runs, so a batch that is run again is the same
 range. As Parquet, tasks read the range and write files into a staged directory, which appears under the batch's number with one
 rename, its manifest in it: a batch that is there is not written again. As a store, the range is appended to a log of the same physical
-offsets, which tells by its end what it has already (`rocketmq/logcopy.py`). No body passes through the JVM.
+offsets, which tells by its end what it has already (`rocketmq/logcopy.py`). As an Iceberg or Delta table, a batch of Parquet files is
+added by one commit that holds its number (`followtables.py`). No body passes through the JVM.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import MqstoreError, PipelineError, UsageError
+from mqstore.files.place import local_store, local_target, place_of
 from mqstore.findings import Damage
-from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
+from mqstore.messages import ROCKETMQ_COLUMNS, check_columns, rocketmq_schema
 from mqstore.pipeline.followsinks import ParquetSink, Place, Sink, StoreSink
+from mqstore.pipeline.followtables import TableSink, open_table
+from mqstore.pipeline.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.session import failures, running
 from mqstore.pipeline.stores import open_for_tasks
 from mqstore.pipeline.stream import LogRange, LogRanges
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMS", "FollowReport", "FollowedBatch", "follow"]
 
-FORMS = ("parquet", "store")
+FORMS = ("parquet", "store", *TABLE_FORMATS)
 BATCH_BYTES = 256 << 20
 MAX_TOLD = 1000
 POLL = 0.1
@@ -119,25 +123,33 @@ def follow(
 ) -> FollowReport:
     """Bring `to` up to date with the log of a store, and keep it so until `stop` is set or an interrupt comes.
 
-    to: new, empty, or what an earlier follow of the same kind has made: that goes on where it was left. form: parquet or store.
-    columns: of the message table, for Parquet. once: end when all is there that was there at the beginning. interval: seconds between
-    batches. batch_bytes: of log in one batch at most. told: called for each batch, from another thread. Raises TargetError, UsageError,
-    PipelineError with a sentence; what was followed so far stays.
+    to: new, empty, or what an earlier follow of the same kind has made: that goes on where it was left. form: parquet, store, iceberg
+    or delta. columns: of the message table, but for a store. once: end when all is there that was there at the beginning. interval:
+    seconds between batches. batch_bytes: of log in one batch at most. told: called for each batch, from another thread. Raises
+    TargetError, UsageError, PipelineError with a sentence; what was followed so far stays.
     """
     if form not in FORMS:
         raise UsageError(f"OUT cannot be kept as {form!r}; it is {' or '.join(FORMS)}")
-    if columns is not None and form != "parquet":
-        raise UsageError("a store has all there is to a message; columns are for Parquet")
+    if columns is not None and form == "store":
+        raise UsageError("a store has all there is to a message; columns are for Parquet and tables")
+    if form in TABLE_FORMATS:
+        check_table_format(form, Path(os.path.abspath(to)), option="--as")
     if interval < 0 or batch_bytes < 1:
         raise UsageError("the interval is 0 or more seconds, and a batch has one byte of log or more")
     chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
+    local_store(place_of(store_path), "follow")
+    local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     asked = threading.Event() if stop is None else stop
     with Place(store, Path(os.path.abspath(to)), form, chosen) as place, contextlib.ExitStack() as open_:
         copy = open_.enter_context(LogCopy(place.path, place.geometry, store)) if form == "store" else None
         started = open_.enter_context(running(master, spark=spark))
         sink: Sink = ParquetSink(started, place, store, chosen) if copy is None else StoreSink(copy, store)
-        run = _Follow(store, place, sink, told)
+        if isinstance(sink, ParquetSink) and form in TABLE_FORMATS:
+            table = open_table(form, place, rocketmq_schema(chosen))
+            open_.callback(table.close)
+            sink = TableSink(form, place, sink, table)
+        run = _Follow(store, place, form, sink, told)
         options = {"failOnDataLoss": str(fail_on_data_loss).lower(), "maxBytesPerTrigger": str(batch_bytes)}
         if config is not None:
             options["config"] = os.path.abspath(config)
@@ -147,9 +159,10 @@ def follow(
 class _Follow:
     """One run. Batches are taken in a thread of Spark's; the thread that called waits."""
 
-    def __init__(self, store: RocketMQStore, place: Place, sink: Sink, told: Callable[[FollowedBatch], None] | None) -> None:
+    def __init__(self, store: RocketMQStore, place: Place, form: str, sink: Sink, told: Callable[[FollowedBatch], None] | None) -> None:
         self._store = store
         self._place = place
+        self._form = form
         self._sink = sink
         self._told = told
         self._batch = threading.Lock()
@@ -173,7 +186,7 @@ class _Follow:
         return FollowReport(
             str(self._store.path),
             str(self._place.path),
-            "store" if isinstance(self._sink, StoreSink) else "parquet",
+            self._form,
             self._batches,
             self._messages,
             self._bytes,

@@ -50,7 +50,7 @@ class Place:
             raise TargetError(f"{path} lies inside the store, in which nothing is ever changed; choose a place beside it")
         self.path = path
         self.state = path / STATE
-        wanted: dict[str, Any] = {"as": form, "columns": list(columns)} if form == "parquet" else {"as": form}
+        wanted: dict[str, Any] = {"as": form, "columns": list(columns)} if form != "store" else {"as": form}
         found = self._found()
         if found is None and form == "store":
             wanted["geometry"] = Geometry.of(store).as_json()
@@ -69,7 +69,7 @@ class Place:
                 self.directory.write_small(f"{STATE}/follow.json", json.dumps(wanted, indent=2).encode())
             self._compare(found or wanted, wanted)
             for name in self.directory.path(STATE).glob("stage-*"):
-                self.directory.remove_tree(f"{STATE}/{name.name}")
+                self.directory.discard(f"{STATE}/{name.name}")
         except BaseException:
             self.close()
             raise
@@ -184,7 +184,7 @@ class ParquetSink:
         try:
             return self._write(number, ranges, name, stage, whole)
         finally:
-            directory.remove_tree(stage)
+            directory.discard(stage)
 
     def _write(self, number: int, ranges: Sequence[LogRange], name: str, stage: str, manifest: dict[str, Any]) -> Taken:
         directory = self._place.directory

@@ -10,8 +10,10 @@ Iceberg by whole paths, so its metadata is written with the paths that the files
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,21 +21,22 @@ from typing import Any
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 
-__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table"]
+__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg", "said_by"]
 
 CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
 TABLE_FORMATS = {"iceberg": "pyiceberg", "delta": "deltalake"}
 _NEEDED = {"iceberg": ("pyiceberg", "sqlalchemy"), "delta": ("deltalake",)}
+_NO_ROOM = re.compile("disk is full|disk I/O error|No space left|File too large|quota")  # SQLite tells a limit met as the second
 _STAGED, _TARGET = "mqstore.staged", "mqstore.target"
 
 
-def check_table_format(table_format: str, target: Path, partition_by: Sequence[str]) -> None:
-    """Refuse what no table can be made of, before anything is written. Raises UsageError."""
+def check_table_format(table_format: str, target: Path, partition_by: Sequence[str] = (), *, option: str = "--format") -> None:
+    """Refuse what no table can be made of, before anything is written. option: by which it was asked for. Raises UsageError."""
     missing = next((module for module in _NEEDED[table_format] if find_spec(module) is None), None)
     if missing is not None:
         raise UsageError(
-            f"--format {table_format} needs {missing}, which is not installed: pip install 'mqstore[{table_format}]', or choose parquet"
+            f"{option} {table_format} needs {missing}, which is not installed: pip install 'mqstore[{table_format}]', or choose parquet"
         )
     if partition_by:
         raise UsageError(
@@ -53,8 +56,15 @@ def make_table(table_format: str, staged: Path, target: Path, files: Sequence[st
         raise
     except Exception as error:
         # two libraries with error classes of their own, none of which says what was being done
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {said}") from error
+        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {said_by(error)}") from error
+
+
+def said_by(error: Exception) -> str:
+    """What an error of the two libraries says: one line, without colours and SQL, and what to do about a full disk."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("[SQL:")[0]
+    text = re.sub(r"\s*↳\s*", ": ", re.sub(r"^\(\w+\.\w+\) ", "", text))
+    said = " ".join(text.split()) or type(error).__name__
+    return f"{said}; free some space or choose a target on another disk" if _NO_ROOM.search(said) else said
 
 
 def _delta(staged: Path, target: Path, files: Sequence[str]) -> None:
@@ -67,9 +77,6 @@ def _iceberg(staged: Path, target: Path, files: Sequence[str]) -> None:
     import pyarrow.parquet as pq
     from pyiceberg.catalog.sql import SqlCatalog
 
-    quiet = logging.getLogger("pyiceberg.io.pyarrow")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)  # it warns of each column without bounds, and bodies have none on purpose
     moved = _moved_io()
     catalog = SqlCatalog(
         "mqstore",
@@ -82,12 +89,24 @@ def _iceberg(staged: Path, target: Path, files: Sequence[str]) -> None:
         },
     )
     try:
-        catalog.create_namespace(TABLE.partition(".")[0])
-        table = catalog.create_table(TABLE, schema=pq.read_schema(staged / files[0]), location=str(target))
-        table.add_files([str(target / name) for name in files])
+        with quiet_pyiceberg():
+            catalog.create_namespace(TABLE.partition(".")[0])
+            table = catalog.create_table(TABLE, schema=pq.read_schema(staged / files[0]), location=str(target))
+            table.add_files([str(target / name) for name in files])
     finally:
         catalog.engine.dispose()
-        quiet.setLevel(level)
+
+
+@contextlib.contextmanager
+def quiet_pyiceberg() -> Iterator[None]:
+    """A block without its warnings of each column without bounds: bodies have none on purpose."""
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @cache

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
+from mqstore.files.place import local_target
 from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
 from mqstore.opening import open_rocketmq
@@ -104,20 +105,25 @@ def lookup(
     if max_per_key is not None and max_per_key < 1:
         raise UsageError(f"at most {max_per_key} messages of a key are none; ask for one or more")
     lookingup.choose(by, Costs(0, 0, 0, 0, 0), ())
-    chosen = check_columns(ROCKETMQ_COLUMNS if columns is None else columns)
+    chosen = tuple(name for name in check_columns(ROCKETMQ_COLUMNS if columns is None else columns) if name != "topic")  # it is as asked
+    local_target(to)
     target = _target(to)
+    begun = time.perf_counter()
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
     store = open_rocketmq(store_path, config=config)
     _refuse_inside(Path(to), store)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         run = _Lookup(store, asked, target, scratch.directory, by, chosen, max_per_key, mode.upper() == "FAILFAST", splits, progress)
+        run.started = begun
         run.survey()
         local = in_process_threads is not None or (spark is None and master is None)
         if local or (run.plan is Plan.PROBE and run.costs.uncovered_bytes <= IN_DRIVER):
             return run.on(ThreadRunner(in_process_threads or len(os.sched_getaffinity(0))))
         from mqstore.pipeline.session import running
 
+        waiting = time.perf_counter()
         with running(master or "local[*]", spark=spark) as started:
+            run.started += time.perf_counter() - waiting
             return run.on(SparkRunner(started))
 
 
@@ -156,10 +162,10 @@ class _Lookup:
         self.by = by
         self.splits = splits
         self.progress = progress
-        self.started = time.perf_counter()
+        self.started = 0.0
         name = f"{secrets.token_hex(6)}.asked"
         self.look = Look(
-            store=str(store.path),
+            store=store.place,
             config=store.config,
             token=token_of(store.log),
             stage=str(stage.root),
@@ -343,7 +349,7 @@ class _Lookup:
             to=str(self.target.target),
             plan=str(self.plan),
             why=self.why,
-            runs_on=f"{runner.width} {'threads of this process' if runner.shares_memory else 'tasks of Spark at once'}",
+            runs_on=runner.name,
             keys=len(self.asked),
             repeated=self.asked.repeated,
             found=int(found.sum()),

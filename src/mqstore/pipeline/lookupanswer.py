@@ -43,6 +43,7 @@ class LookupReport:
     """Outcome of `lookup`. keys: asked, each counted once; repeated: asked again; hits: rows with a message, of `found` keys.
 
     misses: keys without a message by reason. log_bytes, index_bytes: read. why: the figures that the plan was chosen by.
+    seconds: from the keys to the files, the start of a Spark session apart.
     """
 
     store: str

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import NewDirectory
+from mqstore.files.place import Place, local_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,11 @@ class Runner(Protocol):
         """Whether results may hold large arrays: tasks run in this process."""
         ...
 
+    @property
+    def name(self) -> str:
+        """What a report calls it: `2 threads of this process`."""
+        ...
+
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         """The results, in the order of the tasks. done: told how many tasks have finished so far."""
         ...
@@ -52,6 +58,7 @@ class ThreadRunner:
 
     def __init__(self, threads: int) -> None:
         self.width = max(1, threads)
+        self.name = f"{self.width} thread{'s' if self.width > 1 else ''} of this process"
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         if self.width == 1 or len(tasks) <= 1:
@@ -82,8 +89,9 @@ class ThreadRunner:
                     future.cancel()
 
 
-def new_directory(to: str | os.PathLike[str], store: Path) -> NewDirectory:
+def new_directory(to: str | os.PathLike[str], store: Place) -> NewDirectory:
     """A target that does not lie in the store it is made from. Raises TargetError."""
+    local_target(to)
     if store.resolve() in (place := Path(os.path.abspath(to)).resolve()).parents or place == store.resolve():
         raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
     return NewDirectory(to)
@@ -113,6 +121,7 @@ class SparkRunner:
 
         self.spark = spark
         self.width = parallelism(spark)
+        self.name = f"{self.width} task{'s' if self.width > 1 else ''} of Spark at once"
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         from mqstore.pipeline.tasks import run_tasks

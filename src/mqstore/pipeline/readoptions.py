@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.pipeline.pushdown import filters_from
-from mqstore.pipeline.stores import STORE, boolean, split_names, store_paths
+from mqstore.pipeline.stores import STORE, boolean, fs_options, split_names, store_paths
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ def message_fields(columns: Sequence[str]) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What the options of a read ask for. columns: None where a schema or the default decides."""
+    """What the options of a read ask for. columns: None where a schema or the default decides. reached: how URLs are."""
 
     paths: tuple[str, ...]
     config: str | None
@@ -48,6 +48,7 @@ class ReadOptions:
     use_derived_files: bool
     filters: tuple[Filter, ...]
     columns: tuple[str, ...]
+    reached: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, options: Any) -> ReadOptions:
@@ -68,6 +69,7 @@ class ReadOptions:
             boolean(options, "useDerivedFiles", True),
             filters_from(options.get("filters")),
             _columns(options, len(paths) > 1),
+            fs_options(options),
         )
 
 

@@ -23,9 +23,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.place import local_store
 from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
+from mqstore.pipeline.place import choose
+from mqstore.pipeline.plan import Runner, new_directory
 from mqstore.pipeline.report import Progress, RebuildReport
 from mqstore.rocketmq import rebuilding
 from mqstore.rocketmq.checkpoint import Checkpoint, encode
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["rebuild"]
-
 # what a broker keeps beside the log and does not derive from it
 _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
 
@@ -57,7 +58,7 @@ def rebuild(
     to: str | os.PathLike[str],
     *,
     spark: SparkSession | None = None,
-    master: str = "local[*]",
+    master: str | None = None,
     copy: bool = False,
     splits: int | None = None,
     check_crc: bool = False,
@@ -67,20 +68,18 @@ def rebuild(
 ) -> RebuildReport:
     """Build a sound store in `to` from the commit log of a store. The store itself is not changed.
 
-    spark: a session to run on; else one is started on `master`. in_process_threads: run in threads of this process instead.
+    spark: a session to run on. master: start one there. in_process_threads: run in threads of this process.
+    With none of them the size of the log decides (`mqstore.pipeline.place`), and the report says how.
     copy: copy all log files; by default they are hard links but for the last one, which a broker goes on writing.
     splits: read the log in exactly so many splits. check_crc: check bodies too.
     config: the broker's own `name=value` lines. progress: told (bytes of log read, bytes of log in all).
     Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
     """
     store = open_rocketmq(store_path, config=config)
-    with new_directory(to, store.path) as target:
-        if in_process_threads is not None:
-            return _Rebuild(store, target, ThreadRunner(in_process_threads), splits, check_crc, copy, progress).run()
-        from mqstore.pipeline.session import running
-
-        with running(master, spark=spark) as started:
-            return _Rebuild(store, target, SparkRunner(started), splits, check_crc, copy, progress).run()
+    local_store(store.path, "rebuild links or copies the log files, and")
+    place = choose(store.log, spark=spark, master=master, threads=in_process_threads)
+    with new_directory(to, store.path) as target, place.runner(spark) as runner:
+        return _Rebuild(store, target, runner, splits, check_crc, copy, progress).run(place.why)
 
 
 @dataclass(slots=True)
@@ -133,7 +132,7 @@ class _Rebuild:
         self.skipped: list[Skipped] = []
         self.stages: list[tuple[str, float]] = []
 
-    def run(self) -> RebuildReport:
+    def run(self, why: str) -> RebuildReport:
         started = self._clock = time.perf_counter()
         scratch_name = self.target.target.with_name(f"{self.target.target.name[:80]}.mqstore-work")
         with NewDirectory(scratch_name) as scratch:
@@ -167,6 +166,8 @@ class _Rebuild:
             splits=len(self.splits),
             rewalked=self.rewalked,
             seconds=time.perf_counter() - started,
+            runs_on=self.runner.name,
+            why=why,
             stages=tuple(self.stages),
             linked=linked,
             damage=tuple(merge_adjacent(self.damage)),
@@ -183,7 +184,7 @@ class _Rebuild:
 
     def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> ScanTask:
         return ScanTask(
-            store=str(self.store.path),
+            store=os.path.abspath(self.store.path),
             log_file_size=self.store.config.commit_log_file_size,
             stage=self.stage,
             run=self.run_id,

@@ -18,7 +18,8 @@ class RebuildReport:
     """Outcome of `rebuild`. log_bytes: of the log that was read. queue_entries: written, those of batch queues as units.
 
     exact_queues: queues that were not plain and were built entry by entry. rewalked: splits that had begun at a record inside a body.
-    stages: seconds of each step, in order. seconds: all of it, the start of a Spark session apart.
+    runs_on, why: where it ran, and why there. stages: seconds of each step, in order.
+    seconds: all of it, the start of a Spark session apart.
     """
 
     store: str
@@ -33,6 +34,8 @@ class RebuildReport:
     splits: int
     rewalked: int
     seconds: float
+    runs_on: str
+    why: str
     stages: tuple[tuple[str, float], ...] = ()
     linked: bool = True
     damage: tuple[Damage, ...] = ()
@@ -65,6 +68,8 @@ class RebuildReport:
             "splits": self.splits,
             "rewalked_splits": self.rewalked,
             "log_files": "linked" if self.linked else "copied",
+            "runs_on": self.runs_on,
+            "why": self.why,
             "seconds": round(self.seconds, 3),
             "gb_per_s": round(self.gigabytes_per_second, 3),
             "stages": {name: round(seconds, 3) for name, seconds in self.stages},

@@ -104,7 +104,7 @@ def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> 
             if found is not None:
                 _check_same(path, found, wanted)
             elif lock >= 0:
-                parent.remove_tree(path.name)
+                parent.discard(path.name)
                 os.close(lock)
                 lock = -1
             if lock < 0:
@@ -118,10 +118,8 @@ def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> 
                 raise
             finally:
                 if not work.keep:
-                    for _ in range(20):  # a task that has not noticed the end yet may add a file meanwhile
-                        with contextlib.suppress(TargetError):
-                            parent.remove_tree(path.name)
-                            break
+                    with contextlib.suppress(TargetError):
+                        parent.discard(path.name)
         finally:
             if lock >= 0:
                 os.close(lock)

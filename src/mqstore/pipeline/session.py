@@ -1,7 +1,8 @@
 """Spark sessions that start fast, keep quiet, and fail with one sentence.
 
 `session()` gives a session with the settings below; `running()` is a block with one, that ends it only if it started it.
-On a local master everything stays on 127.0.0.1, needs no configuration, and writes nothing to the working directory.
+On a local master everything stays on 127.0.0.1, needs no configuration, and writes nothing to the working directory. On a cluster the
+package is sent to the executors, and what Spark itself is configured with (spark-defaults.conf, PYSPARK_PYTHON) counts.
 
     setting                                      value            why
     PYSPARK_PYTHON                               this interpreter tasks must see this package
@@ -9,7 +10,7 @@ On a local master everything stays on 127.0.0.1, needs no configuration, and wri
     spark.python.unix.domain.socket.enabled      true             a task starts 20 ms sooner than by TCP, whose acknowledgements wait
     spark.sql.session.timeZone                   UTC              times are those of the store
     spark.ui.enabled, showConsoleProgress        false            faster start, no port, no bars but ours
-    spark.driver.host, bindAddress               127.0.0.1        local only: no surprises from host names
+    spark.driver.host, bindAddress               127.0.0.1        on one machine only: no surprises from host names
     spark.python.task.killTimeout                100ms            an interrupt waits until cancelled workers are dead
     spark.ui.liveUpdate.period                   0                the count of running tasks is never stale
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
@@ -58,11 +59,13 @@ def session(
     config: Mapping[str, str] | None = None,
     throughput: bool = False,
     quiet: bool = True,
+    ship: bool | None = None,
 ) -> SparkSession:
     """The running Spark session, or a new one on `master`. Stop it with `stop`, or use it in a `with` block.
 
     config: more settings of Spark, stronger than ours. throughput: let the JVM compile for long SQL work; starts slower.
-    quiet: keep what the JVM and Python workers print to themselves. Raises PipelineError, one sentence.
+    quiet: keep what the JVM and Python workers print to themselves. ship: send this package to the executors (`pipeline.shipping`);
+    by default wherever they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError, one sentence.
     """
     running = _active()
     if running is not None:
@@ -72,12 +75,19 @@ def session(
     local = master.startswith("local")
     with _environment(_for_launch(java, local)), tempfile.TemporaryFile() as output:
         try:
-            return _start(settings, output if quiet else None)
+            started = _start(settings, output if quiet else None)
         except MqstoreError:
             raise
         except Exception as error:
             cause = _last_words(output) or sentence(error)
             raise PipelineError(f"Spark did not start on {master} with Java {java.version} ({java.home}): {cause}") from error
+    if ship is None:
+        ship = not _one_process(master) and started.sparkContext.getConf().get("spark.mqstore.ship", "true") != "false"
+    if ship:
+        from mqstore.pipeline.shipping import ship as send
+
+        send(started)
+    return started
 
 
 @contextlib.contextmanager
@@ -102,6 +112,16 @@ def stop() -> None:
     if active is not None:
         with contextlib.suppress(Exception):
             active.stop()
+
+
+def _one_process(master: str) -> bool:
+    """Whether tasks run below this process, and so import what it imports."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def _on_this_machine(master: str) -> bool:
+    """Whether all of a cluster is on this machine: the network names it has play no part."""
+    return master.startswith("local") or re.match(r"spark://(127\.\d+\.\d+\.\d+|localhost)(:|$)", master) is not None
 
 
 def cores(spark: SparkSession) -> int:
@@ -136,12 +156,12 @@ def _settings(master: str, app_name: str, throughput: bool) -> dict[str, str]:
         "spark.ui.liveUpdate.period": "0",
         "spark.log.level": "ERROR",
     }
+    if _on_this_machine(master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if master.startswith("local"):
         asked = re.match(r"local\[(\d+)", master)
         at_once = int(asked[1]) if asked else 1 if master == "local" else len(os.sched_getaffinity(0))
         settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": str(2 * at_once),
             "spark.sql.catalogImplementation": "in-memory",

@@ -34,6 +34,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
+from mqstore.files.place import local_target
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.plan import settle
 from mqstore.rocketmq import brokerconfig
@@ -171,6 +172,7 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     path = options.get("path")
     if not path:
         raise UsageError("no store is named: save to a path, the directory that holds commitlog/")
+    local_target(path)
     place = Path(os.path.abspath(path.removeprefix("file://")))
     broker = brokerconfig.load_properties(Path(options["config"])) if "config" in options else {}
     settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)

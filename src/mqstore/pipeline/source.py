@@ -20,6 +20,7 @@ the bodies travel to the JVM.
     failOnDataLoss                             true: what was asked for and is gone from the log is an error. false: the rest is read
     mode                                       PERMISSIVE: damage is skipped, or a row with that verdict. FAILFAST: it fails the job
     useDerivedFiles                            true: queues and index tell what to read, as far as they are proved. false: scan
+    fs.NAME                                    how a URL is reached: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remotefs`)
     config                                     file with the broker's own name=value lines
     view                                       disk (the files as they lie); the recovered view is the command's
 
@@ -33,12 +34,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from mqstore.errors import CannotOpenError, PipelineError
+from mqstore.files.place import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.filters import narrowed, values_of
 from mqstore.pipeline.plan import settle
@@ -95,6 +97,9 @@ def read(
     """
     register(spark)
     chosen = {name: _text(value) for name, value in options.items() if value is not None}
+    for each in (path,) if isinstance(path, str | os.PathLike) else path:
+        if isinstance(each, Url):
+            chosen.update((f"fs.{name}", value) for name, value in each.options)
     if columns is not None:
         if format == FORMAT:
             message_columns(columns)
@@ -203,9 +208,10 @@ class RocketMQReader(DataSourceReader):
         return [part for path in self.paths for part in self._parts(path)]
 
     def _parts(self, path: str) -> Iterator[LogPart]:
-        store = open_for_tasks(path, self.options.config)
+        store = open_for_tasks(path, self.options.config, self.options.reached)
         self._check_loss(store)
-        token = token_of(store.log)
+        # a URL without what reaches it: see _reaching
+        place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
         columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
@@ -216,10 +222,10 @@ class RocketMQReader(DataSourceReader):
             splits = within(splits, found.files)
         for split in splits:
             files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
-            yield LogPart(path, ReadTask(str(store.path), store.config, token, split, columns, self.selection), how, why, files)
+            yield LogPart(path, ReadTask(place, store.config, token, split, columns, self.selection), how, why, files)
         for places in () if found is None else _places(found):
             files = files_of(store, places)
-            yield LogPart(path, PointTask(str(store.path), store.config, token, places, columns, self.selection), how, why, files)
+            yield LogPart(path, PointTask(place, store.config, token, places, columns, self.selection), how, why, files)
 
     def _check_loss(self, store: RocketMQStore) -> None:
         asked = self.options.selection.from_offset
@@ -238,11 +244,15 @@ class RocketMQReader(DataSourceReader):
         if gone:
             raise PipelineError(f"{part.path}/{gone[0]} has gone since the read was planned; failOnDataLoss=false reads what is there")
 
+    def _reaching(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
+        """The task with what is needed to reach its store: that is never part of a partition."""
+        return replace(task, store=Url(task.store, self.options.reached)) if isinstance(task.store, str) and is_url(task.store) else task
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPart)
         settle()
+        self._check_files(partition := replace(partition, task=self._reaching(partition.task)))
         task = partition.task
-        self._check_files(partition)
         report = _refuse(partition.path) if self.options.fail_fast else None
         batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
         if self.options.fail_fast:

@@ -5,6 +5,8 @@
     .load("/backup/a/store,/backup/b/store")              several
     .load("/backup/*/store")                              all that match, in the order of their names; each must be a store
 
+    .load("s3://backups/broker-*/store")                  URLs, alone or in a list (`mqstore.files.place`); options `fs.NAME` say how
+
 The column holds the path as it was given, or as it matched.
 """
 
@@ -13,11 +15,12 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files.place import Url, is_url, without_file
+from mqstore.files.remote import matching
 from mqstore.opening import open_rocketmq
 
 if TYPE_CHECKING:
@@ -26,7 +29,18 @@ if TYPE_CHECKING:
 
     from mqstore.rocketmq.reader import RocketMQStore
 
-__all__ = ["STORE", "boolean", "check_types", "ddl_schema", "ddl_type", "open_for_tasks", "split_names", "store_paths", "with_store"]
+__all__ = [
+    "STORE",
+    "boolean",
+    "check_types",
+    "ddl_schema",
+    "ddl_type",
+    "fs_options",
+    "open_for_tasks",
+    "split_names",
+    "store_paths",
+    "with_store",
+]
 
 STORE = "store"
 
@@ -38,18 +52,26 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     else:
         path = options.get("path") or ""
         # a comma may be part of a name: what exists as it stands is one path
-        given = [path] if os.path.lexists(_local(path)) else [part.strip() for part in path.split(",")]
-    found = [match for path in given if path for match in _matches(_local(path))]
+        given = [path] if os.path.lexists(without_file(path)) else [part.strip() for part in path.split(",")]
+    reached = fs_options(options)
+    found = [match for path in given if path for match in _matches(without_file(path), reached)]
     if not found:
         raise UsageError("no store is named: load a path, the directory that holds commitlog/")
     return tuple(dict.fromkeys(found))
 
 
-def _local(path: str) -> str:
-    return re.sub(r"^file:(?://)?(?=/)", "", path)
+def fs_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """How URLs are reached: the options `fs.NAME`, as (NAME, value)."""
+    return tuple(sorted((name[3:].lower(), value) for name, value in options.items() if name.lower().startswith("fs.")))
 
 
-def _matches(path: str) -> list[str]:
+def _matches(path: str, reached: tuple[tuple[str, str], ...]) -> list[str]:
+    if is_url(path):
+        url = Url(path, reached)
+        found = [str(each) for each in matching(url)] if glob.has_magic(path) else [str(url)]
+        if not found:
+            raise UsageError(f"nothing matches {url}: give a pattern of store directories, those that hold commitlog/")
+        return found
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
     found = sorted(glob.glob(path))
@@ -58,11 +80,11 @@ def _matches(path: str) -> list[str]:
     return found
 
 
-def open_for_tasks(path: str, config: str | None) -> RocketMQStore:
-    """The store at a path that every task can open again. Raises CannotOpenError for an archive."""
+def open_for_tasks(path: str, config: str | None, reached: tuple[tuple[str, str], ...] = ()) -> RocketMQStore:
+    """The store at a path or URL that every task can open again. reached: see `fs_options`. Raises CannotOpenError for an archive."""
     if os.path.isfile(path):
         raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
-    return open_rocketmq(path, config=config)
+    return open_rocketmq(path, config=config, fs_options=dict(reached))
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceSt
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from mqstore.errors import CannotOpenError, PipelineError, UsageError
+from mqstore.files.place import local_store, place_of
 from mqstore.messages import Selection
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.source import ReadOptions
@@ -136,6 +137,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = StreamSettings.of(options)
         self._columns = tuple(columns)
         self._read = self._settings.read
+        for path in self._read.paths:
+            local_store(place_of(path), "a stream")
         self._paths = {os.path.abspath(path): path for path in self._read.paths}
         unknown = [path for path in self._settings.starting if path and path not in self._paths]
         if unknown:

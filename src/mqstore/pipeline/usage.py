@@ -24,6 +24,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import CannotOpenError, MqstoreError, UsageError
+from mqstore.files.place import Url
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
@@ -246,7 +247,7 @@ def usage(
 def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | None, progress: Progress | None) -> UsageReport:
     pieces = plan(store.log, count=count, tasks=4 * runner.width)
     read = sum(split.stop - split.start for split in pieces)
-    root, token = str(store.directory.root), token_of(store.log)
+    root, token = store.place if isinstance(store.place, Url) else os.path.abspath(store.directory.root), token_of(store.log)
     tasks = [UsageTask(root, store.config.commit_log_file_size, token, split, prefix) for split in pieces]
 
     def done(finished: int) -> None:

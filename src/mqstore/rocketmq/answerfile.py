@@ -1,8 +1,8 @@
 """The rows of a lookup's answer, and the files that hold them: Parquet, or JSON lines as the commands print messages.
 
-key_topic, key, found    what was asked, and whether this row is a message that has it
-message columns          of the message table, as chosen; null where nothing was found
-reason                   why nothing was found; null where something was
+topic, key, found    what was asked, and whether this row is a message that has it
+message columns      of the message table, as chosen, without topic; null where nothing was found
+reason               why nothing was found; null where something was
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ COPY = 16 << 20  # bytes
 
 
 def answer_schema(columns: Sequence[str], lines: bool) -> pa.Schema:
-    """The columns of an answer. lines: in the JSON form, times as milliseconds and keys as stored text."""
+    """The columns of an answer; `columns`: the message's. lines: in the JSON form, times as milliseconds and keys as stored text."""
     import pyarrow as pa
 
     fields = list(rocketmq_schema(columns))
     if lines:
         plain = {name: pa.int64() for name in TIME_COLUMNS} | {"keys": pa.string()}
         fields = [pa.field(field.name, plain.get(field.name, field.type)) for field in fields]
-    asked = [pa.field("key_topic", pa.string()), pa.field("key", pa.string()), pa.field("found", pa.bool_())]
+    asked = [pa.field("topic", pa.string()), pa.field("key", pa.string()), pa.field("found", pa.bool_())]
     return pa.schema([*asked, *fields, pa.field("reason", pa.string())])
 
 

@@ -94,14 +94,29 @@ class Asked:
 
         if not len(topics):
             raise UsageError("no key is asked for: give at least one line `topic<TAB>key`")
-        rows = pa.table({"topic": topics, "key": keys, "row": pa.array(np.arange(len(topics)))})
-        first = rows.group_by(["topic", "key"], use_threads=False).aggregate([("row", "min")])["row_min"].to_numpy()
-        first = np.sort(first)
-        topics, keys = topics.take(pa.array(first)), keys.take(pa.array(first))
         hashes = hash_pairs(topics, keys)
+        again = cls._repeated(hashes, topics, keys)
+        if len(again):
+            kept = np.delete(np.arange(len(topics)), again)
+            hashes, topics, keys = hashes[kept], topics.take(pa.array(kept)), keys.take(pa.array(kept))
         order = np.argsort(hashes, kind="stable")
         by_hash = pa.array(order)
-        return cls(hashes[order], order.astype(np.int64), topics.take(by_hash), keys.take(by_hash), len(rows) - len(first))
+        return cls(hashes[order], order.astype(np.int64), topics.take(by_hash), keys.take(by_hash), len(again))
+
+    @staticmethod
+    def _repeated(hashes: Ints, topics: pa.Array, keys: pa.Array) -> Longs:
+        """Rows of pairs that stand further up as well. Only pairs of one hash are compared: nearly all keys have one of their own."""
+        import pyarrow as pa
+
+        order = np.argsort(hashes, kind="stable")
+        alike = np.diff(hashes[order]) == 0
+        shared = np.sort(order[np.append(alike, False) | np.append(False, alike)])
+        if not len(shared):
+            return shared
+        rows = pa.array(shared)
+        table = pa.table({"topic": topics.take(rows), "key": keys.take(rows), "row": rows})
+        first = table.group_by(["topic", "key"], use_threads=False).aggregate([("row", "min")])["row_min"].to_numpy()
+        return np.setdiff1d(shared, first)
 
     # for tasks
 

@@ -25,15 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
+from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels import frames
 from mqstore.rocketmq import filequeue, record
 from mqstore.rocketmq.filequeue import QueueFile
 
-__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records"]
+__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "gathered", "status_at"]
 
 CHUNK = 4096  # records a walk returns at once: small enough for the processor's cache
-DROP = 32 << 20  # bytes a walk leaves mapped behind itself: a walk over any size stays within bounded memory
+TOGETHER = 4 << 20  # bytes behind a URL that single records are read from at once
+DROP = 32 << 20  # bytes that stay resident behind a walk: a walk over any size stays within bounded memory
 
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
@@ -71,8 +73,60 @@ _SENTENCES = {
 }
 
 
+_HEAD = 64 << 10  # bytes of a first look at a record that lies behind a URL
+_MAGIC_START = bytes.fromhex("daa320")  # how the magic of a record of either version starts
+
+
 def _size_at(data: Bytes, position: int) -> int:
     return int.from_bytes(data[position : position + 4].tobytes(), "big", signed=True)
+
+
+def _size_in(mapped: MappedFile, position: int) -> int:
+    return int.from_bytes(mapped.bytes(position, position + 4), "big", signed=True)
+
+
+def _extent(data: Bytes, at: int, end: int, base: int) -> int:
+    """How many bytes from `at` on must be there to judge what stands there, as far as those before `end` tell."""
+    if end - at < 36:
+        return 36
+    magic = int.from_bytes(data[at + 4 : at + 8].tobytes(), "big", signed=True)
+    if magic not in (frames.MAGIC_V1, frames.MAGIC_V2) or int.from_bytes(data[at + 28 : at + 36].tobytes(), "big") != base + at:
+        return 36
+    return max(36, _size_at(data, at)) if _size_at(data, at) <= len(data) - at else 36
+
+
+def reach_record(mapped: MappedFile, at: int, base: int) -> Bytes:
+    """An array over the whole file in which the record at a position can be read, or judged. base: the file's start in the log."""
+    if not mapped.remote:
+        return mapped.data
+    end = min(at + _HEAD, mapped.size)
+    data = mapped.reach(at, end)
+    extent = _extent(data, at, end, base)
+    return data if at + extent <= end else mapped.reach(at, at + extent)
+
+
+def status_at(mapped: MappedFile, at: int, base: int) -> int:
+    """What stands at a position of a file: a status of `kernels.frames`, STOP for a believable record."""
+    status: int = frames.status_at(reach_record(mapped, at, base), at, base, True)
+    return status
+
+
+def gathered(mapped: MappedFile, base: int, positions: NDArray[np.int64]) -> Iterator[tuple[Bytes, NDArray[np.int64]]]:
+    """(array over the whole file, positions of records that can be judged in it): ascending positions, those near each other together."""
+    if not mapped.remote:
+        if len(positions):
+            yield mapped.data, positions
+        return
+    low = 0
+    for high in range(1, len(positions) + 1):
+        if high < len(positions) and positions[high] - positions[high - 1] <= _HEAD and positions[high] - positions[low] <= TOGETHER:
+            continue
+        start, last = int(positions[low]), int(positions[high - 1])
+        end = min(last + _HEAD, mapped.size)
+        data = mapped.reach(start, end)
+        upto = max(at + _extent(data, at, end, base) for at in positions[low:high].tolist())
+        yield data if upto <= end else mapped.reach(start, upto), positions[low:high]
+        low = high
 
 
 class CommitLog:
@@ -112,6 +166,22 @@ class CommitLog:
                 found = self._maps[file.name] = self._directory.map(file.relative)
             return found
 
+    def drop_records(self, records: Records) -> None:
+        """Let go of the resident pages from the first to the last of some records."""
+        mapped = self.mapped(records.file)
+        if len(records) and not mapped.remote:
+            first, last = int(records.positions[0]), int(records.positions[-1])
+            mapped.drop(first, last + _size_at(records.data, last) - first)
+
+    def drop_queues(self) -> None:
+        """Let go of the resident pages of the queue files that were read beside the log."""
+        self._directory.drop_all()
+
+    def snapshot(self) -> str | None:
+        """What a plan has seen of the files, for those who carry it out; None where a file that is mapped stays what it is."""
+        directory = self._directory
+        return directory.snapshot([file.relative for file in self.files]) if isinstance(directory, RemoteDirectory) else None
+
     def forget_all(self) -> None:
         """Let go of all maps; each holds a descriptor."""
         with self._lock:
@@ -136,8 +206,7 @@ class CommitLog:
 
     def _holds_records(self, file: QueueFile) -> bool:
         mapped = self.mapped(file)
-        status = frames.status_at(mapped.data, 0, file.start, True)
-        return status != frames.UNWRITTEN or self._search(mapped, file, 0, mapped.data_end(0)) is not None
+        return status_at(mapped, 0, file.start) != frames.UNWRITTEN or self._search(mapped, file, 0, mapped.data_end(0)) is not None
 
     def end(self) -> int:
         """Physical offset behind the last believable record or end-of-file record."""
@@ -166,56 +235,73 @@ class CommitLog:
             upto = None if stop is None else stop - file.start
             yield from self.scan_file(file, max(0, low - file.start), upto, chunk=chunk)
 
-    def scan_file(self, file: QueueFile, start: int = 0, stop: int | None = None, *, chunk: int = CHUNK) -> Iterator[LogEvent]:
-        """Walk the records of one file that start in [start, stop), positions in the file."""
+    def scan_file(
+        self, file: QueueFile, start: int = 0, stop: int | None = None, *, chunk: int = CHUNK, together: bool = False
+    ) -> Iterator[LogEvent]:
+        """Walk the records of one file that start in [start, stop), positions in the file. together: all of it in one array.
+
+        Pages behind the walk leave this process's memory, and so do the last ones when it ends; they stay in the page cache.
+        """
         number = self.files.index(file)
         if number > self.last_written():
             return
         mapped = self.mapped(file)
-        data = mapped.data
         stop = mapped.size if stop is None else min(stop, mapped.size)
+        stretch = mapped.stretch(start, stop, together=together)
         positions = np.empty(chunk, np.int64)
         at = dropped = start
-        while at < stop:
-            if at - dropped > self.drop_behind:
-                mapped.drop(dropped, at - dropped)
-                dropped = at
-                if not mapped.still_whole():
-                    yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while it was read")
+        try:
+            while at < stop:
+                if at - dropped > self.drop_behind:
+                    mapped.drop(dropped, at - dropped)
+                    dropped = at
+                    if not mapped.still_whole():
+                        yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while it was read")
+                        return
+                if at > stretch.end:
+                    stretch.advance(at, at)
+                data, end = stretch.data, stretch.end
+                count, at, status = frames.walk(data, at, min(stop, end), file.start, True, positions)
+                if at > end:  # the last record goes on behind what is there: it is met again
+                    count -= 1
+                    at, status = int(positions[count]), frames.STOP
+                if count:
+                    yield Records(file, data, positions[:count].copy())
+                if status == frames.FULL:
+                    continue
+                if end < mapped.size and at < stop and at + (extent := _extent(data, at, end, file.start)) > end:
+                    stretch.advance(at, at + extent)
+                    continue
+                if status == frames.STOP:
                     return
-            count, at, status = frames.walk(data, at, stop, file.start, True, positions)
-            if count:
-                yield Records(file, data, positions[:count].copy())
-            if status == frames.STOP:
+                if status == frames.BLANK and _size_at(data, at) == mapped.size - at:
+                    yield EndOfFile(file, at, mapped.size - at)
+                    return
+                behind = self._behind(mapped, file, at)
+                if status == frames.UNWRITTEN and status_at(mapped, at, file.start) != frames.UNWRITTEN:
+                    continue  # the store is being written: what was not there when the walk came by is there now
+                if behind is not None:
+                    yield self._damage(mapped, file, at, behind, status)
+                    at = behind
+                    continue
+                yield from self._tail(mapped, file, at, status, last=number == self.last_written())
                 return
-            if status == frames.FULL:
-                continue
-            if status == frames.BLANK and _size_at(data, at) == mapped.size - at:
-                yield EndOfFile(file, at, mapped.size - at)
-                return
-            behind = self._behind(mapped, file, at)
-            if status == frames.UNWRITTEN and frames.status_at(data, at, file.start, True) != frames.UNWRITTEN:
-                continue  # the store is being written: what was not there when the walk came by is there now
-            if behind is not None:
-                yield self._damage(mapped, file, at, behind, status)
-                at = behind
-                continue
-            yield from self._tail(mapped, file, at, status, last=number == self.last_written())
-            return
+        finally:
+            if not mapped.remote:  # what was fetched is bounded as it is
+                mapped.drop(dropped, at - dropped)
 
     def first_record(self, file: QueueFile, start: int, stop: int) -> int | None:
         """Position of the first believable record that starts in [start, stop) of a file: where a split begins."""
         mapped = self.mapped(file)
         stop = min(stop, mapped.size)
-        if start < stop and frames.status_at(mapped.data, start, file.start, True) == frames.STOP:
+        if start < stop and status_at(mapped, start, file.start) == frames.STOP:
             return start
         return self._search(mapped, file, start, stop)
 
     def _behind(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
         """Where the walk goes on after the bad bytes at `at`: a record, or the file's BLANK record."""
-        data = mapped.data
         if mapped.size - at >= 8:
-            size = _size_at(data, at)
+            size = _size_in(mapped, at)
             if 91 <= size <= mapped.size - at - 8 and self._believable(mapped, file, at + size):
                 return at + size
         end = mapped.data_end(at)
@@ -224,19 +310,27 @@ class CommitLog:
             return found
         place = mapped.find(_BLANK_MAGIC, at + 5, end)
         while place >= 0:
-            if _size_at(data, place - 4) == mapped.size - place + 4:
+            if _size_in(mapped, place - 4) == mapped.size - place + 4:
                 return place - 4
             place = mapped.find(_BLANK_MAGIC, place + 1, end)
         return None
 
     def _believable(self, mapped: MappedFile, file: QueueFile, at: int) -> bool:
-        status = frames.status_at(mapped.data, at, file.start, True)
-        return status == frames.STOP or (status == frames.BLANK and _size_at(mapped.data, at) == mapped.size - at)
+        status = status_at(mapped, at, file.start)
+        return status == frames.STOP or (status == frames.BLANK and _size_in(mapped, at) == mapped.size - at)
 
     def _search(self, mapped: MappedFile, file: QueueFile, start: int, stop: int) -> int | None:
         """First position >= start with a believable record that starts before stop. Holes are not read."""
-        found = frames.first_record(mapped.data, start, min(stop, mapped.data_end(start)), file.start)
-        return None if found < 0 else found
+        stop = min(stop, mapped.data_end(start))
+        if not mapped.remote:
+            found = frames.first_record(mapped.data, start, stop, file.start)
+            return None if found < 0 else found
+        at = start + 4
+        while (at := mapped.find(_MAGIC_START, at, min(stop + 7, mapped.size))) >= 0:
+            if at - 4 < stop and status_at(mapped, at - 4, file.start) == frames.STOP:
+                return at - 4
+            at += 1
+        return None
 
     def _damage(self, mapped: MappedFile, file: QueueFile, at: int, behind: int, status: int) -> Damage:
         kind, sentence = _SENTENCES[status]
@@ -261,8 +355,8 @@ class CommitLog:
                 yield Damage(file.relative, at, mapped.size - at, Kind.TORN_RECORD, "the file was cut here", 0)
             return
         length = final + 1 - at
-        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and _size_at(mapped.data, at + 4) == frames.MAGIC_V1:
-            length = min(max(length, _size_at(mapped.data, at)), mapped.size - at)
+        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and _size_in(mapped, at + 4) == frames.MAGIC_V1:
+            length = min(max(length, _size_in(mapped, at)), mapped.size - at)
         if last:
             yield Damage(
                 file.relative,
@@ -285,7 +379,7 @@ class CommitLog:
         at = physical_offset - file.start
         if mapped.size - at < 8:
             return None
-        length = _size_at(mapped.data, at) if size is None else size
+        length = _size_in(mapped, at) if size is None else size
         if not 0 < length <= mapped.size - at:
             return None
         return mapped.bytes(at, at + length)
@@ -297,6 +391,7 @@ class CommitLog:
             return None
         mapped = self._maps.get(file.name) or self.mapped(file)
         at = physical_offset - file.start
-        if frames.status_at(mapped.data, at, file.start, True) != frames.STOP:
+        data = reach_record(mapped, at, file.start) if mapped.remote else mapped.data
+        if frames.status_at(data, at, file.start, True) != frames.STOP:
             return None
         return record.decode(mapped.sized(at))

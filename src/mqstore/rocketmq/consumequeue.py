@@ -134,7 +134,8 @@ class ConsumeQueueReader:
     def rows(self, file: QueueFile) -> NDArray[np.void]:
         """All whole entries of a file, written or not: a view of the map."""
         size = min(file.size, self.file_size)
-        return self._directory.mapped(file.relative).data[: size - size % ENTRY_SIZE].view(ENTRY)
+        size -= size % ENTRY_SIZE
+        return self._directory.mapped(file.relative).reach(0, size)[:size].view(ENTRY)
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:

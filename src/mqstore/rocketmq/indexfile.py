@@ -109,8 +109,7 @@ class IndexFile:
         self.positions = positions
         self.inferred = inferred
         self._mapped = mapped
-        self._view = mapped.data.data
-        self.octets: memoryview = self._view
+        self.octets: memoryview | None = None if mapped.remote else mapped.data.data
         self._base = HEADER_SIZE + SLOT_SIZE * slot_count
         self._size = mapped.size
         stored = _header(mapped)
@@ -134,7 +133,9 @@ class IndexFile:
         position = self._base + ENTRY_SIZE * number
         if number < 0 or position + ENTRY_SIZE > self._size:
             return IndexEntry(0, 0, 0, 0)
-        return IndexEntry(*_ENTRY.unpack_from(self._view, position))
+        if self.octets is None:
+            return IndexEntry(*_ENTRY.unpack(self._mapped.bytes(position, position + ENTRY_SIZE)))
+        return IndexEntry(*_ENTRY.unpack_from(self.octets, position))
 
     def entries(self, low: int, high: int) -> NDArray[np.void]:
         """Entries low..high-1 as a structured array, as far as the file reaches: a view of the map."""
@@ -143,19 +144,24 @@ class IndexFile:
 
     def entry_bytes(self, low: int, high: int) -> Bytes:
         """The stored bytes of entries low..high-1, as far as the file reaches."""
-        return self._mapped.data[self._base + ENTRY_SIZE * low : self._base + ENTRY_SIZE * high]
+        start, stop = self._base + ENTRY_SIZE * low, self._base + ENTRY_SIZE * high
+        return self._mapped.reach(start, stop)[start:stop]
 
     def slots(self) -> NDArray[np.int32]:
         """The slot table as native numbers: a copy of 4 bytes a slot."""
-        return self._mapped.data[HEADER_SIZE : self._base].view(">i4").astype(np.int32)
+        return self.slot_table().astype(np.int32)
 
     def slot_table(self) -> NDArray[np.int32]:
         """The slot table as stored, big-endian: a view of the map."""
-        return self._mapped.data[HEADER_SIZE : self._base].view(">i4")
+        return self._mapped.reach(HEADER_SIZE, self._base)[HEADER_SIZE : self._base].view(">i4")
 
     def slot(self, number: int) -> int:
         """What a slot holds."""
-        value: int = _SLOT.unpack_from(self._view, HEADER_SIZE + SLOT_SIZE * number)[0]
+        position = HEADER_SIZE + SLOT_SIZE * number
+        if self.octets is None:
+            value: int = _SLOT.unpack(self._mapped.bytes(position, position + SLOT_SIZE))[0]
+        else:
+            value = _SLOT.unpack_from(self.octets, position)[0]
         return value
 
     def drop(self) -> None:
@@ -247,7 +253,7 @@ def _complete(length: int, slots: int) -> tuple[int, int] | None:
 
 
 def _header(file: MappedFile) -> Header:
-    return Header(*_HEADER.unpack_from(file.data.data))
+    return Header(*_HEADER.unpack_from(file.bytes(0, HEADER_SIZE)))
 
 
 def _candidates(file: MappedFile) -> Iterator[tuple[int, int]]:
@@ -273,15 +279,15 @@ def _fits(file: MappedFile, slots: int, positions: int) -> bool:
     count = _header(file).index_count
     if count <= 1:
         return True
-    view = file.data.data
     base = HEADER_SIZE + SLOT_SIZE * slots
     sample = min(count, positions, SAMPLE + 1) - 1
+    first = file.bytes(base + ENTRY_SIZE, base + ENTRY_SIZE * (sample + 1))
     newest: dict[int, int] = {}
     wrong = 0
     for number in range(1, sample + 1):
-        key_hash, physical, seconds, previous = _ENTRY.unpack_from(view, base + ENTRY_SIZE * number)
+        key_hash, physical, seconds, previous = _ENTRY.unpack_from(first, ENTRY_SIZE * (number - 1))
         slot = key_hash % slots
-        head: int = _SLOT.unpack_from(view, HEADER_SIZE + SLOT_SIZE * slot)[0]
+        head: int = _SLOT.unpack(file.bytes(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1)))[0]
         wrong += previous != newest.get(slot, 0) or key_hash < 0 or physical < 0 or seconds < 0 or head < number
         newest[slot] = number
     # damaged entries must not talk a file out of its geometry; a wrong geometry gets nearly all of them wrong

@@ -6,7 +6,7 @@
 Either writes, into the stage, a part with a row per hit in log order, and a file of what else it met; names are of one
 attempt, and what counts is what the driver hears of. The asked keys are mapped from the stage, by all tasks of a machine.
 
-    key_topic, key, found, message columns, reason
+    topic, key, found, other message columns, reason
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import PipelineError
-from mqstore.files import MappedFile
+from mqstore.files import Bytes, MappedFile
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.place import Url
 from mqstore.findings import Damage
 from mqstore.kernels import frames
 from mqstore.partfiles import Part
@@ -30,11 +31,11 @@ from mqstore.rocketmq.answerfile import AnswerFile, answer_schema
 from mqstore.rocketmq.askedkeys import Asked
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
-from mqstore.rocketmq.commitlog import CommitLog, Records
+from mqstore.rocketmq.commitlog import CommitLog, Records, gathered
 from mqstore.rocketmq.dispatch import Dispatched, Dispatcher, Rules
 from mqstore.rocketmq.lookingup import CANDIDATE, Matches, Plan, matches, newest, probe, sweep
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
-from mqstore.rocketmq.splits import LEAD, MAX_SIZE, Split, SplitWalk
+from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Look:
     max_per_key: the newest so many hits of a key; None for all. failfast: damage ends the task.
     """
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     stage: str
@@ -144,7 +145,7 @@ class LookedUp:
     damage_untold: int = 0
 
 
-_views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
+_views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
 _asked: dict[str, Asked] = {}
 
 
@@ -154,9 +155,7 @@ def _view_of(look: Look) -> DiskView:
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(Path(look.store), config=look.config)
-        store.log.drop_behind = MAX_SIZE
-        found = _views[key] = DiskView(store)
+        found = _views[key] = DiskView(RocketMQStore(look.store, config=look.config, snapshot=look.token))
     return found
 
 
@@ -174,7 +173,11 @@ def _asked_of(look: Look) -> Asked:
 def search_index(task: SearchTask) -> SearchResult:
     """Candidates of one index file, by probing or sweeping it."""
     file = _view_of(task.look).index_files()[task.number]
-    found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _asked_of(task.look))
+    try:
+        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _asked_of(task.look))
+    finally:
+        if file.octets is not None:
+            file.drop()
     if found.wrong or not len(found.candidates):
         return SearchResult(None, found.wrong, found.entries)
     staged = f"i{task.number:06d}.{secrets.token_hex(6)}.candidates"
@@ -227,6 +230,7 @@ def scan_range(task: ScanTask) -> LookedUp:
         for low in range(0, len(positions), RECORDS):
             some = Records(records.file, records.data, positions[low : low + RECORDS])
             found.take(some, matches(RecordColumns(some), asked))
+            view.log.drop_records(some)
     read = task.split.stop - task.split.start
     return _told(look, view, asked, found, f"s{task.split.number:06d}", task.split.start, read, damage)
 
@@ -241,7 +245,7 @@ def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterat
                 raise PipelineError(damage_sentence(event))
         if not isinstance(event, Records):
             continue
-        if under is not None and (event.file.start != under[0].file.start or under[1].count + len(event) > ROOM):
+        if under is not None and (event.data is not under[0].data or under[1].count + len(event) > ROOM):
             yield under[0], under[1].finish()
             under = None
         if under is None:
@@ -275,6 +279,7 @@ def fetch_range(task: FetchTask) -> LookedUp:
         owner = np.searchsorted(records.positions, some["physical_offset"] - records.file.start)
         had = np.isin((owner << 32) + some["hash"], (matched.owners << 32) + matched.hashes)
         found.unsound.update(np.unique(some["file"][~had]).tolist())
+        view.log.drop_records(records)
     return _told(look, view, asked, found, f"c{task.low:010d}", task.start, read, [])
 
 
@@ -286,24 +291,30 @@ def _believed(log: CommitLog, rows: NDArray[np.void], asked: Asked, found: _Foun
         numbers = np.searchsorted(starts, some["physical_offset"], "right") - 1
         for number in np.unique(numbers).tolist():
             inside = some[numbers == number]
-            positions = np.unique(inside["physical_offset"]) - (starts[number] if number >= 0 else 0)
             if number >= 0:
                 file = log.files[number]
-                mapped = log.mapped(file)
-                sound = np.array([_starts(mapped, int(position), file.start) for position in positions.tolist()], np.bool_)
-                records = Records(file, mapped.data, positions[sound])
+                positions = np.unique(inside["physical_offset"]) - file.start
+                for data, near in gathered(log.mapped(file), file.start, positions.astype(np.int64)):
+                    sound = np.array([_starts(data, position, file.start) for position in near.tolist()], np.bool_)
+                    offsets = inside["physical_offset"] - file.start
+                    here = inside[(offsets >= near[0]) & (offsets <= near[-1])]
+                    led = np.isin(here["physical_offset"] - file.start, near[sound])
+                    _not_led(here[~led], asked, found)
+                    if led.any():
+                        yield Records(file, data, np.ascontiguousarray(near[sound])), here[led]
             else:
-                sound = np.zeros(len(positions), np.bool_)
-            led = np.isin(inside["physical_offset"] - (starts[number] if number >= 0 else 0), positions[sound])
-            if not led.all():
-                found.damaged.append(asked.places(inside["hash"][~led].astype(np.int32))[1])
-                found.unsound.update(np.unique(inside["file"][~led]).tolist())
-            if led.any():
-                yield records, inside[led]
+                _not_led(inside, asked, found)
 
 
-def _starts(mapped: MappedFile, position: int, base: int) -> bool:
-    return position + 8 <= mapped.size and frames.status_at(mapped.data, position, base, True) == frames.STOP
+def _not_led(some: NDArray[np.void], asked: Asked, found: _Found) -> None:
+    """Take note of candidates that lead to no believable record."""
+    if len(some):
+        found.damaged.append(asked.places(some["hash"].astype(np.int32))[1])
+        found.unsound.update(np.unique(some["file"]).tolist())
+
+
+def _starts(data: Bytes, position: int, base: int) -> bool:
+    return position + 8 <= len(data) and frames.status_at(data, position, base, True) == frames.STOP
 
 
 # writing
@@ -323,6 +334,7 @@ def _told(look: Look, view: DiskView, asked: Asked, found: _Found, name: str, st
                 file = AnswerFile(sink, answer_schema(look.columns, look.lines), look.lines)
                 for batch in _answers(look, view, asked, offsets, places):
                     file.write(batch)
+                view.log.drop_queues()
                 file.finish()
                 part = Part(staged, "", file.rows, sink.size)
         if len(offsets) or len(near) or len(damaged):
@@ -365,6 +377,7 @@ def _answers(look: Look, view: DiskView, asked: Asked, offsets: Longs, places: L
             ],
             schema=schema,
         )
+        view.log.drop_records(columns.records)
 
 
 def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[RecordColumns, Longs, Longs]]:
@@ -375,10 +388,10 @@ def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[Re
         low, high = np.searchsorted(numbers, [number, number + 1]).tolist()
         file = log.files[number]
         positions, owner = np.unique(offsets[low:high] - file.start, return_inverse=True)
-        data = log.mapped(file).data
-        for first in range(0, len(positions), RECORDS):
-            at = first
-            for piece in RecordColumns(Records(file, data, positions[first : first + RECORDS])).pieces(MAX_BATCH_BYTES):
-                begin, end = np.searchsorted(owner, [at, at + len(piece)]).tolist()
-                yield piece, owner[begin:end] - at, places[low + begin : low + end]
-                at += len(piece)
+        at = 0
+        for data, near in gathered(log.mapped(file), file.start, positions):
+            for first in range(0, len(near), RECORDS):
+                for piece in RecordColumns(Records(file, data, near[first : first + RECORDS])).pieces(MAX_BATCH_BYTES):
+                    begin, end = np.searchsorted(owner, [at, at + len(piece)]).tolist()
+                    yield piece, owner[begin:end] - at, places[low + begin : low + end]
+                    at += len(piece)

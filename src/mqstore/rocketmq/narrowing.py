@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mqstore.kernels import frames
 from mqstore.messages import Selection
 from mqstore.rocketmq.batchqueue import BatchQueueReader
-from mqstore.rocketmq.commitlog import CommitLog
+from mqstore.rocketmq.commitlog import CommitLog, status_at
 from mqstore.rocketmq.consumequeue import BLANK_SIZE, ConsumeQueueReader
 from mqstore.rocketmq.dispatch import LMQ_PREFIX
 from mqstore.rocketmq.filequeue import QueueFile
@@ -159,7 +159,7 @@ def _ends_at(log: CommitLog, file: QueueFile, at: int, *, last: bool) -> bool:
     if at >= mapped.size:
         return at == mapped.size == log.file_size
     size = int.from_bytes(mapped.bytes(at, min(at + 4, mapped.size)), "big", signed=True)
-    if frames.status_at(mapped.data, at, file.start, True) == frames.BLANK and size == mapped.size - at:
+    if status_at(mapped, at, file.start) == frames.BLANK and size == mapped.size - at:
         return True
     return last and mapped.size == log.file_size and mapped.last_nonzero(at, mapped.size) < 0
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files.place import Url
 from mqstore.findings import Damage, Kind
 from mqstore.kernels import frames
 from mqstore.messages import Selection
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
-from mqstore.rocketmq.commitlog import CHUNK, CommitLog, Records
+from mqstore.rocketmq.commitlog import CHUNK, CommitLog, Records, gathered
 from mqstore.rocketmq.narrowing import QueueRange
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
 from mqstore.rocketmq.reading import opened_view
@@ -37,7 +38,7 @@ class PointTask:
     places: a range of a queue whose entries lead into one log file, or physical offsets, ascending.
     """
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     places: QueueRange | tuple[int, ...]
@@ -56,11 +57,15 @@ def files_of(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> tupl
 def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
     """Batches of the selected records, in physical order. report: told of places where no record can be believed."""
     view = opened_view(task.store, task.config, task.token)
-    for records in _records(view.log, _offsets(view, task.places), report):
-        columns = RecordColumns(records)
-        columns = columns.take(select(columns, task.selection))
-        for piece in columns.pieces(MAX_BATCH_BYTES):
-            yield batch_of(piece, task.columns, view.log, view.queue_or_none)
+    try:
+        for records in _records(view.log, _offsets(view, task.places), report):
+            columns = RecordColumns(records)
+            columns = columns.take(select(columns, task.selection))
+            for piece in columns.pieces(MAX_BATCH_BYTES):
+                yield batch_of(piece, task.columns, view.log, view.queue_or_none)
+            view.log.drop_records(records)
+    finally:
+        view.log.drop_queues()
 
 
 def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np.int64]:
@@ -76,14 +81,13 @@ def _records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damag
     for file, group in groupby(offsets.tolist(), key=log.file_at):
         if file is None:
             continue
-        data = log.mapped(file).data
-        positions = np.array([physical - file.start for physical in group], np.int64)
-        believed = np.array([frames.status_at(data, at, file.start, True) == frames.STOP for at in positions.tolist()], np.bool_)
-        if report is not None:
-            for at in positions[~believed].tolist():
-                report(
-                    Damage(file.relative, at, 0, Kind.BAD_FRAME, "a queue or the index leads here, where no believable record starts", 1)
-                )
-        positions = np.ascontiguousarray(positions[believed])
-        for start in range(0, len(positions), CHUNK):
-            yield Records(file, data, positions[start : start + CHUNK])
+        places = np.array([physical - file.start for physical in group], np.int64)
+        for data, positions in gathered(log.mapped(file), file.start, places):
+            believed = np.array([frames.status_at(data, at, file.start, True) == frames.STOP for at in positions.tolist()], np.bool_)
+            if report is not None:
+                for at in positions[~believed].tolist():
+                    sentence = "a queue or the index leads here, where no believable record starts"
+                    report(Damage(file.relative, at, 0, Kind.BAD_FRAME, sentence, 1))
+            positions = np.ascontiguousarray(positions[believed])
+            for start in range(0, len(positions), CHUNK):
+                yield Records(file, data, positions[start : start + CHUNK])

@@ -6,14 +6,16 @@ asked for. Nothing in the directory is changed, locked or created.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.place import Place, Url, place_of
+from mqstore.files.remote import open_directory
 from mqstore.findings import Damage
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.rocketmq import checkpoint as checkpoints
@@ -54,13 +56,18 @@ class RocketMQStore:
 
     family = "rocketmq"
 
-    def __init__(self, path: Path, *, config: BrokerConfig | None = None, keep: object = None) -> None:
-        self.path = path
+    def __init__(self, path: str | Place, *, config: BrokerConfig | None = None, keep: object = None, snapshot: str | None = None) -> None:
+        self.path = place_of(path)
         self.config = config if config is not None else BrokerConfig()
-        self.directory = ReadOnlyDirectory(path)
+        self.directory = open_directory(self.path, snapshot)
         self.log = CommitLog(self.directory, file_size=self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
         self._keep = keep  # an unpacked archive lives as long as the store that reads it
+
+    @property
+    def place(self) -> str | Url:
+        """Where the store is, for a task: a path from the root, for a task may run in another directory; a URL with its credentials."""
+        return self.path if isinstance(self.path, Url) else os.path.abspath(self.path)
 
     # the files
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqstore.files.place import Url
 from mqstore.findings import Damage
 from mqstore.messages import Selection
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CommitLog, Records
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
-from mqstore.rocketmq.splits import LEAD, MAX_SIZE, Split, SplitWalk
+from mqstore.rocketmq.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.table import MAX_BATCH_BYTES, batch_of, select
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadTask", "opened_view", "overlapping", "read_split", "token_of"]
 
-_views: dict[tuple[str, BrokerConfig, str], DiskView] = {}
+_views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """One split of a store, the columns and the messages wanted of it. token: changes when the log's files do."""
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     split: Split
@@ -42,7 +42,8 @@ class ReadTask:
 
 def token_of(log: CommitLog) -> str:
     """What tells this state of the log's files from another: a process may keep them mapped between jobs."""
-    return repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
+    snapshot = log.snapshot()
+    return snapshot or repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
 
 
 def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
@@ -56,16 +57,14 @@ def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
     return found
 
 
-def opened_view(path: str, config: BrokerConfig, token: str) -> DiskView:
+def opened_view(path: str | Url, config: BrokerConfig, token: str) -> DiskView:
     """The disk view of a store, kept by this process for the tasks that follow. token: see `token_of`."""
     key = (path, config, token)
     found = _views.get(key)
     if found is None:
         if len(_views) > 3:
             _views.clear()
-        store = RocketMQStore(Path(path), config=config)
-        store.log.drop_behind = MAX_SIZE
-        found = _views[key] = DiskView(store)
+        found = _views[key] = DiskView(RocketMQStore(path, config=config, snapshot=token))
     return found
 
 
@@ -75,11 +74,14 @@ def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[
     milliseconds: the JSON form, times as int64 and keys as stored text. report: told of bytes that could not be believed.
     """
     view = opened_view(task.store, task.config, task.token)
-    for event in SplitWalk(view.log, task.split, lead=LEAD):
-        if isinstance(event, Records):
-            columns = RecordColumns(event)
-            columns = columns.take(select(columns, task.selection))
-            for piece in columns.pieces(MAX_BATCH_BYTES):
-                yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
-        elif isinstance(event, Damage) and report is not None:
-            report(event)
+    try:
+        for event in SplitWalk(view.log, task.split, lead=LEAD):
+            if isinstance(event, Records):
+                columns = RecordColumns(event)
+                columns = columns.take(select(columns, task.selection))
+                for piece in columns.pieces(MAX_BATCH_BYTES):
+                    yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
+            elif isinstance(event, Damage) and report is not None:
+                report(event)
+    finally:
+        view.log.drop_queues()

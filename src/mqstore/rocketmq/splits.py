@@ -44,10 +44,8 @@ class Split:
 
 
 def open_log(directory: ReadOnlyDirectory, file_size: int | None) -> CommitLog:
-    """A log to be walked in splits: what a split has touched stays mapped until its end. Dropping it in small pieces costs twice that."""
-    log = CommitLog(directory, file_size=file_size)
-    log.drop_behind = MAX_SIZE
-    return log
+    """A log to be walked in splits."""
+    return CommitLog(directory, file_size=file_size)
 
 
 def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:
@@ -64,7 +62,9 @@ def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
     found = _extents(log)
     if found:
         last = found[-1][0]
-        found[-1] = (last, log.mapped(last).last_nonzero(0, last.size) + 1)
+        mapped = log.mapped(last)
+        # where its end must be fetched to be looked at, whoever walks it finds it
+        found[-1] = (last, last.size if mapped.remote else mapped.last_nonzero(0, last.size) + 1)
     return found
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.durable import REMOVAL_TRIES, DurableDirectory
+from mqstore.files.durable import DurableDirectory
 from mqstore.kernels import frames
 from mqstore.rocketmq.arrowspans import bad_row
 from mqstore.rocketmq.bulkappending import message_of_row, special_rows
@@ -219,11 +219,8 @@ def open_stage(stage: Path) -> None:
 
 def remove_stage(stage: Path) -> None:
     """Remove a stage with all that lost attempts have left in it. Never raises: what cannot be removed now goes with a later run."""
-    for _ in range(REMOVAL_TRIES):  # a task that has not noticed the end yet may add a file meanwhile
-        with contextlib.suppress(TargetError):
-            with DurableDirectory(stage.parent) as parent:
-                parent.remove_tree(stage.name)
-            return
+    with contextlib.suppress(TargetError), DurableDirectory(stage.parent) as parent:
+        parent.discard(stage.name)
 
 
 def remove_left_behind(store: Path, staging: str | None, keep: Iterable[Path]) -> None:

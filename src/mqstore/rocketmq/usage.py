@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mqstore.files import ReadOnlyDirectory
+from mqstore.files.place import Url
+from mqstore.files.remote import open_directory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels import frames
 from mqstore.rocketmq.columns import RecordColumns
@@ -38,7 +38,7 @@ MAX_TOLD = 1000
 class UsageTask:
     """Count one split. prefix: how many characters of the first key to count by, None for no count by keys. first: see SplitWalk."""
 
-    store: str
+    store: str | Url
     file_size: int | None
     token: str
     split: Split
@@ -100,8 +100,8 @@ def add(into: dict[Any, Tally], tallies: Mapping[Any, Tally]) -> None:
 
 
 @lru_cache(4)
-def _log(store: str, file_size: int | None, token: str) -> CommitLog:
-    return open_log(ReadOnlyDirectory(Path(store)), file_size)
+def _log(store: str | Url, file_size: int | None, token: str) -> CommitLog:
+    return open_log(open_directory(store, token), file_size)
 
 
 def usage_of_split(task: UsageTask) -> SplitUsage:

@@ -59,10 +59,11 @@ def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None
     if begin is None or begin >= split.stop:
         return SplitCheck(split, None, split.start if begin is None else begin)
     check = SplitCheck(split, begin, begin)
-    data = log.mapped(file).data
-    dispatcher = Dispatcher(data, rules, (split.stop - begin) // 91 + 1)
-    for event in log.scan_file(file, begin, split.stop):
+    dispatcher: Dispatcher | None = None
+    for event in log.scan_file(file, begin, split.stop, together=True):
         if isinstance(event, Records):
+            if dispatcher is None:
+                dispatcher = Dispatcher(event.data, rules, (split.stop - begin) // 91 + 1)
             columns = RecordColumns(event)
             last = int(event.positions[-1])
             check.end = last + int(columns.row(frames.SIZE)[-1])
@@ -78,7 +79,8 @@ def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None
         else:
             check.end = event.offset + event.length
             check.damage.append(event)
-    check.dispatched = dispatcher.finish()
+    if dispatcher is not None:
+        check.dispatched = dispatcher.finish()
     log.mapped(file).drop(begin, max(0, check.end - begin))
     return check
 

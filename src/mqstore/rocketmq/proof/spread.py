@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
+from mqstore.files.place import Url
 from mqstore.findings import Checked, Damage
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.proof.log import LogSplit, check_split, plan
@@ -30,14 +30,14 @@ Ranges = list[tuple[int, int]]
 PART = 256 << 20  # bytes of log in a part, by default
 MAX_INSIDE = 1000  # records without index entry that are kept by their offset
 
-_stores: dict[tuple[str, BrokerConfig, str], RocketMQStore] = {}
+_stores: dict[tuple[str | Url, BrokerConfig, str], RocketMQStore] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
     """Splits in log order. met: (start of a file, position in it) that the walk of the part before arrived at, if that is known."""
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     splits: tuple[LogSplit, ...]
@@ -48,7 +48,7 @@ class PartTask:
 class IndexTask:
     """Index file `number` with the ranges of entries that the log has proved."""
 
-    store: str
+    store: str | Url
     config: BrokerConfig
     token: str
     number: int
@@ -83,16 +83,16 @@ def parts(store: RocketMQStore, count: int | None = None) -> list[PartTask]:
         count = -(-sum(split.stop - split.start for split in splits) // PART)
     count = max(1, min(count, len(splits)))
     cuts = [len(splits) * k // count for k in range(count + 1)]
-    return [PartTask(str(store.path), store.config, token, tuple(splits[low:high])) for low, high in pairwise(cuts) if low < high]
+    return [PartTask(store.place, store.config, token, tuple(splits[low:high])) for low, high in pairwise(cuts) if low < high]
 
 
-def _opened(path: str, config: BrokerConfig, token: str) -> RocketMQStore:
+def _opened(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
     key = (path, config, token)
     found = _stores.get(key)
     if found is None:
         if len(_stores) > 3:
             _stores.clear()
-        found = _stores[key] = RocketMQStore(Path(path), config=config)
+        found = _stores[key] = RocketMQStore(path, config=config, snapshot=token)
     return found
 
 
@@ -188,8 +188,7 @@ def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexTask]:
     """A task for each index file, once all parts are absorbed."""
     token = token_of(store.log)
     return [
-        IndexTask(str(store.path), store.config, token, number, tuple(proof.proved), work.log_end)
-        for number, proof in enumerate(work.indexes)
+        IndexTask(store.place, store.config, token, number, tuple(proof.proved), work.log_end) for number, proof in enumerate(work.indexes)
     ]
 
 

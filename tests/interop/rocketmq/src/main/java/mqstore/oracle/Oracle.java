@@ -74,6 +74,9 @@ public final class Oracle {
         if (mode.equals("lock")) {
             return hold(source.toAbsolutePath(), props, stdout);
         }
+        if (mode.equals("write")) {
+            return Live.run(source.toAbsolutePath(), props, Integer.parseInt(opt.getOrDefault("--rate", "1000")), stdout);
+        }
         if (mode.equals("offsets")) {
             line(stdout, Report.groups(source));
             return 0;

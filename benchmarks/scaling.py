@@ -1,0 +1,91 @@
+"""rebuild as the log grows, as cores are added, and with the session's start counted: 0.1 to 10 GB, 1 and 2 cores, cold Spark at 10 GB.
+
+Smaller logs are stores of the first log files of a large one, linked; 0.1 GB is the first part of the first file. Cost per message is
+that of the way a rebuild takes by default, threads of this process; Spark's, warm, stands beside it. The peer of the cold rebuild is
+the real store's total, load and dispatch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchkit import Bench, Row, link_log, log_files, log_size, median, peer_dispatch, warm
+
+from mqstore.pipeline.rebuild import rebuild
+from mqstore.pipeline.report import RebuildReport
+from mqstore.pipeline.session import session
+
+PART = 100_000_000  # bytes of the smallest log
+COLD = "import sys; from mqstore.pipeline.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
+
+
+def part_of(store: Path, target: Path, files: int) -> Path:
+    """The first log files of a store; with none of them, the first 0.1 GB."""
+    if files:
+        link_log(store, target)
+        for path in log_files(target)[files:]:
+            path.unlink()
+        return target
+    first = log_files(store)[0]
+    (target / "commitlog").mkdir(parents=True)
+    with first.open("rb") as source, (target / "commitlog" / first.name).open("wb") as copy:
+        copy.write(source.read(PART))
+        copy.truncate(first.stat().st_size)
+    return target
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    store = bench.store("s10")
+
+    def run(source: Path, **where: object) -> RebuildReport:
+        with bench.scratch("rebuilt") as out:
+            return rebuild(source, out, **where)  # type: ignore[arg-type]
+
+    def best(source: Path, **where: object) -> float:
+        """Microseconds a message, median of the rounds."""
+        reports = [run(source, **where) for _ in range(bench.rounds)]
+        return median([report.seconds / report.messages * 1e6 for report in reports])
+
+    whole = len(log_files(store))
+    sizes = sorted({0, 1, min(4, whole), whole})
+    costs: dict[str, float] = {}
+    cores: dict[str, float] = {}
+    on_spark: dict[str, float] = {}
+    for files in sizes:
+        with bench.scratch("part") as place:
+            part = part_of(store, place, files)
+            warm(part)
+            name = f"{log_size(part) / 1e9:.1f} GB"
+            run(part, in_process_threads=2)
+            costs[name] = best(part, in_process_threads=2)
+    with bench.scratch("part") as place:
+        part = part_of(store, place, min(4, whole))
+        warm(part)
+        for threads in (1, 2):
+            cores[f"{threads} threads, us"] = best(part, in_process_threads=threads)
+            with session(master=f"local[{threads}]") as spark:
+                run(part, spark=spark)
+                on_spark[f"local[{threads}], us"] = best(part, spark=spark)
+    spread = max(costs.values()) / min(costs.values())
+    what = f"medians of {bench.rounds}"
+    bench.emit(Row("cost per message of a rebuild as the log grows, us", "flat within 15 %", dict(costs), {}, spread, spread <= 1.15, what))
+    for name, found in (("in the process", cores), ("on Spark, warm", on_spark)):
+        one, two = found.values()
+        bench.emit(Row(f"1 -> 2 cores, rebuild {name}, per message", ">= 1.7 x", dict(found), {}, one / two, one / two >= 1.7, what))
+    with bench.scratch("rebuilt") as out:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", COLD, str(store), str(out)], check=True, stdout=subprocess.DEVNULL)
+        cold = time.perf_counter() - start
+    theirs = median([row["total_seconds"] for row in peer_dispatch(store, 1, bench.work / "peer")])
+    figures = {"seconds, process and session start counted": cold}
+    peer = {"load and dispatch, seconds": theirs}
+    what = f"{log_size(store) / 1e9:.2f} GB of log, one run each"
+    bench.emit(Row("rebuild on Spark local[2], cold", ">= 1 x the real total at 10 GB", figures, peer, theirs / cold, theirs >= cold, what))
+
+
+if __name__ == "__main__":
+    main()

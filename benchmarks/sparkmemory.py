@@ -1,0 +1,111 @@
+"""Peak memory of Spark jobs a core, local[2], in a log of 1 GB and in all of it: rebuild, verify, export, lookup by scan, a DataFrame.
+
+Local mode has the executor in the driver's JVM, so the figure is that JVM and all Python workers together, over two cores: the peaks of
+what was resident in each (VmHWM), mapped pages of log files included, though those belong to the page cache. Beside it the peak of
+anonymous memory at one moment, which is what a container cannot do without. Every job has a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from benchkit import Bench, Row, count_messages, link_log, log_files, log_size
+from lookup import COLUMNS, asked
+from pyspark.sql import SparkSession
+
+from mqstore import pipeline
+from mqstore.pipeline.export import export
+from mqstore.pipeline.lookup import lookup
+from mqstore.pipeline.rebuild import rebuild
+from mqstore.pipeline.session import session
+from mqstore.pipeline.verify import verify
+
+CORES = 2
+KEYS = 1_000_000
+Job = Callable[[SparkSession, Path, Path], object]
+
+
+def below(pid: int) -> list[int]:
+    """Process numbers of all descendants."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread has ended
+        for child in map(int, children):
+            found += [child, *below(child)]
+    return found
+
+
+def memory(pid: int) -> tuple[str, int, int]:
+    """(program, anonymous bytes, peak of resident bytes) of a process."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    anonymous, peak = (int(lines.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "VmHWM"))
+    return "java" if lines["Name"].strip() == "java" else "python", anonymous, peak
+
+
+def watched(job: Callable[[], object]) -> dict[str, float]:
+    """Peaks while a job runs, MB. Processes that are gone by its end count as they were seen last."""
+    peaks: dict[int, tuple[str, int]] = {}
+    anonymous = 0
+    over = threading.Event()
+
+    def watch() -> None:
+        nonlocal anonymous
+        while not over.wait(0.05):
+            now = 0
+            for pid in below(os.getpid()):
+                try:
+                    program, used, peak = memory(pid)
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                peaks[pid] = program, peak
+                now += used
+            anonymous = max(anonymous, now)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        job()
+    finally:
+        over.set()
+        watcher.join()
+    of = {name: [peak for program, peak in peaks.values() if program == name] for name in ("java", "python")}
+    return {
+        "a core": sum(map(sum, of.values())) / CORES / 1e6,
+        "JVM": sum(of["java"]) / 1e6,
+        "largest Python worker": max(of["python"], default=0) / 1e6,
+        "a core, anonymous": anonymous / CORES / 1e6,
+    }
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    whole = bench.store("s10")
+    keys = asked(count_messages(whole), KEYS)
+    jobs: dict[str, Job] = {
+        "rebuild": lambda spark, store, out: rebuild(store, out, spark=spark),
+        "verify": lambda spark, store, out: verify(store, spark=spark),
+        "export": lambda spark, store, out: export(store, out, spark=spark),
+        "lookup of 1,000,000 keys by scan": lambda spark, store, out: lookup(store, keys, out, by="scan", columns=COLUMNS, spark=spark),
+        "DataFrame, all columns": lambda spark, store, out: pipeline.read(spark, store).write.format("noop").mode("overwrite").save(),
+    }
+    with bench.scratch("part") as part:
+        link_log(whole, part)
+        for path in log_files(part)[1:]:
+            path.unlink()
+        for store in (part, whole):
+            name = f"{log_size(store) / 1e9:.1f} GB"
+            for what, job in jobs.items():
+                with bench.scratch("out") as out, session(master=f"local[{CORES}]") as spark:
+                    peaks = watched(lambda: job(spark, store, out))  # noqa: B023
+                met = peaks["a core"] * 1e6 <= 1 << 30
+                bench.emit(Row(f"memory of {what} on Spark, {name}", "<= 1 GiB a core", {f"{k}, MB": v for k, v in peaks.items()}, met=met))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,406 @@
+"""A store's directory behind a URL, with the same interface as a directory of this machine; files are read in ranges.
+
+A file is never fetched whole for its own sake. Who walks it gets windows, the next one read ahead; who looks at single places
+gets blocks, which grow where one follows the other. What is in memory is bounded: two windows a walk, and CACHE bytes of blocks
+for the whole directory. A window is an array over the whole file of which only the window's pages exist, so positions stay those
+of the file; it goes when the last array of it does.
+
+The directory is listed once. A file is the one that was there then: its size and identity (an ETag, or the time of its last
+change) are compared after each request, and another one is an error, not other bytes. `pin` lays down what a plan has seen, for
+the processes that carry it out.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import mmap
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError, UnsupportedError
+from mqstore.files.place import Place, Url, place_of
+from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, Stretch
+from mqstore.files.remotefs import OpenFile, RemoteFiles, attempt, connect, window_of
+
+__all__ = ["RemoteDirectory", "RemoteFile", "matching", "open_directory"]
+
+BLOCK = 256 << 10  # bytes of a first look at a place
+CACHE = 64 << 20  # bytes of blocks that a directory keeps
+
+_INT32 = struct.Struct(">i")
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+def open_directory(place: str | Place, snapshot: str | None = None) -> ReadOnlyDirectory:
+    """The directory at a path or URL. snapshot: for a URL, what a plan has seen of its files (`RemoteDirectory.pin`)."""
+    found = place_of(place)
+    return RemoteDirectory(found, snapshot) if isinstance(found, Url) else ReadOnlyDirectory(found)
+
+
+def _empty(size: int) -> tuple[mmap.mmap | None, Bytes]:
+    """An array over so many bytes, none of which takes memory until it is written."""
+    room = mmap.mmap(-1, size, flags=_PRIVATE) if size else None
+    data = np.frombuffer(room if room is not None else b"", np.uint8)
+    data.flags.writeable = False
+    return room, data
+
+
+class _Window(Stretch):
+    """A window of a remote file. together: it grows; else going on makes a new one, and the bytes behind it are asked for ahead."""
+
+    __slots__ = ("_ahead", "_file", "_from", "_room", "_stop", "_together")
+
+    def __init__(self, file: RemoteFile, start: int, stop: int, together: bool) -> None:
+        self._file = file
+        self._stop = stop
+        self._together = together
+        self._ahead: tuple[int, int, Future[Bytes]] | None = None
+        self._room, data = _empty(file.size)
+        super().__init__(data, start, start)
+        self.advance(start, start)
+
+    def advance(self, start: int, stop: int) -> None:
+        file = self._file
+        # a little more than asked for: the last record that starts before the end goes on behind it
+        wanted = min(file.size, max(stop, min(self._stop + BLOCK, start + file.window)))
+        if not self._together and start > self.start:
+            kept = self.data[start : self.end]
+            self._room, self.data = _empty(file.size)
+            self._put(start, kept)
+            self.start = start
+            self.end = max(start, self.end)
+            wanted = min(file.size, max(stop, min(self._stop + BLOCK, self.end + file.window)))
+        while self.end < wanted:
+            found = self._taken()
+            if found is None:
+                found = file.fetch(self.end, min(wanted, self.end + file.window))
+            self._put(self.end, found)
+            self.end += len(found)
+        upto = min(file.size, self._stop + BLOCK, self.end + file.window)
+        if not self._together and self.end < upto and self._ahead is None:
+            self._ahead = self.end, upto, file.fetch_ahead(self.end, upto)
+
+    def _taken(self) -> Bytes | None:
+        ahead, self._ahead = self._ahead, None
+        return None if ahead is None or ahead[0] != self.end else ahead[2].result()
+
+    def _put(self, start: int, found: Bytes) -> None:
+        if len(found):
+            assert self._room is not None
+            memoryview(self._room)[start : start + len(found)] = found.data
+
+
+class RemoteFile(MappedFile):
+    """A file of a remote directory. It has no `data`: there is no array over all of it."""
+
+    remote = True
+
+    def __init__(self, directory: RemoteDirectory, relative: str, opened: OpenFile) -> None:
+        self.path = directory.url / relative  # type: ignore[assignment]
+        self.size = opened.size
+        self.identity = opened.identity  # type: ignore[assignment]
+        self.window = directory.window
+        self._directory = directory
+        self._relative = relative
+        self._opened = opened
+        self._next = (-1, 0)  # where the last block ended, and how long it was
+        self._zeros = (0, 0)  # a range that is known to be all zeros
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "data":
+            raise UnsupportedError(f"{self.path}: this reads whole files at random, and needs them at hand; copy the store to a local disk")
+        raise AttributeError(name)
+
+    def fetch(self, start: int, stop: int) -> Bytes:
+        """Bytes start..stop-1 in one request. Raises CannotOpenError, also when the file is another one by now."""
+        url = self.path
+        raw = attempt(url, lambda: self._opened.read(start, stop))  # type: ignore[arg-type]
+        self._directory.check(self._relative, self.size, str(self.identity))
+        if len(raw) != stop - start:
+            raise CannotOpenError(f"{url} has changed while it was read: bytes {start} to {stop - 1} are not there; run the job again")
+        found: Bytes = np.frombuffer(raw, np.uint8)
+        if not found.any():
+            low, high = self._zeros
+            if low <= stop and start <= high and low < high:
+                self._zeros = min(low, start), max(high, stop)
+            elif stop - start > high - low:
+                self._zeros = start, stop
+        return found
+
+    def fetch_ahead(self, start: int, stop: int) -> Future[Bytes]:
+        return self._directory.threads.submit(self.fetch, start, stop)
+
+    def stretch(self, start: int, stop: int, *, together: bool = False) -> Stretch:
+        return _Window(self, start, stop, together)
+
+    def reach(self, start: int, stop: int) -> Bytes:
+        stop = min(stop, self.size)
+        if start >= stop:
+            return self._directory.nothing(self.size)
+        known = self._directory.block(self._relative, start, stop)
+        if known is not None:
+            return known
+        last, length = self._next
+        # who goes on where the last block ended is asking for all of it
+        length = min(2 * length, self.window) if last - BLOCK <= start <= last else min(BLOCK, self.window)
+        low, high = start, max(stop, min(self.size, start + length))
+        if stop - start < BLOCK:
+            low -= low % min(4096, self.window)
+        room, data = _empty(self.size)
+        assert room is not None
+        into = memoryview(room)
+        for at in range(low, high, self.window):
+            upto = min(high, at + self.window)
+            if not (self._zeros[0] <= at and upto <= self._zeros[1]):
+                into[at:upto] = self.fetch(at, upto).data
+        self._next = high, high - low
+        self._directory.keep(self._relative, low, high, data)
+        return data
+
+    def find(self, pattern: builtins.bytes, start: int, stop: int) -> int:
+        stop = min(stop, self.size)
+        while start + len(pattern) <= stop:
+            if self._zeros[0] <= start < self._zeros[1] and any(pattern):
+                start = max(start, min(stop, self._zeros[1]) - len(pattern) + 1)
+                if start + len(pattern) > stop:
+                    return -1
+            upto = min(stop, start + self.window)
+            found = self.reach(start, upto)[start:upto].tobytes().find(pattern)
+            if found >= 0:
+                return start + found
+            start = upto - len(pattern) + 1 if upto < stop else stop
+        return -1
+
+    def bytes(self, start: int, stop: int) -> builtins.bytes:
+        stop = min(stop, self.size)
+        return self.reach(start, stop)[start:stop].tobytes()
+
+    def sized(self, start: int) -> builtins.bytes:
+        return self.bytes(start, start + _INT32.unpack(self.bytes(start, start + 4))[0])
+
+    def data_end(self, start: int) -> int:
+        low, high = self._zeros
+        return start if low <= start and high >= self.size else self.size
+
+    def last_nonzero(self, start: int, stop: int) -> int:
+        stop = min(stop, self.size)
+        while stop > start:
+            if self._zeros[0] < stop <= self._zeros[1]:
+                stop = self._zeros[0]
+                continue
+            low = max(start, stop - self.window)
+            part = self.reach(low, stop)[low:stop]
+            if part.any():
+                return low + int(np.flatnonzero(part)[-1])
+            stop = low
+        return -1
+
+    def still_whole(self) -> bool:
+        return True
+
+    def will_need(self, start: int, length: int) -> None:
+        """Nothing: a walk asks ahead by itself."""
+
+    def drop(self, start: int, length: int) -> None:
+        self._directory.let_go(self._relative)
+
+
+class RemoteDirectory(ReadOnlyDirectory):
+    """A directory behind a URL, listed once."""
+
+    def __init__(self, url: Url, pinned: str | None = None) -> None:
+        self.url = url
+        self.root = url  # type: ignore[assignment]
+        self.window = window_of(url)
+        self._files, self._base = connect(url)
+        self._pinned: dict[str, tuple[int, str]] = {}
+        self._kept: dict[str, MappedFile] = {}
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[str, int, int], Bytes] = OrderedDict()
+        self._held = 0
+        if pinned is not None:
+            self.pin(pinned)
+
+    def __reduce__(self) -> Any:
+        return RemoteDirectory, (self.url,)
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(4, thread_name_prefix="mqstore-ahead")
+
+    # listing
+
+    @cached_property
+    def _listed(self) -> dict[str, dict[str, DirectoryEntry]]:
+        """Entries by the directory they are in. Directories that only their files tell of are there, too."""
+        listed = attempt(self.url, lambda: self._files.listing(self._base, recursive=True))
+        found: dict[str, dict[str, DirectoryEntry]] = {}
+        for each in listed or ():
+            if each.relative:
+                self._enter(found, each.relative, each.size, each.is_directory, each.mtime_ms)
+        if not found:
+            if attempt(self.url, lambda: self._files.open(self._base)) is not None:
+                raise CannotOpenError(f"{self.url} is a file, not a directory; give the store's root directory, archives need a path")
+            if listed is None:
+                raise CannotOpenError(f"{self.url} does not exist; give the URL of the directory that holds commitlog/")
+        for relative, (size, _) in self._pinned.items():
+            self._enter(found, relative, size, False, 0)
+        return found
+
+    @staticmethod
+    def _enter(found: dict[str, dict[str, DirectoryEntry]], relative: str, size: int, is_directory: bool, mtime_ms: int) -> None:
+        above, _, name = relative.rpartition("/")
+        if above and name not in found.get(above, {}):
+            RemoteDirectory._above(found, above)
+        known = found.setdefault(above, {}).get(name)
+        mtime_ms = mtime_ms or (0 if known is None else known.mtime_ms)
+        found[above][name] = DirectoryEntry(name, size, is_directory, not is_directory, mtime_ms, -(-size // 512))
+
+    @staticmethod
+    def _above(found: dict[str, dict[str, DirectoryEntry]], relative: str) -> None:
+        above, _, name = relative.rpartition("/")
+        if name not in found.setdefault(above, {}):
+            found[above][name] = DirectoryEntry(name, 0, True, False, 0, 0)
+            if above:
+                RemoteDirectory._above(found, above)
+
+    def _entry(self, relative: str) -> DirectoryEntry | None:
+        above, _, name = relative.rpartition("/")
+        return self._listed.get(above, {}).get(name)
+
+    def path(self, relative: str) -> Any:
+        return self.url / relative if relative else self.url
+
+    def exists(self, relative: str) -> bool:
+        return not relative or self._entry(relative) is not None
+
+    def is_directory(self, relative: str) -> bool:
+        found = self._entry(relative)
+        return not relative or (found is not None and found.is_directory)
+
+    def entries(self, relative: str = "") -> list[DirectoryEntry]:
+        return sorted(self._listed.get(relative, {}).values(), key=lambda entry: entry.name)
+
+    def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
+        for entry in self.entries(relative):
+            below = f"{relative}/{entry.name}" if relative else entry.name
+            if entry.is_directory:
+                yield from self.walk(below)
+            else:
+                yield below, entry
+
+    # files
+
+    def _path(self, relative: str) -> str:
+        return f"{self._base.rstrip('/')}/{relative}"
+
+    def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
+        found = self._entry(relative)
+        if found is None or not found.is_file:
+            return None
+        file = self.mapped(relative)
+        return file.bytes(0, min(limit, file.size))
+
+    def map(self, relative: str) -> MappedFile:
+        url = self.url / relative
+        opened = attempt(url, lambda: self._files.open(self._path(relative)))
+        expected = self._pinned.get(relative)
+        if opened is None:
+            raise CannotOpenError(f"{url} is gone: it was there when the store was listed")
+        if expected is None:
+            listed = self._entry(relative)
+            expected = (opened.size if listed is None else listed.size, opened.identity)
+        if (opened.size, opened.identity) != expected:
+            raise CannotOpenError(f"{url}: the file changed since the store was listed; run the job again")
+        return RemoteFile(self, relative, opened)
+
+    def check(self, relative: str, size: int, identity: str) -> None:
+        """Raises CannotOpenError when a file is not the one that was opened."""
+        url = self.url / relative
+        now = attempt(url, lambda: self._files.open(self._path(relative)))
+        if now is None:
+            raise CannotOpenError(f"{url} is gone: it was there when the store was listed")
+        if (now.size, now.identity) != (size, identity):
+            raise CannotOpenError(f"{url}: the file changed while it was read; run the job again")
+
+    # what a plan has seen
+
+    def snapshot(self, relatives: list[str]) -> str:
+        """The state of these files as text, for `pin`."""
+        with ThreadPoolExecutor(16, thread_name_prefix="mqstore-state") as pool:
+            files = list(pool.map(self.map, relatives))
+        return json.dumps([[relative, file.size, file.identity] for relative, file in zip(relatives, files, strict=True)])
+
+    def pin(self, snapshot: str) -> None:
+        """Take these files as they were when a plan was made: they are listed so, and another state is an error when it is met."""
+        self._pinned = {relative: (size, identity) for relative, size, identity in json.loads(snapshot)}
+
+    # blocks
+
+    def nothing(self, size: int) -> Bytes:
+        return _empty(size)[1]
+
+    def block(self, relative: str, start: int, stop: int) -> Bytes | None:
+        """A kept array in which the range can be read."""
+        with self._lock:
+            for key in self._blocks:
+                if key[0] == relative and key[1] <= start and stop <= key[2]:
+                    self._blocks.move_to_end(key)
+                    return self._blocks[key]
+        return None
+
+    def keep(self, relative: str, start: int, stop: int, data: Bytes) -> None:
+        if stop - start > CACHE // 2:
+            return
+        with self._lock:
+            if (relative, start, stop) not in self._blocks:
+                self._blocks[relative, start, stop] = data
+                self._held += stop - start
+            while self._held > CACHE:
+                (_, low, high), _ = self._blocks.popitem(last=False)
+                self._held -= high - low
+
+    def let_go(self, relative: str) -> None:
+        with self._lock:
+            for key in [key for key in self._blocks if key[0] == relative]:
+                del self._blocks[key]
+                self._held -= key[2] - key[1]
+
+
+def matching(url: Url) -> list[Url]:
+    """The directories that a URL with `*`, `?` or `[` in it matches, by name."""
+    from fnmatch import fnmatchcase
+
+    def step(files: RemoteFiles, above: str, rest: list[str]) -> Iterator[str]:
+        if not rest:
+            yield above
+            return
+        if not any(sign in rest[0] for sign in "*?["):
+            yield from step(files, f"{above}/{rest[0]}", rest[1:])
+            return
+        for each in attempt(url, lambda: files.listing(above, recursive=False)) or ():
+            if each.is_directory and fnmatchcase(each.relative, rest[0]):
+                yield from step(files, f"{above}/{each.relative}", rest[1:])
+
+    parts = url.url.split("/")
+    first = next(number for number, part in enumerate(parts) if any(sign in part for sign in "*?["))
+    fixed = Url("/".join(parts[:first]), url.options)
+    files, base = connect(fixed)
+    base = base.rstrip("/")
+    found = sorted(fixed.url + path[len(base) :] for path in step(files, base, parts[first:]))
+    return [
+        Url(each, url.options) for each in found if (there := _listing_of(files, base + each[len(fixed.url) :], url)) is not None and there
+    ]
+
+
+def _listing_of(files: RemoteFiles, path: str, url: Url) -> Any:
+    asked: Callable[[], Any] = lambda: files.listing(path, recursive=False)  # noqa: E731
+    return attempt(url, asked)

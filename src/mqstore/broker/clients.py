@@ -32,7 +32,7 @@ from mqstore.broker.heartbeats import ConsumerGroupData, Heartbeat, Subscription
 
 __all__ = ["Clients", "ConsumerGroup", "Member"]
 
-EXPIRES = 120_000  # ms without a heartbeat after which a member is gone
+EXPIRES = 120_000
 
 C = TypeVar("C", bound=Hashable)
 G = TypeVar("G")
@@ -83,9 +83,10 @@ class ConsumerGroup(Generic[C]):
 
 
 class Clients(Generic[C]):
-    """The groups of all connections. C: what stands for a connection."""
+    """The groups of all connections. C: what stands for a connection. expires: ms without a heartbeat after which a member is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, expires: int = EXPIRES) -> None:
+        self.expires = expires
         self.consumers: dict[str, ConsumerGroup[C]] = {}
         self.producers: dict[str, dict[C, Member[C]]] = {}
 
@@ -147,9 +148,9 @@ class Clients(Generic[C]):
         return True
 
     def silent(self, now: int) -> list[C]:
-        """Connections of members that have not been heard of for two minutes, each once; close them."""
+        """Connections of members that have not been heard of for too long, each once; close them."""
         tables = [*self.producers.values(), *(group.members for group in self.consumers.values())]
-        old = (member.connection for members in tables for member in members.values() if now - member.last_heartbeat > EXPIRES)
+        old = (member.connection for members in tables for member in members.values() if now - member.last_heartbeat > self.expires)
         return list(dict.fromkeys(old))
 
     def consumer_group(self, name: str) -> ConsumerGroup[C] | None:

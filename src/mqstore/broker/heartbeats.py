@@ -115,7 +115,7 @@ class Heartbeat:
     without_subscriptions: bool = False
 
 
-def parse(body: bytes) -> Heartbeat:
+def parse(body: bytes | memoryview) -> Heartbeat:
     """The heartbeat in a body. Raises UsageError, with a sentence, for what is none."""
     told = _object(body)
     client_id = told.get("clientID")
@@ -163,9 +163,9 @@ def _consumer(held: Mapping[str, Any]) -> ConsumerGroupData:
     )
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes | memoryview) -> dict[str, Any]:
     try:
-        told = json.loads(body)
+        told = json.loads(bytes(body))
     except (ValueError, RecursionError):
         raise UsageError("the body is no JSON object; send the client's own heartbeat") from None
     if not isinstance(told, dict):

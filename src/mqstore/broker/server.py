@@ -1,0 +1,293 @@
+"""The broker: a store, a listening socket, and for each request code the one handler that answers it.
+
+    >>> import asyncio
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.broker.frames import decode, encode
+    >>> async def unknown() -> tuple[int, str | None]:
+    ...     with TemporaryDirectory() as place:
+    ...         async with Broker(place) as broker:
+    ...             reader, writer = await asyncio.open_connection(broker.host, broker.port)
+    ...             writer.write(encode(Frame(9999, opaque=7)))
+    ...             length = int.from_bytes(await reader.readexactly(4), "big")
+    ...             answered = decode(await reader.readexactly(length))
+    ...             writer.close()
+    ...             return answered.code, answered.remark
+    >>> asyncio.run(unknown())
+    (3, ' request type 9999 not supported')
+
+Everything runs in one event loop. Stopping goes in the order that loses nothing: no more connections, no more requests, answers to
+those in flight, the parts, the connections, the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable
+from dataclasses import replace
+from types import ModuleType, TracebackType
+from typing import Self
+
+from mqstore.broker.codes import ResponseCode
+from mqstore.broker.connection import Connection
+from mqstore.broker.context import Context, Handler
+from mqstore.broker.frames import AnswerError, Frame, answer
+from mqstore.broker.logs import log
+from mqstore.broker.profile import profile
+from mqstore.broker.servedstore import LiveStore, ServedStore
+from mqstore.broker.settings import Settings
+from mqstore.errors import MqstoreError, UsageError
+from mqstore.rocketmq.storeconfig import StoreConfig
+
+__all__ = ["FAMILIES", "Broker", "advertised", "bound", "failure", "gathered", "opened"]
+
+FAMILIES: tuple[ModuleType, ...] = ()  # modules with HANDLERS and, if they have any, PARTS
+
+_DEFAULTS = StoreConfig()
+_SWEEP = 5.0  # seconds between looks at idle connections
+
+
+class Broker:
+    """Name server and broker over one store, at one address. An async context manager; `start` and `stop` do the same.
+
+    store: a directory, made if it is not there. listen: `host:port`, port 0 for any. version: whose behaviour clients see, 4.9.3 or
+    5.3.3; by default that of the store, 4.9.3 for a new one. Raises MqstoreError when it cannot start.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        *,
+        listen: str = "127.0.0.1:0",
+        read_only: bool = False,
+        auto_create_topics: bool = False,
+        version: str | None = None,
+        settings: Settings | None = None,
+        config: StoreConfig = _DEFAULTS,
+    ) -> None:
+        self._path = store
+        self._listen = listen
+        self._read_only = read_only
+        self._version = version
+        self._settings = settings or Settings()
+        if auto_create_topics:
+            self._settings = replace(self._settings, auto_create_topics=True)
+        self._config = config
+        self._context: Context | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._working: set[asyncio.Task[None]] = set()
+        self.handlers: dict[int, Handler] = gathered()
+        self.host = ""
+        self.port = 0
+
+    @property
+    def context(self) -> Context:
+        """What the handlers share. Raises UsageError before the start."""
+        if self._context is None:
+            raise UsageError("the broker is not running; start it first")
+        return self._context
+
+    @property
+    def address(self) -> str:
+        """What clients take as name server, `ip:port`."""
+        return self.context.address
+
+    @property
+    def store(self) -> ServedStore:
+        """The store that is served."""
+        return self.context.store
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    # start and stop
+
+    async def start(self) -> None:
+        """Open the store and listen."""
+        listener = bound(self._listen)
+        try:
+            self.host, self.port = listener.getsockname()[:2]
+            address = self._settings.address or advertised(self.host, self.port)
+            config = replace(self._config, store_host=address)
+            store = opened(self._path, config, self._version, read_only=self._read_only)
+        except BaseException:
+            listener.close()
+            raise
+        try:
+            context = Context(store, profile(self._version or store.version), self._settings, address)
+            self._context = context
+            for family in FAMILIES:
+                for kind in getattr(family, "PARTS", ()):
+                    context.part(kind).start()
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self._connection, sock=listener, backlog=4096)
+        except BaseException:
+            listener.close()
+            store.close()
+            raise
+        self._sweeper = loop.create_task(self._sweep())
+        for note in store.notes:
+            log("store-note", note=note)
+        log("started", address=address, store=str(self._path), version=context.profile.version, writable=context.writable)
+
+    async def stop(self) -> None:
+        """End in order; what is in flight is answered, and the store is closed."""
+        context, self._context = self._context, None
+        if context is None:
+            return
+        context.accepting = False
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        try:
+            for connection in list(context.connections):
+                connection.drain()
+            if self._working:
+                await asyncio.wait(self._working, timeout=context.settings.stop_timeout / 1000)
+            for part in reversed(context.parts()):
+                await part.stop()
+            await context.release()
+            await self._hang_up(context)
+        finally:
+            await asyncio.to_thread(context.store.close)
+            log("stopped", address=context.address)
+
+    async def _hang_up(self, context: Context) -> None:
+        """Close the connections; what they still have to send gets a second."""
+        for connection in list(context.connections):
+            connection.close()
+        end = context.loop.time() + 1.0
+        while context.connections and context.loop.time() < end:
+            await asyncio.sleep(0.005)
+        for task in self._working:
+            task.cancel()
+        for connection in list(context.connections):
+            connection.abort()
+
+    async def serve_forever(self) -> None:
+        """Run until cancelled."""
+        if self._server is None:
+            await self.start()
+        await asyncio.Event().wait()
+
+    # connections and requests
+
+    def _connection(self) -> Connection:
+        return Connection(self.context.shared, self._on_request, self._on_lost)
+
+    def _on_lost(self, connection: Connection) -> None:
+        if self._context is not None:
+            for part in self._context.parts():
+                part.connection_lost(connection)
+
+    async def _sweep(self) -> None:
+        """Close connections over which nothing goes any more."""
+        context = self.context
+        limit = context.settings.idle_timeout / 1000
+        while True:
+            await asyncio.sleep(min(_SWEEP, limit / 4))
+            now = context.loop.time()
+            for connection in list(context.connections):
+                if connection.stuck(now, limit):
+                    connection.close(f"nothing went through for {limit:g} s", now=True)
+
+    def _on_request(self, connection: Connection, request: Frame) -> None:
+        context = self._context
+        if context is None:
+            return
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            if not request.is_oneway:
+                remark = f" request type {request.code} not supported"
+                connection.send(answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        try:
+            answered = handler(context, connection, request)
+        except Exception as error:
+            answered = failure(connection, request, error)
+        if answered is None:
+            return
+        if isinstance(answered, Frame):
+            if not request.is_oneway:
+                connection.send(answered)
+            return
+        connection.begun()
+        task = context.loop.create_task(self._finish(connection, request, answered))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _finish(self, connection: Connection, request: Frame, work: Awaitable[Frame | None]) -> None:
+        try:
+            answered = await work
+        except Exception as error:
+            answered = failure(connection, request, error)
+        finally:
+            connection.done()
+        if answered is not None and not request.is_oneway:
+            connection.send(answered)
+
+
+def gathered() -> dict[int, Handler]:
+    """The handlers of all families by request code."""
+    found: dict[int, Handler] = {}
+    for family in FAMILIES:
+        for code, handler in family.HANDLERS.items():
+            if code in found:
+                raise RuntimeError(f"two modules answer request {code}; the second is {family.__name__}")
+            found[int(code)] = handler
+    return found
+
+
+def failure(connection: Connection, request: Frame, error: Exception) -> Frame:
+    """The answer to a request whose handler raised."""
+    if isinstance(error, AnswerError):
+        return answer(request, error.code, error.remark, error.ext)
+    if isinstance(error, MqstoreError):
+        return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+    log("request-failed", logging.ERROR, error=error, peer=connection.peer, code=request.code)
+    return answer(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
+def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool) -> ServedStore:
+    """The store to be served."""
+    return LiveStore(path, replace(config, version=version or config.version))
+
+
+def bound(listen: str) -> socket.socket:
+    """A socket bound to `host:port` or `[host]:port`. Raises UsageError."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"cannot listen on {listen!r}: it must be HOST:PORT, such as 127.0.0.1:9876")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(found[0], found[1])
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(found[4])
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen") from None
+    listener.setblocking(False)
+    return listener
+
+
+def advertised(host: str, port: int) -> str:
+    """What clients are told to connect to: where we listen, or for a socket on all addresses this machine's first."""
+    if host in ("0.0.0.0", "::"):
+        family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
+        try:
+            host = str(socket.getaddrinfo(socket.gethostname(), port, family, socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            host = "127.0.0.1" if family == socket.AF_INET else "::1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -351,6 +351,23 @@ class MessageStore:
             )
         return Retained(logs, queues, indexes)
 
+    def delete_queues(self, topic: str) -> int:
+        """What a broker does once a topic is deleted: its consume queues go, and its next message stands at queue offset 0.
+
+        The messages stay in the log. Returns how many queues went. Raises TargetError where they cannot be removed.
+        """
+        with self._appender.lock:
+            if not self.commit.sync():  # what is not on disk may not be dispatched yet
+                raise TargetError(f"{self.commit.failed}; close the store and open it again")
+            self.dispatch_now()
+            with self._dispatch_lock:
+                queues = self._broker.queues
+                gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
+                for queue in gone:
+                    queue.destroy()
+            self._appender.next_offset.of(topic.encode("utf-8", "surrogatepass")).clear()
+        return len(gone)
+
     def delete_files_manually(self) -> None:
         """Let the next 20 runs of the cleaning services look at the log files, whatever the hour."""
         self.retention.delete_manually()

@@ -27,25 +27,27 @@ import os
 import socket
 from collections.abc import Awaitable
 from dataclasses import replace
-from types import ModuleType, TracebackType
+from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from mqstore.broker.codes import ResponseCode
 from mqstore.broker.connection import Connection
 from mqstore.broker.context import Context, Handler
+from mqstore.broker.families import FAMILIES
 from mqstore.broker.frames import AnswerError, Frame, answer
 from mqstore.broker.logs import log
-from mqstore.broker.profile import profile
+from mqstore.broker.profile import FOUR, profile
 from mqstore.broker.servedstore import LiveStore, ServedStore
 from mqstore.broker.settings import Settings
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.topicsconfig import TopicConfig
 
-__all__ = ["FAMILIES", "Broker", "advertised", "bound", "failure", "gathered", "opened"]
-
-FAMILIES: tuple[ModuleType, ...] = ()  # modules with HANDLERS and, if they have any, PARTS
+__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "opened", "prepare"]
 
 _DEFAULTS = StoreConfig()
+TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
 _SWEEP = 5.0  # seconds between looks at idle connections
 
 
@@ -121,6 +123,7 @@ class Broker:
             listener.close()
             raise
         try:
+            prepare(store, self._settings)
             context = Context(store, profile(self._version or store.version), self._settings, address)
             self._context = context
             for family in FAMILIES:
@@ -239,7 +242,7 @@ def gathered() -> dict[int, Handler]:
     """The handlers of all families by request code."""
     found: dict[int, Handler] = {}
     for family in FAMILIES:
-        for code, handler in family.HANDLERS.items():
+        for code, handler in getattr(family, "HANDLERS", {}).items():
             if code in found:
                 raise RuntimeError(f"two modules answer request {code}; the second is {family.__name__}")
             found[int(code)] = handler
@@ -257,8 +260,27 @@ def failure(connection: Connection, request: Frame, error: Exception) -> Frame:
 
 
 def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool) -> ServedStore:
-    """The store to be served."""
-    return LiveStore(path, replace(config, version=version or config.version))
+    """The store to be served. Where nobody says a version, a new one is of 4.9.3."""
+    chosen = version or config.version
+    if chosen is None and not Path(path).joinpath("commitlog").exists():
+        chosen = FOUR.version
+    return LiveStore(path, replace(config, version=chosen))
+
+
+def prepare(store: ServedStore, settings: Settings) -> None:
+    """Give the store the topics and groups that a broker makes itself."""
+    written = store.writable
+    if written is None:
+        return
+    topics = store.topics
+    before = set(topics.names())
+    topics.add_system_topics(cluster=settings.cluster, broker=settings.broker_name)
+    if not settings.auto_create_topics and TEMPLATE not in before:
+        topics.delete(TEMPLATE)
+    if settings.trace_topic and TRACE_TOPIC not in before:
+        topics.put(TopicConfig(TRACE_TOPIC, read_queues=1, write_queues=1))
+    store.groups.add_built_in()
+    written.persist()
 
 
 def bound(listen: str) -> socket.socket:

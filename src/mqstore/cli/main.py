@@ -19,6 +19,7 @@ import typer
 
 import mqstore
 from mqstore.cli import (
+    console,
     convert,
     demo,
     follow,
@@ -84,7 +85,24 @@ def options(
     context.obj = Settings(output, not no_color, quiet, verbose, progress)
 
 
-for module in (inspect, verify, usage, messages, queues, query, jobs, convert, salvage, lookup, follow, putting, loading, demo, mqadmin):
+for module in (
+    inspect,
+    verify,
+    usage,
+    messages,
+    queues,
+    query,
+    jobs,
+    convert,
+    salvage,
+    lookup,
+    follow,
+    putting,
+    loading,
+    console,
+    demo,
+    mqadmin,
+):
     module.register(app)
 
 

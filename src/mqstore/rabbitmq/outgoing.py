@@ -17,11 +17,12 @@ from mqstore.messages import QueueSelection
 from mqstore.rabbitmq import messagetable
 from mqstore.rabbitmq.content import MessageTerm, PropertiesError, read_message
 from mqstore.rabbitmq.etf import EtfError
+from mqstore.rabbitmq.messagetable import Rows
 from mqstore.rabbitmq.properties import properties_to_bin
 from mqstore.rabbitmq.reader import RabbitMQStore
 from mqstore.rabbitmq.sending import Outgoing
 
-__all__ = ["outgoing"]
+__all__ = ["outgoing", "outgoing_at"]
 
 _COPIES = (b"CC", b"BCC", "CC", "BCC")
 
@@ -43,17 +44,27 @@ def outgoing(
     for rows in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
         found = messagetable.verdicts(rows, messagetable.decoded(rows, lambda name: _bytes(store, name)))
         for row in np.flatnonzero([verdict in verdicts for verdict in found]).tolist():
-            source = int(rows.judged.source[row])
-            name, data = rows.judged.sources[source] if source >= 0 else ("", None)
-            data = _bytes(store, name) if data is None and name else data
-            at, length = int(rows.judged.at[row]), int(rows.judged.length[row])
-            try:
-                message = read_message(data[at : at + length].tobytes()) if data is not None else None
-            except EtfError:
-                message = None
+            message = outgoing_at(store, rows, row, by_exchange=by_exchange, user=user, into=into)
             if message is not None:
-                queue = rows.queue if rows.indexed else into
-                yield _outgoing(message, None if by_exchange else queue, user)
+                yield message
+
+
+def outgoing_at(
+    store: RabbitMQStore, rows: Rows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
+) -> Outgoing | None:
+    """One row of the message table as it is sent again; None where its message cannot be read. The rest is as in `outgoing`."""
+    source = int(rows.judged.source[row])
+    name, data = rows.judged.sources[source] if source >= 0 else ("", None)
+    data = _bytes(store, name) if data is None and name else data
+    at, length = int(rows.judged.at[row]), int(rows.judged.length[row])
+    try:
+        message = read_message(data[at : at + length].tobytes()) if data is not None else None
+    except EtfError:
+        return None
+    if message is None:
+        return None
+    queue = rows.queue if rows.indexed else into
+    return _outgoing(message, None if by_exchange else queue, user)
 
 
 def _bytes(store: RabbitMQStore, name: str) -> Bytes | None:

@@ -7,7 +7,7 @@ is a finding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,11 +89,21 @@ class RabbitMQStore:
             for found in each.judged():
                 yield each, found
 
-    def verify(self) -> Report:
-        """Check everything there is: indexes, message files, every stored message."""
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Check everything there is: indexes, message files, every stored message. progress: told (rows checked, 0: how many there are is
+        not known before).
+        """
         from mqstore.rabbitmq.verify import verify
 
-        return verify(self, self.rows(QueueSelection(everything=True)), self._data_of)
+        return verify(self, self._watched(progress), self._data_of)
+
+    def _watched(self, progress: Callable[[int, int], None] | None) -> Iterator[Rows]:
+        done = 0
+        for rows in self.rows(QueueSelection(everything=True)):
+            yield rows
+            done += len(rows)
+            if progress is not None:
+                progress(done, 0)
 
     # the message table
 

@@ -13,7 +13,7 @@ Format: docs/formats/rabbitmq.md, sections 6.1 and 6.5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,14 +129,22 @@ class UsageReport:
         return {"family": "rabbitmq", "message_files": sums} | {part: self.rows(part[:-1]) for part in parts}
 
 
-def usage(store: RabbitMQStore) -> UsageReport:
-    """Count a store. Reads every index and scans every message file."""
+def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> UsageReport:
+    """Count a store. Reads every index and scans every message file. progress: told (queue directories counted, how many there are)."""
+    counted, total = 0, len(store.queues)
+
+    def told() -> None:
+        nonlocal counted
+        counted += 1
+        if progress is not None:
+            progress(counted, total)
+
     files: list[FileUsage] = []
     queues: list[QueueUsage] = []
     for vhost in store.vhosts:
         stores = (vhost.persistent, vhost.transient)
         live = [np.zeros(len(each), np.bool_) for each in stores]
-        queues += _queues(store, vhost, stores, live)
+        queues += _queues(store, vhost, stores, live, told)
         for each, needed in zip(stores, live, strict=True):
             files += _files(vhost, each, needed)
     return UsageReport(
@@ -146,7 +154,11 @@ def usage(store: RabbitMQStore) -> UsageReport:
 
 
 def _queues(
-    store: RabbitMQStore, vhost: Vhost, stores: tuple[MessageStore, MessageStore], live: list[NDArray[np.bool_]]
+    store: RabbitMQStore,
+    vhost: Vhost,
+    stores: tuple[MessageStore, MessageStore],
+    live: list[NDArray[np.bool_]],
+    told: Callable[[], None],
 ) -> list[QueueUsage]:
     """The queues of a vhost; rows of the stores that they need are marked in live."""
     sums: dict[str, list[int]] = {}
@@ -164,6 +176,7 @@ def _queues(
                 rows = each.find(wanted["hi"], wanted["lo"])
                 needed[rows[rows >= 0]] = True
                 wanted = wanted[rows < 0]
+        told()
     return [
         QueueUsage(vhost.name, name, messages, embedded + shared, embedded, shared, index)
         for name, (messages, embedded, shared, index) in sums.items()

@@ -24,14 +24,18 @@ State that outlives a request is a `Part`: a class of which each broker has one,
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from mqstore.broker.codes import ResponseCode
 from mqstore.broker.connection import Connection, Shared
 from mqstore.broker.frames import AnswerError, Frame, answer
+from mqstore.broker.logs import log
+from mqstore.broker.storehost import rewritten
+from mqstore.rocketmq.record import parse_host
 
 if TYPE_CHECKING:
     from mqstore.broker.profile import Profile
@@ -78,6 +82,7 @@ class Context:
         self.accepting = True
         self._parts: dict[type[Part], Part] = {}
         self._executor = ThreadPoolExecutor(settings.workers, thread_name_prefix="mqstore-broker")
+        self._host = parse_host(address) if settings.rewrite_store_host else None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -113,6 +118,13 @@ class Context:
             raise AnswerError(code, self.store.refusal)
         return store
 
+    def outgoing(self, records: Iterable[memoryview]) -> bytes:
+        """Records as the body of an answer, with this broker's address in them where that is wanted."""
+        if self._host is not None:
+            host = self._host
+            return b"".join([rewritten(record, host) for record in records])
+        return b"".join(records)
+
     async def run(self, function: Callable[..., T], *given: object) -> T:
         """Run what blocks in a thread."""
         return await self.loop.run_in_executor(self._executor, function, *given)
@@ -121,12 +133,10 @@ class Context:
         """Run work beside the requests; it is cancelled when the broker stops. What it raises is logged."""
 
         async def guarded() -> None:
-            from mqstore.broker.logs import LOGGER, log
-
             try:
                 await work
             except Exception as error:
-                log("background-failed", LOGGER.level or 40, error=error, why=str(error))
+                log("background-failed", logging.ERROR, error=error, why=str(error))
 
         task = self.loop.create_task(guarded())
         self._tasks.add(task)

@@ -38,13 +38,14 @@ from mqstore.broker.families import FAMILIES
 from mqstore.broker.frames import AnswerError, Frame, answer
 from mqstore.broker.logs import log
 from mqstore.broker.profile import FOUR, profile
+from mqstore.broker.readonlystore import ReadOnlyStore, ViewName
 from mqstore.broker.servedstore import LiveStore, ServedStore
 from mqstore.broker.settings import Settings
-from mqstore.errors import MqstoreError, UsageError
+from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.rocketmq.storeconfig import StoreConfig
 from mqstore.rocketmq.topicsconfig import TopicConfig
 
-__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "opened", "prepare"]
+__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "opened", "prepare"]
 
 _DEFAULTS = StoreConfig()
 TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
@@ -54,8 +55,10 @@ _SWEEP = 5.0  # seconds between looks at idle connections
 class Broker:
     """Name server and broker over one store, at one address. An async context manager; `start` and `stop` do the same.
 
-    store: a directory, made if it is not there. listen: `host:port`, port 0 for any. version: whose behaviour clients see, 4.9.3 or
-    5.3.3; by default that of the store, 4.9.3 for a new one. Raises MqstoreError when it cannot start.
+    store: a directory, made if it is not there. listen: `host:port`, port 0 for any. read_only: serve pulls and queries, refuse all that
+    writes; so is a store served that cannot be written. view: which state of a store that is only read, `recovered` (as a broker would
+    load it) or `disk`; auto: recovered unless that gives up some of the log. version: whose behaviour clients see, 4.9.3 or 5.3.3; by
+    default that of the store, 4.9.3 for a new one. Raises MqstoreError when it cannot start.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Broker:
         *,
         listen: str = "127.0.0.1:0",
         read_only: bool = False,
+        view: ViewName = "auto",
         auto_create_topics: bool = False,
         version: str | None = None,
         settings: Settings | None = None,
@@ -72,6 +76,7 @@ class Broker:
         self._path = store
         self._listen = listen
         self._read_only = read_only
+        self._view: ViewName = view
         self._version = version
         self._settings = settings or Settings()
         if auto_create_topics:
@@ -118,7 +123,7 @@ class Broker:
             self.host, self.port = listener.getsockname()[:2]
             address = self._settings.address or advertised(self.host, self.port)
             config = replace(self._config, store_host=address)
-            store = opened(self._path, config, self._version, read_only=self._read_only)
+            store = opened(self._path, config, self._version, read_only=self._read_only, view=self._view)
         except BaseException:
             listener.close()
             raise
@@ -259,12 +264,28 @@ def failure(connection: Connection, request: Frame, error: Exception) -> Frame:
     return answer(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
-def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool) -> ServedStore:
-    """The store to be served. Where nobody says a version, a new one is of 4.9.3."""
+def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool, view: ViewName) -> ServedStore:
+    """The store to be served: only for reading where that is asked for, nothing may be written, or a broker would not come up on it.
+
+    Where nobody says a version, a new store is of 4.9.3.
+    """
+    exists = Path(path).exists()
+    if read_only or (exists and (not Path(path).is_dir() or not may_write(Path(path)))):
+        return ReadOnlyStore(path, config, version, view)
     chosen = version or config.version
     if chosen is None and not Path(path).joinpath("commitlog").exists():
         chosen = FOUR.version
-    return LiveStore(path, replace(config, version=chosen))
+    try:
+        return LiveStore(path, replace(config, version=chosen))
+    except (RefusedError, UnsupportedError) as error:
+        log("store-not-writable", logging.WARNING, why=str(error))
+        return ReadOnlyStore(path, config, version, view)
+
+
+def may_write(root: Path) -> bool:
+    """Whether this process may change a store's directory and those in it."""
+    places = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config"))]
+    return all(os.access(place, os.W_OK) for place in places if place.exists())
 
 
 def prepare(store: ServedStore, settings: Settings) -> None:

@@ -42,10 +42,13 @@ from mqstore.broker.readonlystore import ReadOnlyStore, ViewName
 from mqstore.broker.servedstore import LiveStore, ServedStore
 from mqstore.broker.settings import Settings
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.reader import looks_like_rocketmq
 from mqstore.rocketmq.storeconfig import StoreConfig
 from mqstore.rocketmq.topicsconfig import TopicConfig
 
-__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "opened", "prepare"]
+__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "opened", "prepare", "store_root"]
 
 _DEFAULTS = StoreConfig()
 TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
@@ -272,14 +275,24 @@ def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | Non
     exists = Path(path).exists()
     if read_only or (exists and (not Path(path).is_dir() or not may_write(Path(path)))):
         return ReadOnlyStore(path, config, version, view)
+    root = store_root(Path(path)) if exists else Path(path)
     chosen = version or config.version
-    if chosen is None and not Path(path).joinpath("commitlog").exists():
+    if chosen is None and not root.joinpath("commitlog").exists():
         chosen = FOUR.version
     try:
-        return LiveStore(path, replace(config, version=chosen))
+        return LiveStore(root, replace(config, version=chosen))
     except (RefusedError, UnsupportedError) as error:
         log("store-not-writable", logging.WARNING, why=str(error))
         return ReadOnlyStore(path, config, version, view)
+
+
+def store_root(path: Path) -> Path:
+    """Where a store is, or is to be made: the directory if it is one or empty, else that of the store in it. Raises NotAStoreError."""
+    directory = ReadOnlyDirectory(path)
+    if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:
+        return path
+    found = open_rocketmq(path).directory.root
+    return found if isinstance(found, Path) else path
 
 
 def may_write(root: Path) -> bool:

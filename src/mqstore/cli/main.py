@@ -33,6 +33,7 @@ from mqstore.cli import (
     query,
     queues,
     salvage,
+    serve,
     usage,
     verify,
 )
@@ -99,6 +100,7 @@ for module in (
     follow,
     putting,
     loading,
+    serve,
     console,
     demo,
     mqadmin,

@@ -52,7 +52,7 @@ async def consume_directly(context: Context, connection: Connection, asked: Fram
         record = context.store.raw_by_offset(position)
         if record is None:
             raise AnswerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-        body = bytes(record)
+        body = context.outgoing([record])
     return await call_consumer(context, asked, group, headers.text_or(asked, "clientId", "null"), ext, body)
 
 

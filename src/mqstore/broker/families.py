@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from mqstore.broker import membership, nameserver, queuelocks, tables
+from mqstore.broker import (
+    brokerinfo,
+    callthrough,
+    longpolling,
+    membership,
+    metrics,
+    nameserver,
+    offsets,
+    pulling,
+    queries,
+    queuelocks,
+    replying,
+    resets,
+    sendback,
+    sending,
+    statistics,
+    tables,
+    topics,
+    transactions,
+)
 
 __all__ = ["FAMILIES"]
 
@@ -13,4 +32,18 @@ FAMILIES: tuple[ModuleType, ...] = (
     nameserver,
     membership,
     queuelocks,
+    statistics,
+    topics,
+    brokerinfo,
+    callthrough,
+    metrics,
+    longpolling,
+    sending,
+    sendback,
+    replying,
+    pulling,
+    queries,
+    offsets,
+    resets,
+    transactions,
 )

@@ -21,6 +21,7 @@ class Settings:
 
     address: what clients are told to connect to, `ip:port`; by default where the broker listens. rewrite_store_host: put that address
     into the records that go out, so that message ids lead here. freeze_offsets: refuse to move offsets in a store that is only read.
+    metrics: where Prometheus finds its text, `host:port`; None: nowhere.
 
     max_connections: further ones are closed at once. max_in_flight: requests of one connection that are worked on; further ones wait.
     write_high: answers of one connection that wait to be sent before no more of its requests are read. write_limit: what may wait
@@ -34,6 +35,7 @@ class Settings:
     address: str | None = None
     rewrite_store_host: bool = False
     freeze_offsets: bool = False
+    metrics: str | None = None
 
     auto_create_topics: bool = False
     auto_create_groups: bool = True

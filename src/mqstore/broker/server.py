@@ -29,7 +29,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from mqstore.broker.codes import ResponseCode
 from mqstore.broker.connection import Connection
@@ -38,17 +38,17 @@ from mqstore.broker.families import FAMILIES
 from mqstore.broker.frames import AnswerError, Frame, answer
 from mqstore.broker.logs import log
 from mqstore.broker.profile import FOUR, profile
-from mqstore.broker.readonlystore import ReadOnlyStore, ViewName
 from mqstore.broker.servedstore import LiveStore, ServedStore
 from mqstore.broker.settings import Settings
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.opening import open_rocketmq
-from mqstore.rocketmq.reader import looks_like_rocketmq
 from mqstore.rocketmq.storeconfig import StoreConfig
 from mqstore.rocketmq.topicsconfig import TopicConfig
 
-__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "opened", "prepare", "store_root"]
+if TYPE_CHECKING:
+    from mqstore.broker.readonlystore import ViewName
+
+__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "only_read", "opened", "prepare", "store_root"]
 
 _DEFAULTS = StoreConfig()
 TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
@@ -274,7 +274,7 @@ def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | Non
     """
     exists = Path(path).exists()
     if read_only or (exists and (not Path(path).is_dir() or not may_write(Path(path)))):
-        return ReadOnlyStore(path, config, version, view)
+        return only_read(path, config, version, view)
     root = store_root(Path(path)) if exists else Path(path)
     chosen = version or config.version
     if chosen is None and not root.joinpath("commitlog").exists():
@@ -283,11 +283,21 @@ def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | Non
         return LiveStore(root, replace(config, version=chosen))
     except (RefusedError, UnsupportedError) as error:
         log("store-not-writable", logging.WARNING, why=str(error))
-        return ReadOnlyStore(path, config, version, view)
+        return only_read(path, config, version, view)
+
+
+def only_read(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
+    """A store of which nothing is changed. What that takes is imported when it is wanted: most brokers write."""
+    from mqstore.broker.readonlystore import ReadOnlyStore
+
+    return ReadOnlyStore(path, config, version, view)
 
 
 def store_root(path: Path) -> Path:
     """Where a store is, or is to be made: the directory if it is one or empty, else that of the store in it. Raises NotAStoreError."""
+    from mqstore.opening import open_rocketmq
+    from mqstore.rocketmq.reader import looks_like_rocketmq
+
     directory = ReadOnlyDirectory(path)
     if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:
         return path

@@ -43,7 +43,7 @@ from mqstore.cli.text import printable
 from mqstore.cli.writing import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "failed", "main", "run"]
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
@@ -138,33 +138,31 @@ def run(argv: Sequence[str]) -> int:
     except typer.TyperException as error:
         _complain(_usage(error))
         return FAILED
-    except NotFoundError as error:
-        _complain(str(error))
-        return FOUND
-    except StoppedError as error:
-        _complain(str(error))
-        return INTERRUPTED
-    except MqstoreError as error:
-        _complain(str(error))
-        return FAILED
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the parser exits where standard output is closed
         _abandon_stdout()
         return CLEAN
-    except OSError as error:
-        _complain(f"{error.filename or 'the operating system'}: {error.strerror or error}")
-        return FAILED
-    except MemoryError:
-        _complain("out of memory; narrow the question by filters, or give the process more")
-        return FAILED
     except Exception as error:
-        if "-v" in argv or "--verbose" in argv:
-            raise
-        _complain(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
-        return FAILED
+        return failed(error, verbose="-v" in argv or "--verbose" in argv)
     return status if isinstance(status, int) else CLEAN
+
+
+def failed(error: Exception, *, verbose: bool) -> int:
+    """Tell what ended the work. Returns the exit status. Raises what is a bug if that is wanted."""
+    if isinstance(error, MqstoreError):
+        _complain(str(error))
+        return FOUND if isinstance(error, NotFoundError) else INTERRUPTED if isinstance(error, StoppedError) else FAILED
+    if isinstance(error, OSError):
+        _complain(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+    elif isinstance(error, MemoryError):
+        _complain("out of memory; narrow the question by filters, or give the process more")
+    elif verbose:
+        raise error
+    else:
+        _complain(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
+    return FAILED
 
 
 def _abandon_stdout() -> None:
@@ -180,6 +178,6 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line of this process."""
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:]))

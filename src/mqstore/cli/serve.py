@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import logging
-import os
-import signal
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mqstore.cli.options import Broker as Version
-from mqstore.cli.options import Config, ViewName, option, verb
-from mqstore.cli.output import Format, Output
-
-if TYPE_CHECKING:
-    from mqstore.broker.server import Broker
+from mqstore.cli.options import Broker, Config, ViewName, option, verb
+from mqstore.cli.output import Output
+from mqstore.cli.serving import ServeOptions, run
 
 __all__ = ["register", "serve"]
 
-ServedStore = Annotated[
+Served = Annotated[
     Path,
     typer.Argument(
         metavar="STORE",
@@ -35,14 +26,14 @@ ServedStore = Annotated[
 
 def serve(
     out: Output,
-    store: ServedStore,
+    store: Served,
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0: any.")] = "127.0.0.1:9876",
     read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing: pulls and queries are served, writes refused.")] = False,
     auto_create_topics: Annotated[
         bool, typer.Option("--auto-create-topics", help="Make a topic when a producer first sends to it.")
     ] = False,
     as_version: Annotated[
-        Version | None, option("--as-version", help="Which broker clients see; by default that of the store, 4.9.3 for a new one.")
+        Broker | None, option("--as-version", help="Which broker clients see; by default that of the store, 4.9.3 for a new one.")
     ] = None,
     address: Annotated[
         str | None, option("--address", metavar="IP:PORT", help="What clients are told to connect to, where it is not --listen.")
@@ -54,6 +45,9 @@ def serve(
     view: Annotated[
         ViewName | None, option("--view", help="Of a store that is only read: as a broker would load it, or the files as they lie.")
     ] = None,
+    metrics: Annotated[
+        str | None, option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds what the RocketMQ exporter would tell.")
+    ] = None,
     config: Config = None,
 ) -> int:
     """Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C.
@@ -62,89 +56,24 @@ def serve(
     start on, is served for pulls and queries. One line on standard output tells when clients may come; events go to standard error,
     a JSON object each (-q: none, -v: all). On Ctrl-C or SIGTERM requests in flight are answered and the store is closed in order.
     """
-    from dataclasses import replace
-
-    from mqstore.broker.server import Broker
-    from mqstore.broker.settings import Settings
-    from mqstore.rocketmq import brokerconfig
-    from mqstore.rocketmq.storeconfig import StoreConfig
-
-    _log_lines(out)
-    named = {} if config is None else brokerconfig.load_properties(config)
-    settings = replace(Settings().with_broker(named), address=address, rewrite_store_host=rewrite_store_host)
-    stored = StoreConfig().with_broker(named)
-    broker = Broker(
-        store,
-        listen=listen,
-        read_only=read_only,
-        view="auto" if view is None else "recovered" if view is ViewName.RECOVERED else "disk",
-        auto_create_topics=auto_create_topics,
-        version=None if as_version is None else as_version.value,
-        settings=settings,
-        config=replace(stored, flush_disk_type="SYNC_FLUSH") if sync else stored,
+    return run(
+        ServeOptions(
+            str(store),
+            listen=listen,
+            read_only=read_only,
+            auto_create_topics=auto_create_topics,
+            as_version=None if as_version is None else as_version.value,
+            address=address,
+            rewrite_store_host=rewrite_store_host,
+            sync=sync,
+            view=None if view is None else view.value,
+            metrics=metrics,
+            config=None if config is None else str(config),
+            output=out.format.value,
+            quiet=out.settings.quiet,
+            verbose=out.settings.verbose,
+        )
     )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(out, broker, store))
-    return 0
-
-
-async def _run(out: Output, broker: Broker, store: Path) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
-    await broker.start()
-    try:
-        _tell(out, broker, store)
-        gc.freeze()  # what the start made stays; no collection need look at it again
-        await ended.wait()
-    finally:
-        await broker.stop()
-
-
-def _tell(out: Output, broker: Broker, store: Path) -> None:
-    """The one line that says that clients may come."""
-    context = broker.context
-    ready = {
-        "address": broker.address,
-        "store": str(store),
-        "version": context.profile.version,
-        "writable": context.writable,
-        "process": os.getpid(),
-    }
-    if out.format is Format.JSON or out.format is Format.JSONL:
-        out.document(ready)
-    elif out.format is Format.CSV:
-        out.pairs(ready)
-    elif not out.settings.quiet:
-        how = "" if context.writable else ", read-only"
-        text = f"Serving {store}{how} as RocketMQ {context.profile.version} on {broker.address} (name server and broker); Ctrl-C ends it."
-        out.write(text + "\n")
-    sys.stdout.flush()
-
-
-def _log_lines(out: Output) -> None:
-    """Let events go to standard error."""
-    from mqstore.broker.logs import LOGGER, Lines
-
-    LOGGER.handlers.clear()
-    LOGGER.propagate = False
-    if out.settings.quiet:
-        LOGGER.addHandler(logging.NullHandler())
-        LOGGER.setLevel(logging.CRITICAL)
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines())
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.DEBUG if out.settings.verbose else logging.INFO)
-
-
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.Loop
 
 
 def register(app: typer.Typer) -> None:

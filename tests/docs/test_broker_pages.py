@@ -1,0 +1,58 @@
+"""The pages on the broker: their examples run, and print what is shown."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "guide"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_examples_of_the_broker_page_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+    outcome = doctest.testfile(str(GUIDE / "broker.md"), module_relative=False, optionflags=flags)
+    assert outcome.attempted > 15
+    assert outcome.failed == 0
+
+
+def test_the_commands_of_the_broker_page_serve_and_tell_metrics(tmp_path: Path) -> None:
+    start, ask = re.findall(r"^```sh serve\n(.*?)^```$", (GUIDE / "broker.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    start, ask = (
+        text.replace("9876", str(client)).replace("9877", str(metrics))
+        for client, metrics in [(free_port(), free_port())]
+        for text in (start, ask)
+    )
+    words = start.removesuffix(" &\n").split()
+    assert words[0] == "mqstore"
+    serving = subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("Serving orders as RocketMQ 4.9.3 on 127.0.0.1:")
+        told = subprocess.run(
+            ["bash", "-c", ask.replace("python ", f"{sys.executable} ")], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert 'rocketmq_broker_tps{cluster="DefaultCluster"' in told.stdout
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        errors = serving.communicate(timeout=60)[1]
+    assert serving.returncode == 0, errors
+    assert not (tmp_path / "orders" / "abort").exists()

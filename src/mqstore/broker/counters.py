@@ -18,6 +18,7 @@ Source: Apache RocketMQ 4.9.3, StatsItem, BrokerStatsManager, StoreStatsService.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -104,7 +105,7 @@ class Counters:
         self.totals["put"] += messages
         self.totals["put_size"] += size
         self.put_longest = max(self.put_longest, elapsed)
-        self.put_times[next((n for n, bound in enumerate(BUCKETS) if elapsed <= bound), len(BUCKETS))] += 1
+        self.put_times[bisect_left(BUCKETS, elapsed)] += 1
 
     def refused(self) -> None:
         """Messages were not stored."""
@@ -170,7 +171,8 @@ class Counters:
         return tuple(self._rate(names, now, window) for window in RATE_WINDOWS)
 
     def _rate(self, names: Sequence[str], now: int, window: int) -> float:
-        at, sums = next((sample for sample in self._rates if sample[0] >= now - window), self._rates[-1])
+        rates = list(self._rates)
+        at, sums = next((sample for sample in rates if sample[0] >= now - window), rates[-1])
         if now <= at:
             return 0.0
         return sum(self.totals[name] - sums[name] for name in names) * 1000 / (now - at)

@@ -25,6 +25,7 @@ from mqstore.broker.context import Context, Handler, Part
 from mqstore.broker.frames import AnswerError, Frame, answer, request
 from mqstore.broker.heartbeats import parse, parse_subscription
 from mqstore.broker.logs import log
+from mqstore.broker.sqlfilter import compiled
 from mqstore.broker.tables import Tables
 from mqstore.errors import UsageError
 
@@ -116,7 +117,7 @@ def unregister_client(context: Context, connection: Connection, asked: Frame) ->
 
 
 def check_client_config(context: Context, connection: Connection, asked: Frame) -> Frame:
-    """46: whether a subscription can be filtered here. Only tags can."""
+    """46: whether a subscription can be filtered here: by tags always, by an expression if the broker has that switched on."""
     held = bodies.parse_request(asked).get("subscriptionData")
     if not isinstance(held, dict):
         return answer(asked)
@@ -124,7 +125,15 @@ def check_client_config(context: Context, connection: Connection, asked: Frame) 
         subscription = parse_subscription(held)
     except UsageError as error:
         return answer(asked, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-    return answer(asked) if subscription.by_tag else answer(asked, ResponseCode.SYSTEM_ERROR, NO_SQL)
+    if subscription.by_tag:
+        return answer(asked)
+    if not context.settings.property_filter:
+        return answer(asked, ResponseCode.SYSTEM_ERROR, NO_SQL)
+    try:
+        compiled(subscription.expression)
+    except UsageError as error:
+        return answer(asked, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+    return answer(asked)
 
 
 def consumer_list(context: Context, connection: Connection, asked: Frame) -> Frame:

@@ -163,6 +163,7 @@ class Broker:
         self.recovered_from = 0  # physical offset at which the log was parsed from
         self.last_record = -1  # physical offset of the last record parsed; after an unclean exit without one, where parsing began
         self.queues: dict[tuple[str, int, bool], Image] = {}
+        self.listed: set[tuple[str, int]] | None = None  # queues in which dispatch listed something, for who wants to know
         self._directory = directory
         self._log = log
         self._checkpoint = checkpoint
@@ -347,6 +348,8 @@ class Broker:
             for run in found.runs:
                 queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
                 queue.append(self._shelf.before_append(queue, run, data, part, offsets))
+                if self.listed is not None:
+                    self.listed.add((run.topic, run.queue_id))
             last = found.last_store_timestamp
             if self.index is not None:
                 self.index.add(offsets, found.keys)

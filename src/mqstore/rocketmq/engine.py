@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
@@ -100,6 +100,7 @@ class MessageStore:
         self._dispatched = self.log.max_offset
         self._dispatched_at = 0
         self._dispatch_lock = threading.Lock()
+        self._listener: Callable[[frozenset[tuple[str, int]]], object] | None = None
         self._positions = np.empty(_ROOM, np.int64)
         self._rules = loaded.broker.rules
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
@@ -247,7 +248,19 @@ class MessageStore:
             if self._failure:
                 self._failure = ""
                 self._look_up()
+            if self._listener is not None and self._broker.listed:
+                listed, self._broker.listed = self._broker.listed, set()
+                self._listener(frozenset(listed))
             return found
+
+    def tell_dispatched(self, listener: Callable[[frozenset[tuple[str, int]]], object] | None) -> None:
+        """Call a function with the (topic, queue id) of queues in which messages were listed, each time; None ends that.
+
+        It is called by whichever thread dispatches, with the store held: it must return at once, and not call the store.
+        """
+        with self._dispatch_lock:
+            self._listener = listener
+            self._broker.listed = None if listener is None else set()
 
     def _dispatch(self) -> int:
         log = self.log

@@ -89,7 +89,7 @@ def test_topics_of_the_broker_and_names_of_none_are_not_made_or_deleted(wire: Wi
 
 @pytest.mark.parametrize(
     "text",
-    ["message.type=FIFO", "+message.type", "+unknown=1", "-queue.type", "+message.type=odd", "+reserve.time=x", "+queue.type=BatchCQ"],
+    ["message.type=FIFO", "+message.type", "+unknown=1", "-queue.type", "+message.type=odd", "+reserve.time=x"],
 )
 def test_a_change_of_attributes_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(AnswerError):

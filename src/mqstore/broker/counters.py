@@ -70,7 +70,7 @@ class Series:
         """What was counted in the last minute, hour or day."""
         every, count = SPANS[name]
         reach = now - every * (count - 1)
-        samples = self._samples[name]
+        samples = list(self._samples[name])  # asked from other threads, too
         first = next((sample for sample in samples if sample[0] >= reach), samples[-1])
         at, calls, total = first
         amount, times = self.total - total, self.calls - calls

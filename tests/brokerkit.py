@@ -236,6 +236,9 @@ class Wire:
         assert made.code == 0, made
         return topic
 
+    def make_group(self, group: str) -> None:
+        assert self.call(200, None, json.dumps({"groupName": group}).encode()).code == 0
+
     def send(self, topic: str, body: bytes = b"x", queue: int = 0, properties: str = "", *, code: int = 310, **other: str | None) -> Answer:
         return self.answer(self.post_send(topic, body, queue, properties, code=code, **other))
 

@@ -704,6 +704,7 @@ def test_statistics_show_where_queues_and_groups_are(served: BrokerThread, wire:
         assert by_queue[0]["lastUpdateTimestamp"] > 0 == by_queue[1]["lastUpdateTimestamp"]
     assert wire.call(202, {"topic": "nowhere"}).code == 17
     assert wire.call(105, {"topic": "%RETRY%nobody"}).code == 17
+    wire.make_group("offline")
     wire.call(15, {"consumerGroup": "offline", "topic": topic, "queueId": "0", "commitOffset": "2"})
     wire.heartbeat("c@85", "online", {topic: "*"})
     table = wire.call(208, {"consumerGroup": "offline"}).json()["offsetTable"]

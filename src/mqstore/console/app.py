@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from mqstore.console.pages import ROUTES
 from mqstore.console.settings import Settings
 from mqstore.console.site import Asked, Console, endpoint
 
-__all__ = ["create_app", "new_token", "run"]
+__all__ = ["create_app", "new_token", "server"]
 
 STATIC = Path(__file__).parent / "static"
 
@@ -57,14 +58,14 @@ def new_token() -> str:
     return secrets.token_urlsafe(18)
 
 
-def run(settings: Settings, ready: Callable[[str, int], None]) -> None:
-    """Serve until interrupted. ready: told the address once it answers. Raises OSError where the address cannot be had."""
+def server(settings: Settings, ready: Callable[[str, int], None]) -> uvicorn.Server:
+    """What serves a console; its `run` goes on until it is interrupted or `should_exit` is set. ready: told the address once it answers."""
 
     class Server(uvicorn.Server):
         """Tells when it listens."""
 
-        async def startup(self, sockets: object = None) -> None:
-            await super().startup()
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
             if self.started:
                 host, port = self.servers[0].sockets[0].getsockname()[:2]
                 ready(host, port)
@@ -75,7 +76,6 @@ def run(settings: Settings, ready: Callable[[str, int], None]) -> None:
         port=settings.port,
         log_level="warning",
         server_header=False,
-        date_header=True,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=3,
         limit_concurrency=200,
@@ -84,4 +84,4 @@ def run(settings: Settings, ready: Callable[[str, int], None]) -> None:
         ws="none",
         loop="asyncio",
     )
-    Server(config).run()
+    return Server(config)

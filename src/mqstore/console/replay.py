@@ -97,6 +97,7 @@ def _into_store(shelf: Shelf, places: Sequence[Place], target: Target, progress:
                 raise TargetError(f"{target.shown} does not take a message of topic {message.topic}: {put.detail}; {done} are stored")
             done += 1
         store.dispatch_now()
+        progress(done, done)
     return Replayed(target.shown, done, gone=len(places) - done)
 
 

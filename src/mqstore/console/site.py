@@ -28,7 +28,7 @@ from mqstore.console.settings import Settings
 from mqstore.console.stores import Opened, Shelf
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, RefusedError, UsageError
 
-__all__ = ["LARGEST_FORM", "Asked", "Console", "Page", "address", "endpoint"]
+__all__ = ["LARGEST_FORM", "PATIENCE", "Asked", "Console", "Page", "address", "endpoint"]
 
 HERE = Path(__file__).parent
 LARGEST_FORM = 2 << 20
@@ -54,6 +54,12 @@ def _harmless(value: object) -> object:
     return wording.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
+def _ticks(sentence: str) -> Markup:
+    """A sentence, what stands between backticks as code."""
+    parts = (escape(wording.printable(part)) for part in sentence.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+
+
 class Console:
     """One running console."""
 
@@ -73,7 +79,7 @@ class Console:
         )
         self.templates.filters |= {"size": wording.size, "moment": wording.moment, "clock": wording.clock, "count": wording.count}
         # lines and tabs stay, all else is escaped: `bodies.plain_text` has taken out what is no letter
-        self.templates.filters |= {"shorten": wording.shorten, "safe_lines": escape}
+        self.templates.filters |= {"shorten": wording.shorten, "safe_lines": escape, "ticks": _ticks}
         self.templates.globals |= {"address": address, "settings": settings, "names": self.shelf.names}
 
     def close(self) -> None:

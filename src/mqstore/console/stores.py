@@ -111,8 +111,10 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def place(self, number: int) -> Place:
-        return self._slots[number].place
+    def place(self, number: int) -> str:
+        """Where a store is, for a person."""
+        place = self._slots[number].place
+        return os.path.abspath(place) if isinstance(place, Path) else str(place)
 
     def get(self, number: int) -> Opened:
         """The store as it is now. Raises NotFoundError for a number that was not given, and what `mqstore.open` raises."""

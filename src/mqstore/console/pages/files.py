@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from mqstore.console.pages.rule import Rule
 from mqstore.console.site import Asked
 from mqstore.console.stores import Opened
 from mqstore.errors import NotFoundError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.reader import RocketMQStore
 
@@ -91,6 +94,14 @@ def files(asked: Asked) -> Response:
     )
 
 
+def _leads_out(directory: ReadOnlyDirectory, name: str) -> bool:
+    """Whether a file is a link to somewhere else: a store may come from anybody."""
+    if isinstance(directory, RemoteDirectory):
+        return False
+    root = os.path.realpath(directory.root)
+    return os.path.commonpath([root, os.path.realpath(directory.path(name))]) != root
+
+
 def file(asked: Asked) -> Response:
     opened = asked.store
     directory = opened.store.directory
@@ -105,7 +116,9 @@ def file(asked: Asked) -> Response:
         return asked.show("file.html", store=opened, section="files", name=name, size=None, damage=mine, proved=proved, map=None)
     at = asked.number("at")
     start = max(0, min(asked.number("bytes") or at or 0, entry.size))
-    mapped = directory.mapped(name)
+    if _leads_out(directory, name):
+        raise NotFoundError(f"{name} is a link that leads out of the store; what it leads to is not shown")
+    mapped = directory.map(name)  # not kept: each map holds a descriptor
     written = mapped.last_nonzero(0, mapped.size) + 1 if mapped.size else 0
     shown = map_of(name, entry.size, written, mine)
     line = start - start % 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from mqstore.console.jobs import Job, State
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked, Console
+from mqstore.console.site import PATIENCE, Asked, Console
 from mqstore.console.stores import Opened
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, Report
@@ -134,26 +135,33 @@ class _Line:
         return found
 
 
-def _line(asked: Asked, number: int) -> _Line:
+def _line(asked: Asked, number: int, until: float) -> _Line:
+    """until: by the monotonic clock, when a health that is not known yet is waited for no longer."""
     console = asked.console
-    name, place = console.shelf.names[number], str(console.shelf.place(number))
+    name, place = console.shelf.names[number], console.shelf.place(number)
     try:
         opened = console.shelf.get(number)
-        job = asked.waited(_looking(console, opened))
+        job = _looking(console, opened)
+        job.settled.wait(max(0.0, until - time.monotonic()))
         return _Line(number, name, place, job.error, job, last_report(console, opened))
     except (MqstoreError, OSError) as error:
         return _Line(number, name, place, str(error), None, None)
 
 
 def home(asked: Asked) -> Response:
-    lines = [_line(asked, number) for number in range(len(asked.console.shelf))]
+    # all begin before one is waited for
+    numbers = range(len(asked.console.shelf))
+    for number in numbers:
+        _line(asked, number, 0.0)
+    until = time.monotonic() + PATIENCE
+    lines = [_line(asked, number, until) for number in numbers]
     refresh = any(line.job is not None and not line.job.over for line in lines)
     return asked.show("home.html", lines=lines, refresh=refresh, section="stores")
 
 
 def overview(asked: Asked) -> Response:
     opened = asked.store
-    line = _line(asked, opened.number)
+    line = _line(asked, opened.number, time.monotonic() + PATIENCE)
     return asked.show("store.html", store=opened, line=line, section="overview", refresh=line.job is not None and not line.job.over)
 
 

@@ -209,6 +209,11 @@ class Connection(asyncio.Protocol):
         """Whether what is sent now would go out soon: nobody has stopped reading at the other end."""
         return not self.closed and not self._writing_paused
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read."""
+        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size()
+
     def send(self, frame: Frame) -> None:
         """Send a frame. One for a connection that is gone is dropped."""
         if self.closed or self._transport is None:

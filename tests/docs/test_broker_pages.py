@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,18 @@ def test_the_commands_of_the_broker_page_serve_and_tell_metrics(tmp_path: Path) 
         errors = serving.communicate(timeout=60)[1]
     assert serving.returncode == 0, errors
     assert not (tmp_path / "orders" / "abort").exists()
+
+
+def python_blocks(page: Path) -> str:
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize(("page", "count"), [(GUIDE / "pytest.md", 5), (ROOT / "README.md", 1)], ids=["pytest.md", "README.md"])
+def test_the_tests_that_the_pages_show_pass(page: Path, count: int, tmp_path: Path) -> None:
+    (tmp_path / "test_shown.py").write_text(python_blocks(page), encoding="utf-8")
+    installed = any(point.value == "mqstore.pytestplugin" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "mqstore.pytestplugin"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "test_shown.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} passed" in done.stdout

@@ -15,6 +15,8 @@ from mqstore.errors import CannotOpenError, UsageError
 
 __all__ = ["console", "register"]
 
+INTERRUPTED = 130
+
 Stores = Annotated[list[Path], typer.Argument(metavar="STORE...", help=STORE_HELP, show_default=False, parser=path)]
 
 
@@ -65,7 +67,7 @@ def console(
     except (OSError, SystemExit) as error:
         # uvicorn has told why it cannot listen, and leaves by an exit
         raise CannotOpenError(f"{command(listen)} cannot be listened on ({error}); give another address with --listen") from None
-    return 0
+    return INTERRUPTED  # nothing else ends it
 
 
 def register(app: typer.Typer) -> None:

@@ -94,10 +94,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.closed = True
-        self.shared.incoming -= self._counted
-        self._counted = 0
-        self._buffer = bytearray()
+        self._forget()
         for waiting in self._calls.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError(f"the connection to {self.peer} was lost"))
@@ -275,16 +272,23 @@ class Connection(asyncio.Protocol):
             return
         if why:
             log("connection-closed", level, peer=self.peer, why=why)
-        self.closed = True
+        self._forget()
         if now:
             self._transport.abort()
         else:
             self._transport.close()
 
+    def _forget(self) -> None:
+        """No more is read; what had come of a frame counts no longer."""
+        self.closed = True
+        self.shared.incoming -= self._counted
+        self._counted = 0
+        self._buffer = bytearray()
+
     def abort(self) -> None:
         """Cut the connection off; what waits to be sent is lost."""
         if self._transport is not None:
-            self.closed = True
+            self._forget()
             self._transport.abort()
 
 

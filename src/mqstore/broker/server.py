@@ -301,8 +301,7 @@ def store_root(path: Path) -> Path:
     directory = ReadOnlyDirectory(path)
     if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:
         return path
-    found = open_rocketmq(path).directory.root
-    return found if isinstance(found, Path) else path
+    return open_rocketmq(path).directory.root
 
 
 def may_write(root: Path) -> bool:

@@ -44,7 +44,7 @@ class RunningBroker:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = Path(path)
-        self._options = {"auto_create_topics": True, "config": SMALL, "settings": _QUICK} | options
+        self._options: dict[str, Any] = {"auto_create_topics": True, "config": SMALL, "settings": _QUICK} | options
         self._broker: Broker | None = None
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,7 +71,9 @@ class RunningBroker:
         ready.wait()
         if self._broker is None:
             self._thread.join()
-            raise self._failure or RuntimeError("the broker ended while it started")
+            if self._failure is not None:
+                raise self._failure
+            raise RuntimeError("the broker ended while it started")
         self.address = self._broker.address
 
     def stop(self) -> None:

@@ -30,6 +30,7 @@ SPANS: dict[SpanName, tuple[int, int]] = {"minute": (10_000, 7), "hour": (600_00
 
 RATE_WINDOWS = (10_000, 60_000, 600_000)
 RATE_SAMPLE = 1_000
+DAY = 86_400_000
 BUCKETS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)  # ms of a put; one more bucket is behind the last
 
 
@@ -44,12 +45,11 @@ class Span(NamedTuple):
 class Series:
     """One sum over time. total, calls: since the start."""
 
-    __slots__ = ("_began", "_samples", "calls", "total")
+    __slots__ = ("_samples", "calls", "total")
 
     def __init__(self, now: int) -> None:
         self.total = 0
         self.calls = 0
-        self._began = now
         self._samples: dict[SpanName, deque[tuple[int, int, int]]] = {
             name: deque([(now, 0, 0)], maxlen=count) for name, (_, count) in SPANS.items()
         }
@@ -76,10 +76,10 @@ class Series:
         amount, times = self.total - total, self.calls - calls
         return Span(amount, amount * 1000 / (now - at) if now > at else 0.0, amount / times if times else 0.0)
 
-    def quiet_since(self, now: int, age: int) -> bool:
-        """Whether nothing was counted for so long."""
-        samples = self._samples["hour"]
-        return now - self._began > age and samples[0][2] == self.total and now - samples[0][0] >= age
+    def silent_for_a_day(self, now: int) -> bool:
+        """Whether nothing was counted since the oldest sample of the day, and that is a day old."""
+        at, _, total = self._samples["day"][0]
+        return total == self.total and now - at >= DAY
 
 
 class Counters:
@@ -155,7 +155,7 @@ class Counters:
             self._rates.append((now, dict(self.totals)))
         for pair, series in list(self._series.items()):
             series.sample(now)
-            if series.quiet_since(now, SPANS["day"][0] * 24):
+            if series.silent_for_a_day(now):
                 del self._series[pair]
 
     def series(self, name: str, key: str) -> Series | None:

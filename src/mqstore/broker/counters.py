@@ -91,7 +91,6 @@ class Counters:
         self.put_times = [0] * (len(BUCKETS) + 1)
         self.put_longest = 0
         self.get_longest = 0
-        self._began = now
         self._series: dict[tuple[str, str], Series] = {}
         self._rates: deque[tuple[int, dict[str, int]]] = deque([(now, dict(self.totals))], maxlen=RATE_WINDOWS[-1] // RATE_SAMPLE + 1)
 

@@ -65,7 +65,6 @@ class RunningBroker:
     def start(self) -> None:
         """Open the store and listen. Raises what keeps the broker from starting."""
         ready = threading.Event()
-        self._failure = None
         self._thread = threading.Thread(target=self._run, args=(ready,), name="mqstore-broker", daemon=True)
         self._thread.start()
         ready.wait()
@@ -97,6 +96,7 @@ class RunningBroker:
         self.start()
 
     def _run(self, ready: threading.Event) -> None:
+        self._failure = None
         try:
             asyncio.run(self._serve(ready))
         except BaseException as error:

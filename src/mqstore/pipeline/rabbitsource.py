@@ -14,6 +14,7 @@
     verdict           one or more, separated by commas
     all               true: also what no queue holds (messages)
     now               milliseconds since the epoch, for the column `expired`
+    names             a file of queue names, for directories that do not tell theirs (`mqstore.rabbitmq.queuenames`)
     splits            at most so many tasks a store; by default one for 64 MiB of index files
 
 A task reads whole queues, or whole message files. Rows are those of the command `messages`, in its order within a task. The message
@@ -36,7 +37,7 @@ from mqstore.findings import Verdict
 from mqstore.messages import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.stores import STORE, boolean, check_types, ddl_schema, split_names, store_paths, with_store
-from mqstore.rabbitmq import groups
+from mqstore.rabbitmq import groups, queuenames
 from mqstore.rabbitmq.groups import FileGroup, QueueGroup
 from mqstore.rabbitmq.reader import RabbitMQStore
 
@@ -60,6 +61,7 @@ class RabbitMQOptions:
     selection: QueueSelection
     now: int | None
     splits: int | None
+    names: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
@@ -78,7 +80,9 @@ class RabbitMQOptions:
         if splits is not None and splits < 1:
             raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
         fields(view, columns)
-        return cls(paths, view, columns, _selection(options), None if now is None else now * 1000, splits)
+        names = options.get("names")
+        known = () if names is None else queuenames.read(Path(names))
+        return cls(paths, view, columns, _selection(options), None if now is None else now * 1000, splits, known)
 
 
 def _columns(view: str) -> tuple[str, ...]:
@@ -132,7 +136,7 @@ def _number(options: Any, name: str) -> int | None:
         raise UsageError(f"option {name} is {text!r}: give a number") from None
 
 
-def open_rabbitmq(path: str) -> RabbitMQStore:
+def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
     """The store at a path that every task can open again. Raises CannotOpenError for an archive, UnsupportedError for another family."""
     from mqstore.opening import open_store
 
@@ -141,7 +145,7 @@ def open_rabbitmq(path: str) -> RabbitMQStore:
     store = open_store(Path(path))
     if not isinstance(store, RabbitMQStore):
         raise UnsupportedError(f'{path} is a RocketMQ store; read it with format("rocketmq")')
-    return store
+    return RabbitMQStore(store.path, names=names) if names else store
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,7 @@ class RabbitMQReader(DataSourceReader):
     def partitions(self) -> Sequence[QueuePart]:
         found: list[QueuePart] = []
         for path in self.options.paths:
-            store = open_rabbitmq(path)
+            store = open_rabbitmq(path, self.options.names)
             token = groups.token_of(store)
             planned: Sequence[QueueGroup | FileGroup]
             if self.options.view == "store":
@@ -198,7 +202,7 @@ class RabbitMQReader(DataSourceReader):
         settle()
         if not partition.path:
             return iter(())
-        store = groups.opened(partition.root, partition.token, self.options.now)
+        store = groups.opened(partition.root, partition.token, self.options.now, self.options.names)
         own = tuple(name for name in self.columns if name != STORE)
         selection = replace(self.options.selection, limit=None)
         batches: Iterator[pa.RecordBatch]

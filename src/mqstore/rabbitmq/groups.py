@@ -135,9 +135,9 @@ def token_of(store: RabbitMQStore) -> str:
 
 
 @lru_cache(maxsize=2)
-def opened(path: str, token: str, now: int | None = None) -> RabbitMQStore:
+def opened(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
     """The store at a path, once in a process: its message files are scanned once for all tasks that run here. token: of `token_of`."""
-    return RabbitMQStore(Path(path), now=now)
+    return RabbitMQStore(Path(path), now=now, names=names)
 
 
 def read_group(

@@ -21,6 +21,7 @@ from mqstore.messages import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_co
 from mqstore.rabbitmq import messagetable
 from mqstore.rabbitmq.layout import find_vhosts, looks_like_rabbitmq
 from mqstore.rabbitmq.messagetable import Rows
+from mqstore.rabbitmq.metadata import names_of_node
 from mqstore.rabbitmq.queue import CONSUMED, Judged, Queue
 from mqstore.rabbitmq.unindexed import unindexed_rows
 from mqstore.rabbitmq.vhost import Vhost
@@ -38,7 +39,8 @@ class RabbitMQStore:
     """The message stores below a directory: `msg_stores`, a node's data directory, or one vhost.
 
     now: microseconds since 1970, for what is expired; None: nothing is said of it. names: pairs of vhost and queue, for directories that
-    do not tell their own. directory: what to read, if that is not the directory at path.
+    do not tell their own; where neither does, the node's metadata beside the messages is asked. directory: what to read, if that is not
+    the directory at path.
     """
 
     family = "rabbitmq"
@@ -61,8 +63,15 @@ class RabbitMQStore:
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """By name; those without one by their directory."""
-        found = [Vhost(self.directory, place, names=self.names, now=self.now) for place in find_vhosts(self.directory)]
+        found = [
+            Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node)
+            for place in find_vhosts(self.directory)
+        ]
         return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
+
+    @cached_property
+    def _names_of_node(self) -> tuple[tuple[str, str], ...]:
+        return names_of_node(self.directory)
 
     @property
     def queues(self) -> list[Queue]:

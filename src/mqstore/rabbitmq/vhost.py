@@ -11,7 +11,7 @@ Format: docs/formats/rabbitmq.md, sections 2, 7.1 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from mqstore.errors import CannotOpenError
@@ -31,14 +31,26 @@ INDEX_MODULE = "rabbit_msg_store_ets_index"
 
 
 class Vhost:
-    """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds."""
+    """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds.
 
-    def __init__(self, directory: ReadOnlyDirectory, place: str, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> None:
+    more_names: gives further pairs; asked only where a queue directory does not tell its name and `names` do not.
+    """
+
+    def __init__(
+        self,
+        directory: ReadOnlyDirectory,
+        place: str,
+        *,
+        names: Iterable[tuple[str, str]] = (),
+        now: int | None = None,
+        more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
+    ) -> None:
         self.root = directory
         self.place = read_vhost(directory, place)
         self.directory = self.place.directory
         self.now = now
         self._names = tuple(names)
+        self._more_names = more_names
         self.persistent = MessageStore(directory, self.place.below("msg_store_persistent"))
         self.transient = MessageStore(directory, self.place.below("msg_store_transient"))
 
@@ -110,7 +122,9 @@ class Vhost:
 
     @cached_property
     def _places(self) -> list[QueueDirectory]:
-        return read_queues(self.root, self.place, self._names)
+        found = read_queues(self.root, self.place, self._names)
+        more = () if self._more_names is None or all(queue.named for queue in found) else tuple(self._more_names())
+        return read_queues(self.root, self.place, (*more, *self._names)) if more else found
 
     @cached_property
     def queues(self) -> list[Queue]:

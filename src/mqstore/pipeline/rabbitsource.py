@@ -6,7 +6,8 @@
     pipeline.read(spark, "/backup/msg_stores", format="rabbitmq", columns=["queue", "payload"], vhost="/")
 
     option            meaning
-    view              messages (the default), index (entries of the indexes), store (records of the message files)
+    view              messages (the default), index (entries of the indexes), store (records of the message files),
+                      refusals (why a broker would not bring up a queue)
     columns           names, separated by commas; `store` is the store's path
     vhost, queue      one or more, separated by commas
     fromSeq, toSeq    sequence ids: from, and up to but not including
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["QueuePart", "RabbitMQDataSource", "RabbitMQOptions", "open_rabbitmq"]
 
 FORMAT = "rabbitmq"
-VIEWS = ("messages", "index", "store")
+VIEWS = ("messages", "index", "store", "refusals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class RabbitMQOptions:
 
 
 def _columns(view: str) -> tuple[str, ...]:
-    return {"messages": RABBITMQ_COLUMNS, "index": groups.INDEX_COLUMNS, "store": groups.STORE_COLUMNS}[view]
+    known = {"index": groups.INDEX_COLUMNS, "store": groups.STORE_COLUMNS, "refusals": groups.REFUSAL_COLUMNS}
+    return known.get(view, RABBITMQ_COLUMNS)
 
 
 def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
@@ -97,7 +99,7 @@ def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
     if view == "messages":
         schema = rabbitmq_schema(check_rabbitmq_columns(others))
     else:
-        schema = groups.index_schema() if view == "index" else groups.store_schema()
+        schema = {"index": groups.index_schema, "store": groups.store_schema, "refusals": groups.refusal_schema}[view]()
         unknown = [name for name in others if name not in schema.names]
         if unknown:
             raise UsageError(f"the view {view} has no column {unknown[0]!r}; its columns are {', '.join(schema.names)}")
@@ -210,6 +212,8 @@ class RabbitMQReader(DataSourceReader):
             batches = groups.record_batches(store, partition.group)
         elif self.options.view == "index":
             batches = groups.index_batches(store, partition.group)
+        elif self.options.view == "refusals":
+            batches = groups.refusal_batches(store, partition.group)
         else:
             batches = groups.read_group(store, partition.group, own or ("seq_id",), selection)
         return with_store(batches, self.columns, partition.path)

@@ -23,6 +23,7 @@ from mqstore.rabbitmq.layout import find_vhosts, looks_like_rabbitmq
 from mqstore.rabbitmq.messagetable import Rows
 from mqstore.rabbitmq.metadata import names_of_node
 from mqstore.rabbitmq.queue import CONSUMED, Judged, Queue
+from mqstore.rabbitmq.storescan import MessageStore
 from mqstore.rabbitmq.unindexed import unindexed_rows
 from mqstore.rabbitmq.vhost import Vhost
 
@@ -72,6 +73,12 @@ class RabbitMQStore:
     @cached_property
     def _names_of_node(self) -> tuple[tuple[str, str], ...]:
         return names_of_node(self.directory)
+
+    def apart(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
+        """The vhost at a place with other message stores than its own, and with what is known to keep the broker from it."""
+        return Vhost(
+            self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
+        )
 
     @property
     def queues(self) -> list[Queue]:

@@ -33,7 +33,8 @@ INDEX_MODULE = "rabbit_msg_store_ets_index"
 class Vhost:
     """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds.
 
-    more_names: gives further pairs; asked only where a queue directory does not tell its name and `names` do not.
+    more_names: gives further pairs; asked only where a queue directory does not tell its name and `names` do not. stores: the persistent
+    and the transient message store, where others than those of this directory are to answer; refusals: where they are known already.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class Vhost:
         names: Iterable[tuple[str, str]] = (),
         now: int | None = None,
         more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
+        stores: tuple[MessageStore, MessageStore] | None = None,
+        refusals: tuple[str, ...] | None = None,
     ) -> None:
         self.root = directory
         self.place = read_vhost(directory, place)
@@ -51,8 +54,11 @@ class Vhost:
         self.now = now
         self._names = tuple(names)
         self._more_names = more_names
-        self.persistent = MessageStore(directory, self.place.below("msg_store_persistent"))
-        self.transient = MessageStore(directory, self.place.below("msg_store_transient"))
+        self.persistent, self.transient = stores or (
+            MessageStore(directory, self.place.below("msg_store_persistent")),
+            MessageStore(directory, self.place.below("msg_store_transient")),
+        )
+        self._refusals = refusals
 
     @property
     def name(self) -> str | None:
@@ -138,6 +144,8 @@ class Vhost:
     @cached_property
     def refusals(self) -> tuple[str, ...]:
         """Why the broker would not bring up this vhost, if it would not. After an unclean stop this reads every index."""
+        if self._refusals is not None:
+            return self._refusals
         found = list(self.persistent.crashes)
         if not self.clean:
             for queue in self.queues:

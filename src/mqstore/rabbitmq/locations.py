@@ -18,6 +18,7 @@ Offsets and sizes have 32 bits, as has the number of a file: message files are r
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ __all__ = ["LIMIT", "Location", "Locations"]
 
 LIMIT = 1 << 32
 BEHIND = 1024  # rows behind the last home
-BLOCK = 1 << 20
+BLOCK = 1 << 17
 _LOW = LIMIT - 1
 
 
@@ -143,9 +144,8 @@ class Locations:
     def bytes_by_file(self) -> dict[int, tuple[int, int]]:
         """Of each file that has messages: (bytes of their records, end of the last one)."""
         found: dict[int, tuple[int, int]] = {}
-        for start in range(0, len(self._table), BLOCK):
-            rows = self._table[start : start + BLOCK]
-            rows = rows[(rows[:, 2] != 0) & (rows[:, 3] & np.uint64(_LOW) != 0)]
+        for rows in self.rows():
+            rows = rows[rows[:, 3] & np.uint64(_LOW) != 0]
             numbers, which = np.unique(rows[:, 2] >> np.uint64(32), return_inverse=True)
             total = (rows[:, 3] & np.uint64(_LOW)).astype(np.int64)
             ends = np.zeros(len(numbers), np.int64)
@@ -159,13 +159,16 @@ class Locations:
 
     def of_file(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Offsets and sizes of the records of a file that have messages, ascending."""
-        found = []
-        for start in range(0, len(self._table), BLOCK):
-            rows = self._table[start : start + BLOCK]
-            mine = (rows[:, 2] != 0) & (rows[:, 2] >> np.uint64(32) == number) & (rows[:, 3] & np.uint64(_LOW) != 0)
-            found.append(rows[mine, 3])
+        wanted, low = np.uint64(number), np.uint64(_LOW)
+        found = [rows[(rows[:, 2] >> np.uint64(32) == wanted) & (rows[:, 3] & low != 0), 3] for rows in self.rows()]
         places = np.sort(np.concatenate(found))
         return (places >> np.uint64(32)).astype(np.int64), (places & np.uint64(_LOW)).astype(np.int64)
+
+    def rows(self) -> Iterator[NDArray[np.uint64]]:
+        """All rows, some at a time: two halves of the id, file and references, offset and size of the record."""
+        for start in range(0, len(self._table), BLOCK):
+            rows = self._table[start : start + BLOCK]
+            yield rows[rows[:, 2] != 0]
 
     # room
 

@@ -1,5 +1,6 @@
 """Start of a vhost that is written: directories, side files of the last stop, queues, message store, in the broker's order.
 
+    0. the vhost's directory is locked: nobody else writes it by this engine. A broker has no such lock and sees none: it must not run
     1. the terms of a clean stop are read from `recovery.dets`, then that file, `clean.dot` and the `.ets` files are deleted
     2. transient messages are thrown away: `msg_store_transient`
     3. every directory under `queues/` is read; its live entries count references to the message store
@@ -20,9 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import UnsupportedError
+from mqstore.errors import TargetError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.files.locking import HeldError, LockedDirectory
 from mqstore.rabbitmq import vhostconfig
 from mqstore.rabbitmq.engineconfig import EngineConfig
 from mqstore.rabbitmq.liveindex import LiveIndex
@@ -55,8 +57,15 @@ class Started:
     config: EngineConfig
     store: LiveStore
     queues: dict[str, LiveQueue]
+    lock: LockedDirectory
     notes: list[str] = field(default_factory=list)
     open: bool = True
+
+    def close(self) -> None:
+        """Let go of the files, and let others have them."""
+        self.open = False
+        self.directory.close()
+        self.lock.close()
 
     def named(self) -> Iterator[tuple[str, int | None, int]]:
         """(name, highest priority level or None, version) of each queue whose directories tell its name."""
@@ -77,15 +86,25 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
     """Make a vhost in a `msg_stores` directory, or recover the one that is there."""
     make_root(path)
     directory = DurableDirectory(path, recorder=config.recorder)
+    place = f"vhosts/{vhost_directory(vhost)}"
+    lock: LockedDirectory | None = None
     try:
-        return _start(directory, ReadOnlyDirectory(path), vhost, config)
+        directory.make_directory(place)
+        try:
+            lock = LockedDirectory(directory, place)
+        except HeldError:
+            raise TargetError(f"{directory.path(place)} is open for writing already; close the queues there, and try again") from None
+        return _start(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
     except BaseException:
+        if lock is not None:
+            lock.close()
         directory.close()
         raise
 
 
-def _start(directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, config: EngineConfig) -> Started:
-    place = f"vhosts/{vhost_directory(vhost)}"
+def _start(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, place: str, config: EngineConfig, lock: LockedDirectory
+) -> Started:
     entries = _prepare(directory, reading, place, vhost, config)
     terms = take_terms(directory, reading, place)
     for name in (TRANSIENT,):
@@ -103,7 +122,7 @@ def _start(directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes
             index, bodies = found_index(directory, reading, at, entries, config, locations)
             indexes[entry.name] = index, bodies, nothing
     store = start_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, locations)
-    started = Started(directory, reading, vhost, place, entries, config, store, {})
+    started = Started(directory, reading, vhost, place, entries, config, store, {}, lock)
     for name, (live, size, dropped) in indexes.items():
         missing, bodies = settle_qi(live, dropped, locations) if isinstance(live, LiveQi) else settle(live, locations)
         if missing:

@@ -37,6 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
+    "queue_images": "corruption sweep of RabbitMQ stores: {} images tried",
     "crash_states": "crash points: {} states opened",
     "merge_states": "crash points: {} of them in the middle of a merge of message store files",
     "faults": "faults: {} failing calls tried",

@@ -16,6 +16,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError
 from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.owndirectory import OwnDirectory
 from mqstore.findings import Damage, Report
 from mqstore.messages import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.rabbitmq import messagetable
@@ -56,7 +57,7 @@ class RabbitMQStore:
         directory: ReadOnlyDirectory | None = None,
     ) -> None:
         self.path = path
-        self.directory = ReadOnlyDirectory(path) if directory is None else directory
+        self.directory = OwnDirectory(path) if directory is None else directory
         self.now = now
         self.names = tuple(names)
         self._keep = keep  # an unpacked archive lives as long as the store that reads it

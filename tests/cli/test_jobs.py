@@ -44,9 +44,8 @@ def test_rebuild_makes_the_store_whole_and_tells_what_it_did(where: tuple[object
 
 def test_a_small_log_is_rebuilt_in_this_process_and_the_command_says_so(tmp_path: Path) -> None:
     told = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a")
-    assert re.search(
-        r"with \d+ threads? of this process: less than 10 GiB of log are not worth a start of Spark\.$", told.stdout, re.MULTILINE
-    )
+    words = " ".join(told.stdout.split())  # where a line breaks depends on how long the path is
+    assert re.search(r"with \d+ threads? of this process: less than 10 GiB of log are not worth a start of Spark\.", words)
     report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "b", "-o", "json").document
     assert report["runs_on"].endswith("of this process")
     assert report["why"] == "less than 10 GiB of log are not worth a start of Spark"

@@ -30,6 +30,11 @@ SCRIPTS = (
     "reading",
     "reopening",
     "python_queues",
+    "rabbitconvert",
+    "rabbitrecovery",
+    "rabbitpublish",
+    "rabbitscan",
+    "rabbitmemory",
 )
 
 

@@ -1,12 +1,14 @@
 """rebuild as the log grows, as cores are added, and with the session's start counted: 0.1 to 10 GB, 1 and 2 cores, cold Spark at 10 GB.
 
-Smaller logs are stores of the first log files of a large one, linked; 0.1 GB is the first part of the first file. Cost per message is
-that of the way a rebuild takes by default, threads of this process; Spark's, warm, stands beside it. The peer of the cold rebuild is
-the real store's total, load and dispatch.
+Smaller logs are stores of the first log files of a large one, linked, with the beginning of the next one: a rebuilt store has its last
+log file as a copy, which here is to cost little. 0.1 GB is the first part of the first file. Cost per message is that of the way a rebuild
+takes by default, threads of this process; Spark's, warm, stands beside it. The peer of the cold rebuild is the real store's total, load and
+dispatch.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -19,21 +21,22 @@ from mqstore.pipeline.report import RebuildReport
 from mqstore.pipeline.session import session
 
 PART = 100_000_000  # bytes of the smallest log
+BEGINNING = 1_000_000  # bytes of a last log file
 COLD = "import sys; from mqstore.pipeline.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
 
 
 def part_of(store: Path, target: Path, files: int) -> Path:
-    """The first log files of a store; with none of them, the first 0.1 GB."""
-    if files:
-        link_log(store, target)
-        for path in log_files(target)[files:]:
-            path.unlink()
-        return target
-    first = log_files(store)[0]
+    """The first log files of a store and the beginning of the next; with none of them, the first 0.1 GB."""
+    found = log_files(store)
+    if files == len(found):
+        return link_log(store, target)
     (target / "commitlog").mkdir(parents=True)
-    with first.open("rb") as source, (target / "commitlog" / first.name).open("wb") as copy:
-        copy.write(source.read(PART))
-        copy.truncate(first.stat().st_size)
+    for path in found[:files]:
+        os.link(path, target / "commitlog" / path.name)
+    last = found[files]
+    with last.open("rb") as source, (target / "commitlog" / last.name).open("wb") as copy:
+        copy.write(source.read(BEGINNING if files else PART))
+        copy.truncate(last.stat().st_size)
     return target
 
 

@@ -37,7 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
+    "queue_images": "corruption sweep of RabbitMQ stores: {} images tried",
     "crash_states": "crash points: {} states opened",
+    "merge_states": "crash points: {} of them in the middle of a merge of message store files",
     "faults": "faults: {} failing calls tried",
     "kills": "kill -9: {} lives ended",
     "rabbit_scripts": "random lives of queues: {} led by a real RabbitMQ node and by our engine",

@@ -30,7 +30,7 @@ from mqstore.rows import csv_rows, json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Exported", "Part", "PartFiles", "partitioned"]
+__all__ = ["FORMATS", "REPETITIVE", "SEARCHED", "Exported", "Part", "PartFiles", "partitioned"]
 
 FORMATS = ("parquet", "jsonl", "csv")
 
@@ -41,7 +41,7 @@ MAX_NAME = 255  # bytes of a file name on most file systems
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 # columns of few different values, and columns that readers search by: a dictionary or bounds of the others only cost time
-_REPETITIVE = (
+REPETITIVE = (
     "topic",
     "queue_id",
     "size",
@@ -61,7 +61,7 @@ _REPETITIVE = (
     "location",
     "exchange",
 )
-_SEARCHED = (
+SEARCHED = (
     "topic",
     "queue_id",
     "queue_offset",
@@ -117,8 +117,8 @@ class _Parquet:
             self._schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in schema.names if name in _REPETITIVE],
-            write_statistics=[name for name in schema.names if name in _SEARCHED],
+            use_dictionary=[name for name in schema.names if name in REPETITIVE],
+            write_statistics=[name for name in schema.names if name in SEARCHED],
         )
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:

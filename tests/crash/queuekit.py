@@ -6,10 +6,16 @@ noted. `check_state` opens what a crash has left:
 
 * it opens, whatever is missing;
 * no message is lost that was confirmed and that nobody has begun to acknowledge;
-* no message is back whose acknowledgement was on the disk, and none is there twice;
+* no message is back whose acknowledgement was on the disk, and none is there twice in a queue;
 * what was confirmed has the bytes that were sent; each queue keeps the order of publishing;
 * opening it again, after another crash or (every other state) a clean close, finds the same under the same sequence ids, and a message
   more if one was confirmed meanwhile.
+
+An acknowledged message may be back under the broker's own rules, and these alone: AMQP confirms publishes, not acknowledgements, and
+the broker appends the record of one to `journal.jif` without a sync (version 2 keeps it in memory until the next write of its index).
+So it may be back as long as nothing was synced since; after the next sync of its queue it may not. A broker also brings back what
+stood in a segment whose removal, or in a journal whose truncation, did not reach the disk; that is its own loss (docs/decisions/0009)
+and is not allowed here.
 """
 
 from __future__ import annotations
@@ -21,10 +27,11 @@ from pathlib import Path
 
 import pytest
 
-from mqstore.files.recorder import RecordedWrites
+from mqstore.files.recorder import Create, RecordedWrites, Remove
 from mqstore.rabbitmq.content import read_message
 from mqstore.rabbitmq.engine import Delivery, QueueStore
 from mqstore.rabbitmq.engineconfig import EngineConfig
+from mqstore.rabbitmq.livestore import DRAFT
 from mqstore.testing.crashes import CrashState, CrashStates, run_states
 
 QUEUES = {"one": 1, "other": 1, "two": 2}
@@ -142,7 +149,7 @@ class _Script:
 
     def step(self) -> None:
         names = ["publish", "take", "acknowledge", "requeue", "purge", "sync", "idle", "clean", "killed"]
-        match self.chance.choices(names, [60, 16, 16, 1, 0.4, 5, 3, 1.2, 1.2])[0]:
+        match self.chance.choices(names, [60, 22, 26, 1, 0.4, 5, 3, 1.2, 1.2])[0]:
             case "publish":
                 self.publish()
             case "take":
@@ -182,8 +189,7 @@ def record_run(place: Path, seed: int, steps: int = 300) -> Run:
     return script.run
 
 
-RUNS = 12  # of both test files together
-MERGING = (2, 5, 12, 14)  # seeds of runs in which message store files are merged
+SEEDS = (1, 2, 4, 5, 6, 8, 9, 10, 12, 18, 21, 24, 26, 28)  # of both test files; message store files are merged in each of these runs
 
 
 def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:
@@ -191,11 +197,28 @@ def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("crash_states")
     place.mkdir()
     run = record_run(place, seed)
-    assert run.merged or seed not in MERGING, "no merge of message store files is among the crash points"
-    states = CrashStates(run.recorded, limit=wanted // RUNS if wanted else None, seed=seed, whole_sectors=True)
+    states = CrashStates(run.recorded, limit=wanted // len(SEEDS) if wanted else None, seed=seed, whole_sectors=True)
     done = run_states(states, lambda directory, state: check_state(directory, state, run), workers=1)
     assert sum(done.checked.values()) == len(states)
     request.node.user_properties.append(("crash_states", len(states)))
+    if not wanted:
+        merging = _while_merging(states)
+        assert merging, "no merge of message store files is among the crash points"
+        request.node.user_properties.append(("merge_states", merging))
+
+
+def _while_merging(states: CrashStates) -> int:
+    """How many of the states are crashes between the draft of a merged file and the removal of the file that it took in."""
+    inside: list[bool] = [False]
+    for operation in states.operations:
+        match operation:
+            case Create(path) if DRAFT in path and "msg_store_persistent" in path:
+                inside.append(True)
+            case Remove(path) if path.endswith(".rdq"):
+                inside.append(False)
+            case _:
+                inside.append(inside[-1])
+    return sum(inside[done] for done, _ in states.chosen)
 
 
 def contents(store: QueueStore) -> dict[str, list[Delivery]]:

@@ -214,21 +214,24 @@ def test_a_task_whose_first_attempt_fails_after_its_work_leaves_no_trace(
 
 
 def test_a_log_file_that_goes_away_in_mid_read_fails_the_query_unless_told_otherwise(
-    driver: Driver, tmp_path: Path, expected: dict[str, Any]
+    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    for lenient in (False, True):
-        store = unpack(CASE, tmp_path / f"store-{lenient}")
-        whole = [row["physical_offset"] for row in expected["export"]]
-        last = max(path for path in (store / "commitlog").iterdir() if any(path.read_bytes()))
-        hold = Hold(tmp_path / f"hold-{lenient}")
-        driver.begin("read", store=store, hold=hold.at(0, done=False), failOnDataLoss=str(not lenient).lower(), useDerivedFiles="false")
-        hold.first()
-        last.unlink()
-        hold.release()
-        if lenient:
-            assert driver.result() == [offset for offset in whole if offset < int(last.name)]
-        else:
-            assert f"{last.name} has gone since the read was planned; failOnDataLoss=false reads what is there" in driver.error()
+    # with one core the task that is held holds up all behind it, so the file goes before its own task begins
+    with Driver(cluster, tmp_path / "driver", **{"spark.cores.max": "1"}) as driver:
+        for lenient in (False, True):
+            store = unpack(CASE, tmp_path / f"store-{lenient}")
+            whole = [row["physical_offset"] for row in expected["export"]]
+            last = max(path for path in (store / "commitlog").iterdir() if any(path.read_bytes()))
+            hold = Hold(tmp_path / f"hold-{lenient}")
+            options = {"failOnDataLoss": str(not lenient).lower(), "useDerivedFiles": "false"}
+            driver.begin("read", store=store, hold=hold.at(0, done=False), **options)
+            hold.first()
+            last.unlink()
+            hold.release()
+            if lenient:
+                assert driver.result() == [offset for offset in whole if offset < int(last.name)]
+            else:
+                assert f"{last.name} has gone since the read was planned; failOnDataLoss=false reads what is there" in driver.error()
 
 
 # the commands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,6 @@ def test_a_task_that_fails_is_a_sentence(tmp_path: Path, spark: SparkSession, mo
         (path / "commitlog" / f"{0:020d}").unlink()
         return tasks
 
-    monkeypatch.setattr(sys.modules["mqstore.pipeline.verify"], "parts", vanish)
+    monkeypatch.setattr(importlib.import_module("mqstore.pipeline.verify"), "parts", vanish)
     with pytest.raises(PipelineError, match="00000000000000000000"):
         pipeline.verify(path, spark=spark)

@@ -12,7 +12,7 @@ from mqstore.cli.filters import Limit, Queues, Since, Until
 from mqstore.cli.options import GrepOption, Master, Store, ViewName, ViewOption, option
 from mqstore.cli.output import Format, Output
 from mqstore.cli.rabbitmessages import Everything, FromSeq, ToSeq, Verdicts, queue_selection
-from mqstore.cli.rabbitstore import Vhosts, open_rabbitmq
+from mqstore.cli.rabbitstore import MessageNames, Vhosts, open_rabbitmq
 from mqstore.cli.text import count, pace, parse_time, size
 from mqstore.errors import UsageError
 
@@ -41,6 +41,7 @@ def export(
     master: Master = "local[*]",
     threads: Threads = None,
     splits: Splits = None,
+    names: MessageNames = None,
 ) -> int:
     """The message table as Parquet, JSON lines or CSV files, with lineage: which file and position each row is from.
 
@@ -54,7 +55,7 @@ def export(
     )  # fmt: skip
     low = None if since is None else parse_time(since, "--since")
     high = None if until is None else parse_time(until, "--until")
-    opened = open_rabbitmq(store)
+    opened = open_rabbitmq(store, names=names)
     check_target(to, opened.directory.root)
     with out.progress("exporting") as progress:
         report = run(

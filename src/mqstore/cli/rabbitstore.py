@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from mqstore.cli.options import option
 from mqstore.cli.output import Output
 from mqstore.cli.text import parse_time
-from mqstore.errors import CannotOpenError, NotFoundError, UsageError
+from mqstore.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
@@ -24,7 +24,11 @@ Now = Annotated[
 ]
 MessageNames = Annotated[
     Path | None,
-    option("--names", metavar="FILE", help="RabbitMQ: lines `vhost<TAB>queue`, for queue directories that do not tell their names."),
+    option(
+        "--names",
+        metavar="FILE",
+        help="RabbitMQ: lines `vhost<TAB>queue`, or exported definitions, for queue directories that do not tell their names.",
+    ),
 ]
 
 
@@ -36,36 +40,18 @@ def open_rabbitmq(store: Path, *, now: str | None = None, names: Path | None = N
     opened = open_store(store, None, None if now is None else parse_time(now, "--now") * 1000)
     if not isinstance(opened, RabbitMQStore):
         raise UsageError(f"{store} is no RabbitMQ store; give the directory that holds msg_stores/")
-    known = _searched_names(opened) if names is None else read_names(names)
-    if not known:
+    if names is None:
         return opened
-    named = RabbitMQStore(opened.directory.root, now=opened.now, names=known, keep=opened)
+    named = RabbitMQStore(opened.directory.root, now=opened.now, names=read_names(names), keep=opened)
     named.path = opened.path
     return named
 
 
-def _searched_names(store: RabbitMQStore) -> list[tuple[str, str]]:
-    """Names of queues in the node's metadata beside the messages, where a queue directory does not tell its own."""
-    from mqstore.files import ReadOnlyDirectory
-    from mqstore.rabbitmq.metadata import searched_names
-
-    if all(queue.place.named for queue in store.queues):
-        return []
-    root = store.directory.root.absolute()
-    node = ReadOnlyDirectory(root.parent) if root.name == "msg_stores" and store.path == store.directory.root else store.directory
-    found = searched_names(node)
-    return [(vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found)]
-
-
 def read_names(file: Path) -> list[tuple[str, str]]:
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotOpenError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}; give lines `vhost<TAB>queue`") from None
-    pairs = [tuple(line.split("\t")) for line in lines if line]
-    if any(len(pair) != 2 for pair in pairs):
-        raise UsageError(f"{file} has a line that is not `vhost<TAB>queue`")
-    return [(vhost, queue) for vhost, queue in pairs]
+    """The queues that a file names. Raises CannotOpenError, UsageError."""
+    from mqstore.rabbitmq.queuenames import read
+
+    return list(read(file))
 
 
 def only_vhost(store: RabbitMQStore, vhost: str | None, queue: str) -> str:

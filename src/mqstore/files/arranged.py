@@ -49,6 +49,9 @@ class ArrangedDirectory(ReadOnlyDirectory):
         # a name that is no file here must not lead to one that happens to be there
         return self.root / os.devnull[1:] / "none" / relative if relative else self.root
 
+    def _where(self, relative: str) -> str:
+        return str(self.path(relative))
+
     def exists(self, relative: str) -> bool:
         return relative in self.files or relative in self._below
 
@@ -70,5 +73,7 @@ class ArrangedDirectory(ReadOnlyDirectory):
                 raise CannotOpenError(f"{self.path(below)} cannot be read: {error.strerror}") from None
             blocks = getattr(status, "st_blocks", 0)
             regular = stat.S_ISREG(status.st_mode)
-            found.append(DirectoryEntry(name, status.st_size, False, regular, status.st_mtime_ns // 1_000_000, blocks))
+            found.append(
+                DirectoryEntry(name, status.st_size, False, regular, status.st_mtime_ns // 1_000_000, blocks, self.path(below).is_symlink())
+            )
         return found

@@ -158,7 +158,7 @@ class TableReader(DataSourceReader):
         paths: tuple[str, ...],
         config: str | None,
         columns: tuple[str, ...],
-        reached: tuple[tuple[str, str], ...],
+        reached: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.reached = reached
         self.source = source

@@ -62,6 +62,7 @@ class ExportTask:
     format: str
     partition_by: tuple[str, ...]
     metadata: tuple[tuple[str, str], ...]
+    names: tuple[tuple[str, str], ...] = ()
 
     @property
     def number(self) -> int:
@@ -80,7 +81,7 @@ def export_group(task: ExportTask) -> Exported:
 
 
 def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
-    store = groups.opened(task.root, task.token)
+    store = groups.opened(task.root, task.token, None, task.names)
     if task.since is None and task.until is None:
         return groups.read_group(store, task.group, task.columns, task.selection)
     asked = tuple(dict.fromkeys((*task.columns, "properties")))
@@ -135,7 +136,7 @@ def export(
         file_format = "parquet" if format in TABLE_FORMATS else format
         task = ExportTask(
             str(store.directory.root), token, QueueGroup(0, (), (), 0), chosen, selection, since, until, str(work.path), file_format, by,
-            metadata,
+            metadata, store.names,
         )  # fmt: skip
         run = _Export(store, target, work, wanted, run_id, task, splits, progress)
         if in_process_threads is not None:

@@ -6,7 +6,8 @@
     pipeline.read(spark, "/backup/msg_stores", format="rabbitmq", columns=["queue", "payload"], vhost="/")
 
     option            meaning
-    view              messages (the default), index (entries of the indexes), store (records of the message files)
+    view              messages (the default), index (entries of the indexes), store (records of the message files),
+                      refusals (why a broker would not bring up a queue)
     columns           names, separated by commas; `store` is the store's path
     vhost, queue      one or more, separated by commas
     fromSeq, toSeq    sequence ids: from, and up to but not including
@@ -14,6 +15,7 @@
     verdict           one or more, separated by commas
     all               true: also what no queue holds (messages)
     now               milliseconds since the epoch, for the column `expired`
+    names             a file of queue names, for directories that do not tell theirs (`mqstore.rabbitmq.queuenames`)
     splits            at most so many tasks a store; by default one for 64 MiB of index files
 
 A task reads whole queues, or whole message files. Rows are those of the command `messages`, in its order within a task. The message
@@ -36,7 +38,7 @@ from mqstore.findings import Verdict
 from mqstore.messages import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.stores import STORE, boolean, check_types, ddl_schema, split_names, store_paths, with_store
-from mqstore.rabbitmq import groups
+from mqstore.rabbitmq import groups, queuenames
 from mqstore.rabbitmq.groups import FileGroup, QueueGroup
 from mqstore.rabbitmq.reader import RabbitMQStore
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["QueuePart", "RabbitMQDataSource", "RabbitMQOptions", "open_rabbitmq"]
 
 FORMAT = "rabbitmq"
-VIEWS = ("messages", "index", "store")
+VIEWS = ("messages", "index", "store", "refusals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class RabbitMQOptions:
     selection: QueueSelection
     now: int | None
     splits: int | None
+    names: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
@@ -78,11 +81,14 @@ class RabbitMQOptions:
         if splits is not None and splits < 1:
             raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
         fields(view, columns)
-        return cls(paths, view, columns, _selection(options), None if now is None else now * 1000, splits)
+        names = options.get("names")
+        known = () if names is None else queuenames.read(Path(names))
+        return cls(paths, view, columns, _selection(options), None if now is None else now * 1000, splits, known)
 
 
 def _columns(view: str) -> tuple[str, ...]:
-    return {"messages": RABBITMQ_COLUMNS, "index": groups.INDEX_COLUMNS, "store": groups.STORE_COLUMNS}[view]
+    known = {"index": groups.INDEX_COLUMNS, "store": groups.STORE_COLUMNS, "refusals": groups.REFUSAL_COLUMNS}
+    return known.get(view, RABBITMQ_COLUMNS)
 
 
 def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
@@ -93,7 +99,7 @@ def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
     if view == "messages":
         schema = rabbitmq_schema(check_rabbitmq_columns(others))
     else:
-        schema = groups.index_schema() if view == "index" else groups.store_schema()
+        schema = {"index": groups.index_schema, "store": groups.store_schema, "refusals": groups.refusal_schema}[view]()
         unknown = [name for name in others if name not in schema.names]
         if unknown:
             raise UsageError(f"the view {view} has no column {unknown[0]!r}; its columns are {', '.join(schema.names)}")
@@ -132,7 +138,7 @@ def _number(options: Any, name: str) -> int | None:
         raise UsageError(f"option {name} is {text!r}: give a number") from None
 
 
-def open_rabbitmq(path: str) -> RabbitMQStore:
+def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
     """The store at a path that every task can open again. Raises CannotOpenError for an archive, UnsupportedError for another family."""
     from mqstore.opening import open_store
 
@@ -141,7 +147,7 @@ def open_rabbitmq(path: str) -> RabbitMQStore:
     store = open_store(Path(path))
     if not isinstance(store, RabbitMQStore):
         raise UnsupportedError(f'{path} is a RocketMQ store; read it with format("rocketmq")')
-    return store
+    return RabbitMQStore(store.path, names=names) if names else store
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,7 @@ class RabbitMQReader(DataSourceReader):
     def partitions(self) -> Sequence[QueuePart]:
         found: list[QueuePart] = []
         for path in self.options.paths:
-            store = open_rabbitmq(path)
+            store = open_rabbitmq(path, self.options.names)
             token = groups.token_of(store)
             planned: Sequence[QueueGroup | FileGroup]
             if self.options.view == "store":
@@ -198,7 +204,7 @@ class RabbitMQReader(DataSourceReader):
         settle()
         if not partition.path:
             return iter(())
-        store = groups.opened(partition.root, partition.token, self.options.now)
+        store = groups.opened(partition.root, partition.token, self.options.now, self.options.names)
         own = tuple(name for name in self.columns if name != STORE)
         selection = replace(self.options.selection, limit=None)
         batches: Iterator[pa.RecordBatch]
@@ -206,6 +212,8 @@ class RabbitMQReader(DataSourceReader):
             batches = groups.record_batches(store, partition.group)
         elif self.options.view == "index":
             batches = groups.index_batches(store, partition.group)
+        elif self.options.view == "refusals":
+            batches = groups.refusal_batches(store, partition.group)
         else:
             batches = groups.read_group(store, partition.group, own or ("seq_id",), selection)
         return with_store(batches, self.columns, partition.path)

@@ -22,6 +22,7 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.arranged import ArrangedDirectory
+from mqstore.files.owndirectory import OwnDirectory
 from mqstore.rabbitmq.content import MessageTerm, read_message
 from mqstore.rabbitmq.etf import EtfError
 from mqstore.rabbitmq.layout import looks_like_rabbitmq
@@ -47,7 +48,7 @@ def is_part(name: str) -> bool:
 def arranged(path: Path) -> ReadOnlyDirectory:
     """The store at path, or what parts of one lie at and below it. Raises CannotOpenError, NotAStoreError."""
     if path.is_dir():
-        directory = ReadOnlyDirectory(path)
+        directory = OwnDirectory(path)
         if looks_like_rabbitmq(directory):
             return directory
         names = [name for name, entry in islice(directory.walk(), MOST_FILES) if entry.is_file]

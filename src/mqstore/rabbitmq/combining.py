@@ -21,6 +21,7 @@ Format: docs/formats/rabbitmq.md, sections 5.2, 5.6 and 7.2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,18 @@ from numpy.typing import NDArray
 
 from mqstore.kernels import queueindex as kernel
 
-__all__ = ["ACKED", "DELIVERED", "PUBLISHED", "Combined", "JournalMap", "Outcome", "combine", "journal_map", "minus_plus"]
+__all__ = [
+    "ACKED",
+    "DELIVERED",
+    "PUBLISHED",
+    "Combined",
+    "JournalMap",
+    "Outcome",
+    "combine",
+    "journal_map",
+    "minus_plus",
+    "without_journal",
+]
 
 # states of an entry: bits
 PUBLISHED, DELIVERED, ACKED = kernel.P, kernel.D, kernel.A
@@ -101,6 +113,12 @@ def combine(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_],
     added = j | s
     added = np.where(added & kernel.P == 0, np.uint8(0), np.where(added & kernel.A != 0, np.uint8(7), added))
     return Combined(np.where(crash, added, state).astype(np.uint8), crash)
+
+
+@cache
+def without_journal(*, dirty: bool, lenient: bool) -> Combined:
+    """`combine` for each of the eight segment parts, with nothing in the journal."""
+    return combine(np.zeros(8, np.uint8), np.arange(8, dtype=np.uint8), np.ones(8, np.bool_), dirty=dirty, lenient=lenient)
 
 
 def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool = True) -> tuple[int, bool]:

@@ -32,6 +32,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.arranged import ArrangedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.owndirectory import OwnDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.convertqueue import LOST, ROWS, Opened, QueueReport, QueueResult, QueueTask, convert_queue, needed_rows, open_vhost
 from mqstore.rabbitmq.convertstore import CopiedFiles, copy_store
@@ -169,10 +170,10 @@ def convert(
 def _opened(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
     if is_archive(store) and store.is_file():
         keep = UnpackedArchive(store)
-        return ReadOnlyDirectory(keep.store_root()), keep
+        return OwnDirectory(keep.store_root()), keep
     if not store.is_dir():
         raise CannotOpenError(f"{store} is no directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
-    return ReadOnlyDirectory(store), None
+    return OwnDirectory(store), None
 
 
 def write_stores(

@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
-from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files import Bytes
 from mqstore.files.arranged import ArrangedDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.owndirectory import OwnDirectory
 from mqstore.findings import Damage
 from mqstore.kernels import messageterms, terms
 from mqstore.rabbitmq.content import read_message
@@ -133,7 +134,7 @@ class Opened(NamedTuple):
 @lru_cache(maxsize=4)
 def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> Opened:
     """The vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
-    directory = ArrangedDirectory(root, dict(files)) if files else ReadOnlyDirectory(root)
+    directory = ArrangedDirectory(root, dict(files)) if files else OwnDirectory(root)
     vhost = Vhost(directory, place, names=names)
     return Opened(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 

@@ -107,7 +107,8 @@ class QueueStore:
     def open(cls, path: str | os.PathLike[str], vhost: str = "/", config: EngineConfig = EngineConfig()) -> QueueStore:  # noqa: B008
         """Create the vhost in a `msg_stores` directory, or take it over with all a broker does at its start.
 
-        Queues whose directories tell their names are declared. Raises TargetError, UnsupportedError.
+        Queues whose directories tell their names are declared. Until it is closed no other process can open it so; a broker knows nothing
+        of that lock and must not run on the directory meanwhile. Raises TargetError, UnsupportedError.
         """
         return cls(path, vhost, config)
 
@@ -358,9 +359,8 @@ class QueueStore:
     def abandon(self) -> None:
         """Let go of the directory as a process does that is killed: what was not synced is lost."""
         if self._started.open:
-            self._started.open = False
+            self._started.close()
             self._failure = "the store is closed"
-            self.directory.close()
 
     def _fail(self, error: MqstoreError) -> None:
         """After a refused write memory and disk may differ: only a new start knows what is there."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from mqstore.kernels import messagestore as kernel
 from mqstore.messages import QueueSelection
+from mqstore.rabbitmq.locatedstore import LocatedStore
 from mqstore.rabbitmq.queueindex import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.reader import RabbitMQStore
 
@@ -36,17 +37,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX_COLUMNS",
+    "REFUSAL_COLUMNS",
     "STORE_COLUMNS",
     "FileGroup",
     "QueueGroup",
     "cut",
     "index_batches",
     "index_schema",
+    "located",
     "opened",
     "plan_files",
     "plan_queues",
     "read_group",
+    "read_located",
     "record_batches",
+    "refusal_batches",
+    "refusal_schema",
     "store_schema",
     "token_of",
 ]
@@ -135,9 +141,9 @@ def token_of(store: RabbitMQStore) -> str:
 
 
 @lru_cache(maxsize=2)
-def opened(path: str, token: str, now: int | None = None) -> RabbitMQStore:
+def opened(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
     """The store at a path, once in a process: its message files are scanned once for all tasks that run here. token: of `token_of`."""
-    return RabbitMQStore(Path(path), now=now)
+    return RabbitMQStore(Path(path), now=now, names=names)
 
 
 def read_group(
@@ -213,7 +219,8 @@ INDEX_COLUMNS = (
     "index_file",
     "index_position",
 )
-STORE_COLUMNS = ("vhost", "location", "msg_id", "store_file", "position", "length", "seen_by_broker", "whole")
+STORE_COLUMNS = ("vhost", "location", "msg_id", "store_file", "position", "length", "seen_by_broker", "whole", "ended")
+REFUSAL_COLUMNS = ("vhost", "queue", "priority_level", "directory", "why", "whole_vhost")
 
 
 def index_schema() -> pa.Schema:
@@ -226,10 +233,10 @@ def index_schema() -> pa.Schema:
 
 
 def store_schema() -> pa.Schema:
-    """Records of message files. whole: it holds its own id a second time, so that its beginning is proved."""
+    """Records of message files. whole: its own id is in it a second time, which proves its beginning; ended: by the mark."""
     import pyarrow as pa
 
-    kinds = {"position": pa.int64(), "length": pa.int64(), "seen_by_broker": pa.bool_(), "whole": pa.bool_()}
+    kinds = {"position": pa.int64(), "length": pa.int64(), "seen_by_broker": pa.bool_(), "whole": pa.bool_(), "ended": pa.bool_()}
     return pa.schema([(name, kinds.get(name, pa.string())) for name in STORE_COLUMNS])
 
 
@@ -273,6 +280,45 @@ def _index_batch(queue: Queue, version: int, entries: NDArray[np.void], files: t
     return pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in INDEX_COLUMNS], schema=schema)
 
 
+def refusal_schema() -> pa.Schema:
+    """Why a broker would crash on the files of a queue; directory is relative to the store. whole_vhost: that keeps all its queues down."""
+    import pyarrow as pa
+
+    kinds = {"priority_level": pa.int32(), "whole_vhost": pa.bool_()}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in REFUSAL_COLUMNS])
+
+
+def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
+    """What keeps the broker from the queues of a group; message files are not looked at."""
+    import pyarrow as pa
+
+    wanted = set(group.queues)
+    for vhost in store.vhosts:
+        apart = store.apart(vhost.place.place, located(store, vhost.place.place, ()), ())
+        for queue in apart.queues:
+            if (vhost.directory, queue.name) in wanted and queue.crashes:
+                whole = not apart.clean and queue.version == 1
+                rows = [(queue.vhost, queue.name, queue.priority_level, queue.place.place, crash, whole) for crash in queue.crashes]
+                yield pa.RecordBatch.from_pylist([dict(zip(REFUSAL_COLUMNS, row, strict=True)) for row in rows], refusal_schema())
+
+
+def located(store: RabbitMQStore, place: str, records: Sequence[pa.Table]) -> tuple[MessageStore, MessageStore]:
+    """The message stores of the vhost at a place, holding only records that were found elsewhere: tables as `LocatedStore` takes them."""
+    given = [*records, None, None][:2]
+    names = ("msg_store_persistent", "msg_store_transient")
+    found = [LocatedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
+    return found[0], found[1]
+
+
+def read_located(
+    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: Sequence[str], selection: QueueSelection
+) -> Iterator[pa.RecordBatch]:
+    """As `read_group`, of vhosts whose message stores hold what the group needs."""
+    for batch in _group_batches(store, group, vhosts, tuple(columns), replace(selection, limit=None)):
+        if batch.num_rows:
+            yield batch
+
+
 def hex_ids(hi: NDArray[np.int64], lo: NDArray[np.int64]) -> list[str | None]:
     """Message ids in hexadecimal; None where an entry does not tell its own."""
     pairs = np.empty((len(hi), 2), ">i8")
@@ -310,5 +356,6 @@ def _record_batches(vhost: Vhost, store: MessageStore, file: StoreFile) -> Itera
             "length": found.total[part],
             "seen_by_broker": found.seen[part],
             "whole": (found.quality[part] & kernel.PROVED) != 0,
+            "ended": (found.quality[part] & kernel.MARKED) != 0,
         }
         yield pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in STORE_COLUMNS], schema=schema)

@@ -61,15 +61,16 @@ class QueueDirectory:
 
 def own_entries(directory: ReadOnlyDirectory, place: str) -> list[DirectoryEntry]:
     """The entries of a directory, without links that lead out of the store."""
-    return [entry for entry in directory.entries(place) if not _leads_out(directory, f"{place}/{entry.name}" if place else entry.name)]
+    return [
+        entry
+        for entry in directory.entries(place)
+        if not entry.is_link or not _leads_out(directory, f"{place}/{entry.name}" if place else entry.name)
+    ]
 
 
 def _leads_out(directory: ReadOnlyDirectory, relative: str) -> bool:
-    path = directory.path(relative)
-    if not path.is_symlink():
-        return False
     try:
-        return not path.resolve().is_relative_to(directory.root.resolve())
+        return not directory.path(relative).resolve().is_relative_to(directory.root.resolve())
     except (OSError, RuntimeError):
         return True
 

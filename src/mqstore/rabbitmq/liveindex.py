@@ -41,7 +41,7 @@ from mqstore.kernels import queueindex as kernel
 from mqstore.rabbitmq.engineconfig import EngineConfig
 from mqstore.rabbitmq.segment import read_segment
 
-__all__ = ["Entry", "LiveIndex", "LiveSegment"]
+__all__ = ["Entry", "LiveIndex", "LiveSegment", "Stored"]
 
 P, D, A = kernel.P, kernel.D, kernel.A
 _DELIVER = 2 << 62
@@ -60,6 +60,15 @@ class Entry(NamedTuple):
     persistent: bool
     expiry: int
     size: int
+
+
+class Stored(NamedTuple):
+    """Live entries whose messages the message store has. hi, lo: halves of their ids."""
+
+    seq: NDArray[np.int64]
+    hi: NDArray[np.int64]
+    lo: NDArray[np.int64]
+    size: NDArray[np.int64]
 
 
 class LiveSegment:
@@ -209,6 +218,28 @@ class LiveIndex:
         if segment.state is not None:
             bits = bits | np.frombuffer(bytes(segment.state), np.uint8)
         return np.flatnonzero(bits & (P | A) == P).astype(np.int64) + number * self.entries
+
+    def stored(self, number: int) -> Stored:
+        """The live entries of a segment whose messages are in the message store."""
+        segment, seqs = self.segments[number], self.live(number)
+        rels = seqs - number * self.entries
+        in_journal = np.zeros(len(seqs), np.bool_)
+        if segment.state is not None:
+            in_journal = np.frombuffer(bytes(segment.state), np.uint8)[rels] & P != 0
+        columns = np.zeros((5, len(seqs)), np.int64)
+        for mine, fixed in ((in_journal, 8), (~in_journal, 2)):
+            if not mine.any():
+                continue
+            if fixed == 8:
+                data, at = np.frombuffer(self.journal, np.uint8), np.array(segment.at, np.int64)
+            else:
+                data, _, at = self._segment(segment)
+            found = np.empty((5, int(mine.sum())), np.int64)
+            kernel.publish_fields(data, at[rels[mine]], fixed, *found)
+            columns[:, mine] = found
+        hi, lo, _, size, embedded = columns
+        away = embedded == 0
+        return Stored(seqs[away], hi[away], lo[away], size[away])
 
     def unacked_by_segment(self) -> dict[int, int]:
         """How many messages are in each segment."""

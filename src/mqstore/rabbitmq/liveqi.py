@@ -24,7 +24,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq import qi, qs
 from mqstore.rabbitmq.engineconfig import EngineConfig
-from mqstore.rabbitmq.liveindex import Entry
+from mqstore.rabbitmq.liveindex import Entry, Stored
 
 __all__ = ["LiveQi", "QiSegment"]
 
@@ -159,6 +159,15 @@ class LiveQi:
             if len(ahead):
                 return ahead
         return np.empty(0, np.int64)
+
+    def stored(self, number: int) -> Stored:
+        """The live entries in the file of a segment whose messages are in the message store."""
+        segment = self.segments[number]
+        raw = np.ascontiguousarray(self._rows(segment)) if segment.qi else np.empty((0, qi.ENTRY_SIZE), np.uint8)
+        rows = raw.view(qi.ROW).reshape(-1)[: self.entries]
+        at = np.flatnonzero((rows["status"] == 1) & (rows["location"] == qi.SHARED))
+        hi, lo, size = (rows[name][at].astype(np.int64) for name in ("hi", "lo", "size"))
+        return Stored(at + number * self.entries, hi, lo, size)
 
     def unacked_by_segment(self) -> dict[int, int]:
         """How many messages are in each segment."""

@@ -22,25 +22,19 @@ import secrets
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq import rdq
+from mqstore.rabbitmq.locations import Location, Locations
 
-__all__ = ["FileSummary", "LiveStore", "Location"]
+__all__ = ["FileSummary", "LiveStore"]
 
 MOST_AT_ONCE = 8 << 20  # bytes of records that are kept back until the next sync
 RECORD_EXTRA = 25  # size, id and end mark
 DRAFT = ".mqstore-"
-
-
-@dataclass(slots=True)
-class Location:
-    """Where a message is, and how many queues hold it. total: bytes of its record."""
-
-    references: int
-    file: int
-    offset: int
-    total: int
 
 
 @dataclass(slots=True)
@@ -57,7 +51,7 @@ class LiveStore:
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int) -> None:
         self.place = place
         self.limit = limit
-        self.locations: dict[bytes, Location] = {}
+        self.locations = Locations()
         self.files: dict[int, FileSummary] = {}
         self.current = -1
         self.merged = 0
@@ -71,7 +65,7 @@ class LiveStore:
 
     # starting
 
-    def adopt(self, locations: dict[bytes, Location], files: dict[int, FileSummary]) -> None:
+    def adopt(self, locations: Locations, files: dict[int, FileSummary]) -> None:
         """Take over what a start has found; the highest file becomes the current one."""
         self.locations = locations
         self.files = files
@@ -89,21 +83,29 @@ class LiveStore:
 
     def write(self, message_id: bytes, term: bytes, references: int = 1) -> None:
         """Store a message for so many queues, or count them where it is there already."""
-        known = self.locations.get(message_id)
-        if known is not None:
-            known.references += references
+        if self.locations.refer_again(message_id, references):
             return
+        at, total = self.files[self.current].size, len(term) + RECORD_EXTRA
+        self.locations.add(message_id, Location(references, self.current, at, total))
+        self._append(message_id, term)
+
+    def write_again(self, message_id: bytes, term: bytes) -> None:
+        """Store the message of an id that is referred to and has no place."""
+        ids = np.frombuffer(message_id, ">i8").astype(np.int64)
+        at, total = np.array([self.files[self.current].size]), np.array([len(term) + RECORD_EXTRA])
+        self.locations.place(self.current, (ids[:1], ids[1:]), at, total)
+        self._append(message_id, term)
+
+    def _append(self, message_id: bytes, term: bytes) -> None:
         summary = self.files[self.current]
-        total = len(term) + RECORD_EXTRA
-        self.locations[message_id] = Location(references, self.current, summary.size, total)
         buffer = self._buffer
         buffer += (len(term) + 16).to_bytes(8, "big")
         buffer += message_id
         buffer += term
         buffer.append(255)
         self._synced = False
-        summary.size += total
-        summary.valid += total
+        summary.size += len(term) + RECORD_EXTRA
+        summary.valid += len(term) + RECORD_EXTRA
         if summary.size >= self.limit:
             self._roll()
         elif len(buffer) > MOST_AT_ONCE:
@@ -118,15 +120,10 @@ class LiveStore:
 
     def remove(self, message_id: bytes) -> None:
         """One queue less holds the message. Garbage is collected by `collect`."""
-        known = self.locations.get(message_id)
-        if known is None:
-            return
-        known.references -= 1
-        if known.references:
-            return
-        del self.locations[message_id]
-        self.files[known.file].valid -= known.total
-        self._drop_if_empty(known.file)
+        known = self.locations.release(message_id)
+        if known is not None and not known.references:
+            self.files[known.file].valid -= known.total
+            self._drop_if_empty(known.file)
 
     def read(self, message_id: bytes) -> bytes | None:
         """The term of a stored message, or None where there is none."""
@@ -193,33 +190,31 @@ class LiveStore:
 
     def _merge(self, target: int, source: int) -> None:
         draft = f"{self.name(target)}{DRAFT}{secrets.token_hex(4)}"
-        moved: list[tuple[Location, int]] = []
         size = 0
+        moved: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._directory.create(draft)
         for number in (target, source):
             data = self._reading.map(self.name(number)).data
-            kept = []
-            for offset, total in self._records(number, data):
-                message_id = data[offset + 8 : offset + 24].tobytes()
-                known = self.locations.get(message_id)
-                if known is not None and (known.file, known.offset, known.total) == (number, offset, total):
-                    kept.append(data[offset : offset + total].tobytes())
-                    moved.append((known, size))
-                    size += total
-            self._directory.append(draft, b"".join(kept))
+            at, total = self._records(number, data)
+            ids = rdq.ids(data, at)
+            live = np.flatnonzero(self.locations.stand(number, ids, at))
+            ends = at[live] + total[live]
+            runs = np.split(np.arange(len(live)), np.flatnonzero(at[live][1:] != ends[:-1]) + 1)
+            kept = [data[int(at[live[run[0]]]) : int(ends[run[-1]])] for run in runs if len(run)]
+            self._directory.append(draft, np.concatenate(kept) if kept else b"")
+            moved.append((ids[0][live], ids[1][live], total[live]))
         self._directory.sync(draft)
         self._reading.forget(self.name(target))
         self._directory.rename(draft, self.name(target))
         self._directory.sync_directory(self.place)
-        for known, offset in moved:
-            known.file, known.offset = target, offset
+        for number, (hi, lo, total) in zip((target, source), moved, strict=True):
+            self.locations.place(target, (hi, lo), size + np.cumsum(total) - total, total, number)
+            size += int(total.sum())
         self.files[target] = FileSummary(size, size)
         self._delete(source)
         self.merged += 1
 
-    def _records(self, number: int, data: Bytes) -> list[tuple[int, int]]:
-        """(offset, total) of the records of a finished file, garbage included; where its chain is broken, of the live ones."""
+    def _records(self, number: int, data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offset and size of the records of a finished file, garbage included; where its chain is broken, of the live ones."""
         scan = rdq.strict_scan(data)
-        if scan.end != len(data):
-            return sorted((known.offset, known.total) for known in self.locations.values() if known.file == number)
-        return list(zip(scan.at.tolist(), scan.total.tolist(), strict=True))
+        return (scan.at, scan.total) if scan.end == len(data) else self.locations.of_file(number)

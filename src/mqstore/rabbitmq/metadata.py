@@ -27,17 +27,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.place import Place
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq import mnesia
 from mqstore.rabbitmq.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.properties import Fields, PropertiesError, properties_from_record
 from mqstore.rabbitmq.terms import Atom, Term
 
-__all__ = ["Binding", "Definitions", "Exchange", "Queue", "named_directories", "read_definitions", "resource_names", "searched_names"]
+__all__ = [
+    "Binding",
+    "Definitions",
+    "Exchange",
+    "Queue",
+    "named_directories",
+    "names_of_node",
+    "read_definitions",
+    "resource_names",
+    "searched_names",
+]
 
 TABLES = ("rabbit_vhost", "rabbit_durable_queue", "rabbit_durable_exchange", "rabbit_durable_route")
 CLASSIC = "rabbit_classic_queue"
@@ -249,6 +261,35 @@ def searched_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[b
         if content is not None:
             found.update(resource_names(content))
     return found
+
+
+def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
+    """(vhost, queue) of every queue that the metadata of the node names, whose messages are below this directory.
+
+    directory: a node's data directory, its `msg_stores`, the `vhosts` in that, or one of these; any other tells nothing.
+    """
+    node = directory
+    if not directory.is_directory("msg_stores"):
+        above = _data_directory(directory.root)
+        if above is None:
+            return ()
+        node = ReadOnlyDirectory(above)
+    try:
+        found = searched_names(node)
+    except CannotOpenError:
+        return ()
+    return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found))
+
+
+def _data_directory(root: Place) -> Path | None:
+    """Of the directories above one, that which holds `msg_stores`, if their names say so."""
+    if not isinstance(root, Path):
+        return None
+    above = root.absolute()
+    for place in (above, above.parent, above.parent.parent):
+        if place.name == "msg_stores" and above.relative_to(place).parts[:1] in ((), ("vhosts",)):
+            return place.parent
+    return None
 
 
 def named_directories(

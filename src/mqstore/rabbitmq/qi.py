@@ -185,7 +185,12 @@ class QueueIndexV2:
         entries["lo"][in_store] = 0
         sound = rows["location"] == SHARED
         sound[in_store] = qs.check(store, at, size)
-        findings = [*unreadable, *index.findings, *self._told(number, rows, places, live[places] & ~sound)]
+        findings = [
+            *unreadable,
+            *index.findings,
+            *qs.strange_header(store, self.store_file(number)),
+            *self._told(number, rows, places, live[places] & ~sound),
+        ]
         seen = live[places] & (rows["status"] == 1)
         if dirty:
             seen &= sound & ((entries["flags"] & PERSISTENT) != 0) & index.believed

@@ -19,21 +19,23 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq import qs
 from mqstore.rabbitmq.engineconfig import EngineConfig
 from mqstore.rabbitmq.liveqi import LiveQi, QiSegment
+from mqstore.rabbitmq.locations import Locations
 from mqstore.rabbitmq.qi import ENTRY_SIZE, QUEUE_STORE, ROW, SHARED
 from mqstore.rabbitmq.qs import HEADER_SIZE
-from mqstore.rabbitmq.queuestart import FoundEntries
 
-__all__ = ["drop", "found_qi"]
+__all__ = ["found_qi", "settle_qi"]
 
 
 def found_qi(
-    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig
-) -> tuple[LiveQi, FoundEntries, NDArray[np.int64]]:
-    """The index as the files have it, its live entries, and the sequence ids to drop whatever the message store says."""
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig, locations: Locations
+) -> tuple[LiveQi, int, NDArray[np.int64]]:
+    """The index as the files have it, the bytes of the bodies, and the sequence ids to drop whatever the message store says.
+
+    locations: is told of each entry whose message is in the message store.
+    """
     index = LiveQi(directory, reading, place, config)
     names = {entry.name: entry.size for entry in reading.entries(place) if entry.is_file}
     dropped: list[int] = []
-    seqs, his, los, sizes = ([np.empty(0, np.int64)] for _ in range(4))
     size = 0
     for number in sorted(int(name[:-3]) for name in names if name.endswith(".qi") and name[:-3].isascii() and name[:-3].isdigit()):
         data = reading.map(f"{place}/{number}.qi").data
@@ -56,20 +58,28 @@ def found_qi(
         base = number * index.entries
         dropped += (np.flatnonzero(live & ~kept) + base).tolist()
         away = kept & (rows["location"] == SHARED)
-        seqs.append(np.flatnonzero(away) + base)
-        his.append(rows["hi"][away].astype(np.int64))
-        los.append(rows["lo"][away].astype(np.int64))
-        sizes.append(rows["size"][away].astype(np.int64))
+        locations.refer(rows["hi"][away].astype(np.int64), rows["lo"][away].astype(np.int64))
         size += int(rows["size"][kept].sum())
         index.segments[number] = QiSegment(number, end, names.get(f"{number}.qs", 0), int(live.sum()))
-    columns = [np.concatenate(column) for column in (seqs, his, los, sizes)]
-    return index, FoundEntries(columns[0], columns[1], columns[2], size, columns[3]), np.array(dropped, np.int64)
+    return index, size, np.array(dropped, np.int64)
 
 
-def drop(index: LiveQi, seqs: NDArray[np.int64]) -> None:
-    """Take entries out and bring that to disk; segments that are empty now go."""
-    index.acknowledge(seqs.tolist())
+def settle_qi(index: LiveQi, dropped: NDArray[np.int64], locations: Locations) -> tuple[int, int]:
+    """Take out what is dropped anyway and the entries whose message the store does not have, and bring that to disk.
+
+    How many of the latter, and the bytes of their bodies. Segments that are empty now go.
+    """
+    missing, size = 0, 0
+    gone_at_all = [dropped]
+    for number in sorted(index.segments) if locations.unplaced else ():
+        stored = index.stored(number)
+        gone = ~locations.placed(stored.hi, stored.lo) & ~np.isin(stored.seq, dropped)
+        gone_at_all.append(stored.seq[gone])
+        missing += int(gone.sum())
+        size += int(stored.size[gone].sum())
+    index.acknowledge(np.concatenate(gone_at_all).tolist())
     for number, segment in list(index.segments.items()):
         if not segment.unacked:
             index.mark_empty(number)
     index.sync()
+    return missing, size

@@ -29,9 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
+from mqstore.findings import Damage, Kind
 from mqstore.kernels import queuefiles as kernel
 
-__all__ = ["HEADER_SIZE", "check", "entries", "entry"]
+__all__ = ["HEADER_SIZE", "check", "entries", "entry", "strange_header"]
 
 HEADER_SIZE = 64
 ENTRY_HEADER = 8
@@ -43,6 +44,14 @@ def check(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArra
     ok = np.zeros(len(at), np.uint8)
     kernel.sound_entries(data, at, size, ok)
     return ok.astype(np.bool_)
+
+
+def strange_header(data: Bytes, file: str) -> list[Damage]:
+    """The finding of a file whose header is not that of version 2; a broker does not look at it."""
+    if not len(data) or data[:5].tobytes() == b"RCQS\x02":
+        return []
+    why = "the header is not that of a version 2 store; its messages are believed as far as their checksums go"
+    return [Damage(file, 0, min(len(data), HEADER_SIZE), Kind.BAD_QUEUE_FILE, why)]
 
 
 def entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:

@@ -28,7 +28,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.kernels import queueindex as kernel
 from mqstore.rabbitmq import journal as journals
 from mqstore.rabbitmq import segment as segments
-from mqstore.rabbitmq.combining import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, combine, journal_map
+from mqstore.rabbitmq.combining import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, combine, journal_map, without_journal
 from mqstore.rabbitmq.journal import Journal
 from mqstore.rabbitmq.layout import bytes_of, own_entries
 from mqstore.rabbitmq.segment import Segment
@@ -92,6 +92,7 @@ class IndexSegment:
     files: tuple[str, ...]  # by place
     crashes: tuple[str, ...] = ()
     findings: tuple[Damage, ...] = ()
+    file: Segment | None = None  # of version 1: what the segment file says by itself
 
 
 class QueueIndex:
@@ -187,10 +188,13 @@ class QueueIndex:
             (self.segment_file(number), self.journal_file, ""),
             crashes,
             (*unreadable, *file.findings, *self._told(number, seen)),
+            file,
         )
 
     def _combine(self, number: int, file: Segment, journal: JournalMap, dirty: bool) -> _Dense:
         low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
+        if low == high:
+            return self._alone(number, file, dirty)
         rels = journal.seq[low:high] - number * self.count
         j = np.zeros(self.count, np.uint8)
         j[rels] = journal.state[low:high]
@@ -211,6 +215,15 @@ class QueueIndex:
         both = crashed | found.crash
         published = (s & kernel.P != 0) | (at >= 0)
         return _Dense(state, in_journal, at, published, _sentences(both, found.crash, j, s, number * self.count))
+
+    def _alone(self, number: int, file: Segment, dirty: bool) -> _Dense:
+        """The same for a segment of which the journal says nothing."""
+        s = (file.state & 7).astype(np.uint8)
+        outcome = without_journal(dirty=dirty, lenient=self.lenient)
+        nothing = np.zeros(self.count, np.bool_)
+        crash = outcome.crash[s]
+        crashes = _sentences(crash, crash, np.zeros(self.count, np.uint8), s, number * self.count) if crash.any() else ()
+        return _Dense(outcome.state[s], nothing, np.full(self.count, -1, np.int64), s & kernel.P != 0, crashes)
 
     def _same(self, file: Segment, at: NDArray[np.int64], rels: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Of these rels: whether journal and segment hold the same publish. True for all others."""

@@ -15,7 +15,6 @@ Format: docs/formats/rabbitmq.md, section 7.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,32 +25,24 @@ from mqstore.kernels import terms
 from mqstore.rabbitmq.engineconfig import EngineConfig
 from mqstore.rabbitmq.journal import acknowledge, deliver
 from mqstore.rabbitmq.liveindex import LiveIndex, LiveSegment
+from mqstore.rabbitmq.locations import Locations
 from mqstore.rabbitmq.queueindex import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndex
-from mqstore.rabbitmq.segment import mark, read_segment
+from mqstore.rabbitmq.segment import mark
 
-__all__ = ["FoundEntries", "found_index", "settle"]
+__all__ = ["found_index", "settle"]
 
 P, D, A = 1, 2, 4
 
 
-@dataclass(slots=True)
-class FoundEntries:
-    """The live entries of a queue directory that the message store can decide on: sequence id and message id (two halves) of each."""
-
-    seq: NDArray[np.int64]
-    hi: NDArray[np.int64]
-    lo: NDArray[np.int64]
-    size: int = 0  # bytes of the bodies of all live entries
-    stored_size: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-
-
 def found_index(
-    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig
-) -> tuple[LiveIndex, FoundEntries]:
-    """The index as the files have it, entries dropped that no message store could keep."""
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig, locations: Locations
+) -> tuple[LiveIndex, int]:
+    """The index as the files have it, entries dropped that no message store could keep, and the bytes of the bodies.
+
+    locations: is told of each entry whose message is in the message store.
+    """
     found = QueueIndex(reading, place, entries, lenient=True)
     index = LiveIndex(directory, reading, place, entries, config)
-    stored: list[tuple[NDArray[np.int64], ...]] = []
     size = 0
     words: list[bytes] = []
     _take_journal(index, found, directory)
@@ -61,13 +52,12 @@ def found_index(
             continue
         index.segments[number] = segment
         away = live[live["place"] == IN_STORE]
-        stored.append((away["seq"], away["hi"], away["lo"], away["size"]))
+        locations.refer(np.ascontiguousarray(away["hi"]), np.ascontiguousarray(away["lo"]))
         size += int(live["size"].sum())
     if words and not found.journal.findings:
         index.journal += b"".join(words)
     index.dirty = len(found.journal.seq) + 1
-    columns = [np.concatenate(column).astype(np.int64) for column in zip(*stored, strict=True)] if stored else [np.empty(0, np.int64)] * 4
-    return index, FoundEntries(columns[0], columns[1], columns[2], size, columns[3])
+    return index, size
 
 
 def _take_journal(index: LiveIndex, found: QueueIndex, directory: DurableDirectory) -> None:
@@ -90,7 +80,8 @@ def _segment(index: LiveIndex, found: QueueIndex, number: int, words: list[bytes
     rows = combined.entries[(combined.entries["flags"] & REPEATED) == 0]
     exists = number in found.segment_numbers
     data = combined.data[0]
-    file = read_segment(data, index.entries)
+    file = combined.file
+    assert file is not None
     sound = not file.findings and file.exists
     segment = LiveSegment(number, len(data) if exists else -1)
     base = number * index.entries
@@ -152,8 +143,15 @@ def _write_anew(
     index.replace_file(segment, content)
 
 
-def settle(index: LiveIndex, missing: NDArray[np.int64]) -> None:
-    """Drop the entries whose message the store does not have, then flush."""
-    if len(missing):
-        index.acknowledge(missing.tolist())
+def settle(index: LiveIndex, locations: Locations) -> tuple[int, int]:
+    """Drop the entries whose message the store does not have, then flush. How many, and the bytes of their bodies."""
+    missing: list[int] = []
+    size = 0
+    for number in sorted(index.segments) if locations.unplaced else ():
+        stored = index.stored(number)
+        gone = ~locations.placed(stored.hi, stored.lo)
+        missing += stored.seq[gone].tolist()
+        size += int(stored.size[gone].sum())
+    index.acknowledge(missing)
     index.flush()
+    return len(missing), size

@@ -16,12 +16,15 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError
 from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.owndirectory import OwnDirectory
 from mqstore.findings import Damage, Report
 from mqstore.messages import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.rabbitmq import messagetable
 from mqstore.rabbitmq.layout import find_vhosts, looks_like_rabbitmq
 from mqstore.rabbitmq.messagetable import Rows
+from mqstore.rabbitmq.metadata import names_of_node
 from mqstore.rabbitmq.queue import CONSUMED, Judged, Queue
+from mqstore.rabbitmq.storescan import MessageStore
 from mqstore.rabbitmq.unindexed import unindexed_rows
 from mqstore.rabbitmq.vhost import Vhost
 
@@ -38,7 +41,8 @@ class RabbitMQStore:
     """The message stores below a directory: `msg_stores`, a node's data directory, or one vhost.
 
     now: microseconds since 1970, for what is expired; None: nothing is said of it. names: pairs of vhost and queue, for directories that
-    do not tell their own. directory: what to read, if that is not the directory at path.
+    do not tell their own; where neither does, the node's metadata beside the messages is asked. directory: what to read, if that is not
+    the directory at path.
     """
 
     family = "rabbitmq"
@@ -53,7 +57,7 @@ class RabbitMQStore:
         directory: ReadOnlyDirectory | None = None,
     ) -> None:
         self.path = path
-        self.directory = ReadOnlyDirectory(path) if directory is None else directory
+        self.directory = OwnDirectory(path) if directory is None else directory
         self.now = now
         self.names = tuple(names)
         self._keep = keep  # an unpacked archive lives as long as the store that reads it
@@ -61,8 +65,21 @@ class RabbitMQStore:
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """By name; those without one by their directory."""
-        found = [Vhost(self.directory, place, names=self.names, now=self.now) for place in find_vhosts(self.directory)]
+        found = [
+            Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node)
+            for place in find_vhosts(self.directory)
+        ]
         return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
+
+    @cached_property
+    def _names_of_node(self) -> tuple[tuple[str, str], ...]:
+        return names_of_node(self.directory)
+
+    def apart(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
+        """The vhost at a place with other message stores than its own, and with what is known to keep the broker from it."""
+        return Vhost(
+            self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
+        )
 
     @property
     def queues(self) -> list[Queue]:

@@ -27,7 +27,7 @@ from mqstore.kernels import messagestore as kernel
 from mqstore.rabbitmq import rdq
 from mqstore.rabbitmq.layout import own_entries
 
-__all__ = ["FileRecords", "Location", "MessageStore", "StoreFile", "store_files"]
+__all__ = ["FileRecords", "Location", "MessageStore", "RecordTable", "StoreFile", "store_files"]
 
 _CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
 
@@ -152,12 +152,12 @@ class MessageStore:
         return found.at[inside] - len(rest), found.total[inside]
 
     @cached_property
-    def _table(self) -> _Table:
+    def _table(self) -> RecordTable:
         columns: list[FileRecords] = [self.records(file) for file in self.files]
         counts = [len(found.at) for found in columns]
         if not columns:
             empty = np.empty(0, np.int64)
-            return _Table(empty, empty, empty, empty, np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.bool_), ())
+            return RecordTable(empty, empty, empty, empty, np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.bool_), ())
         hi, lo, at, total, quality, seen = (
             np.concatenate([getattr(found, name) for found in columns]) for name in ("hi", "lo", "at", "total", "quality", "seen")
         )
@@ -166,7 +166,7 @@ class MessageStore:
         later = at + np.array([1 << 62 if entry.leftover else 0 for entry in self.files], np.int64)[file]
         order = np.lexsort((-later, numbers, ~seen, quality != kernel.MARKED | kernel.PROVED, lo, hi))
         findings = tuple(item for found in columns for item in found.findings)
-        return _Table(hi[order], lo[order], at[order], total[order], file[order], quality[order], seen[order], findings)
+        return RecordTable(hi[order], lo[order], at[order], total[order], file[order], quality[order], seen[order], findings)
 
     @property
     def findings(self) -> tuple[Damage, ...]:
@@ -243,7 +243,7 @@ class MessageStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class RecordTable:
     """Records by id. file: index into the store's files."""
 
     hi: NDArray[np.int64]

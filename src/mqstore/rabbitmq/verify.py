@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqstore.files import Bytes
+from mqstore.files.owndirectory import OwnDirectory
 from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, Verdict
 from mqstore.rabbitmq import messagetable
 from mqstore.rabbitmq.messagetable import Rows
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.vhost import Vhost
 
 __all__ = ["verify"]
+
+NOT_FOLLOWED = "a link that leads out of the store, or no file; it is passed over: copy what it leads to in its place"
 
 
 def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], Bytes | None]) -> Report:
@@ -39,6 +42,8 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
         checked.messages += int((found.judged.source >= 0).sum())
         damage += _undecodable(found, data_of)
         damage += _lost(found, refused)
+    if isinstance(store.directory, OwnDirectory):
+        damage += [Damage(name, 0, 0, Kind.UNREADABLE, NOT_FOLLOWED) for name in store.directory.strange()]
     notes: list[str] = []
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)

@@ -11,7 +11,7 @@ Format: docs/formats/rabbitmq.md, sections 2, 7.1 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from mqstore.errors import CannotOpenError
@@ -31,16 +31,34 @@ INDEX_MODULE = "rabbit_msg_store_ets_index"
 
 
 class Vhost:
-    """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds."""
+    """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds.
 
-    def __init__(self, directory: ReadOnlyDirectory, place: str, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> None:
+    more_names: gives further pairs; asked only where a queue directory does not tell its name and `names` do not. stores: the persistent
+    and the transient message store, where others than those of this directory are to answer; refusals: where they are known already.
+    """
+
+    def __init__(
+        self,
+        directory: ReadOnlyDirectory,
+        place: str,
+        *,
+        names: Iterable[tuple[str, str]] = (),
+        now: int | None = None,
+        more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
+        stores: tuple[MessageStore, MessageStore] | None = None,
+        refusals: tuple[str, ...] | None = None,
+    ) -> None:
         self.root = directory
         self.place = read_vhost(directory, place)
         self.directory = self.place.directory
         self.now = now
         self._names = tuple(names)
-        self.persistent = MessageStore(directory, self.place.below("msg_store_persistent"))
-        self.transient = MessageStore(directory, self.place.below("msg_store_transient"))
+        self._more_names = more_names
+        self.persistent, self.transient = stores or (
+            MessageStore(directory, self.place.below("msg_store_persistent")),
+            MessageStore(directory, self.place.below("msg_store_transient")),
+        )
+        self._refusals = refusals
 
     @property
     def name(self) -> str | None:
@@ -110,7 +128,9 @@ class Vhost:
 
     @cached_property
     def _places(self) -> list[QueueDirectory]:
-        return read_queues(self.root, self.place, self._names)
+        found = read_queues(self.root, self.place, self._names)
+        more = () if self._more_names is None or all(queue.named for queue in found) else tuple(self._more_names())
+        return read_queues(self.root, self.place, (*more, *self._names)) if more else found
 
     @cached_property
     def queues(self) -> list[Queue]:
@@ -124,6 +144,8 @@ class Vhost:
     @cached_property
     def refusals(self) -> tuple[str, ...]:
         """Why the broker would not bring up this vhost, if it would not. After an unclean stop this reads every index."""
+        if self._refusals is not None:
+            return self._refusals
         found = list(self.persistent.crashes)
         if not self.clean:
             for queue in self.queues:

@@ -1,5 +1,6 @@
 """Start of a vhost that is written: directories, side files of the last stop, queues, message store, in the broker's order.
 
+    0. the vhost's directory is locked: nobody else writes it by this engine. A broker has no such lock and sees none: it must not run
     1. the terms of a clean stop are read from `recovery.dets`, then that file, `clean.dot` and the `.ets` files are deleted
     2. transient messages are thrown away: `msg_store_transient`
     3. every directory under `queues/` is read; its live entries count references to the message store
@@ -18,22 +19,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mqstore.errors import UnsupportedError
+from mqstore.errors import TargetError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.files.locking import HeldError, LockedDirectory
 from mqstore.rabbitmq import vhostconfig
 from mqstore.rabbitmq.engineconfig import EngineConfig
 from mqstore.rabbitmq.liveindex import LiveIndex
 from mqstore.rabbitmq.liveqi import LiveQi
 from mqstore.rabbitmq.livequeue import LiveQueue
 from mqstore.rabbitmq.livestore import LiveStore
+from mqstore.rabbitmq.locations import Locations
 from mqstore.rabbitmq.names import split_priority, split_queue_name_file, vhost_directory
-from mqstore.rabbitmq.qistart import drop, found_qi
-from mqstore.rabbitmq.queuestart import FoundEntries, found_index, settle
+from mqstore.rabbitmq.qistart import found_qi, settle_qi
+from mqstore.rabbitmq.queuestart import found_index, settle
 from mqstore.rabbitmq.recoveryterms import QueueTerms
 from mqstore.rabbitmq.shutdown import take_terms
-from mqstore.rabbitmq.storestart import References, start_store
+from mqstore.rabbitmq.storestart import start_store
 
 __all__ = ["Started", "new_index", "start_vhost"]
 
@@ -53,8 +57,15 @@ class Started:
     config: EngineConfig
     store: LiveStore
     queues: dict[str, LiveQueue]
+    lock: LockedDirectory
     notes: list[str] = field(default_factory=list)
     open: bool = True
+
+    def close(self) -> None:
+        """Let go of the files, and let others have them."""
+        self.open = False
+        self.directory.close()
+        self.lock.close()
 
     def named(self) -> Iterator[tuple[str, int | None, int]]:
         """(name, highest priority level or None, version) of each queue whose directories tell its name."""
@@ -75,44 +86,49 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
     """Make a vhost in a `msg_stores` directory, or recover the one that is there."""
     make_root(path)
     directory = DurableDirectory(path, recorder=config.recorder)
+    place = f"vhosts/{vhost_directory(vhost)}"
+    lock: LockedDirectory | None = None
     try:
-        return _start(directory, ReadOnlyDirectory(path), vhost, config)
+        directory.make_directory(place)
+        try:
+            lock = LockedDirectory(directory, place)
+        except HeldError:
+            raise TargetError(f"{directory.path(place)} is open for writing already; close the queues there, and try again") from None
+        return _start(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
     except BaseException:
+        if lock is not None:
+            lock.close()
         directory.close()
         raise
 
 
-def _start(directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, config: EngineConfig) -> Started:
-    place = f"vhosts/{vhost_directory(vhost)}"
+def _start(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, place: str, config: EngineConfig, lock: LockedDirectory
+) -> Started:
     entries = _prepare(directory, reading, place, vhost, config)
     terms = take_terms(directory, reading, place)
     for name in (TRANSIENT,):
         directory.remove_tree(f"{place}/{name}")
-    indexes: dict[str, tuple[LiveIndex | LiveQi, FoundEntries, np.ndarray[tuple[int], np.dtype[np.int64]]]] = {}
+    indexes: dict[str, tuple[LiveIndex | LiveQi, int, NDArray[np.int64]]] = {}
     nothing = np.empty(0, np.int64)
+    locations = Locations()
     for entry in reading.entries(f"{place}/queues"):
         if not entry.is_directory or reading.path(f"{place}/queues/{entry.name}").is_symlink():
             continue
         at = f"{place}/queues/{entry.name}"
         if _version(reading, at, config) == 2:
-            qi, found, dropped = found_qi(directory, reading, at, config)
-            indexes[entry.name] = qi, found, dropped
+            indexes[entry.name] = found_qi(directory, reading, at, config, locations)
         else:
-            index, found = found_index(directory, reading, at, entries, config)
-            indexes[entry.name] = index, found, nothing
-    references = References.of((found.hi, found.lo) for _, found, _ in indexes.values())
-    store, there = start_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, references)
-    started = Started(directory, reading, vhost, place, entries, config, store, {})
-    for name, (live, found, dropped) in indexes.items():
-        missing = ~there[references.find(found.hi, found.lo)] if len(found.hi) else np.zeros(0, np.bool_)
-        if missing.any():
-            started.notes.append(f"{live.place}: {int(missing.sum())} entries were dropped, for the message store has no message of theirs")
-        if isinstance(live, LiveQi):
-            drop(live, np.concatenate([dropped, found.seq[missing]]))
-        else:
-            settle(live, found.seq[missing])
-        size = found.size - int(found.stored_size[missing].sum())
-        started.queues[name] = _queue(live, size, terms.get(name))
+            index, bodies = found_index(directory, reading, at, entries, config, locations)
+            indexes[entry.name] = index, bodies, nothing
+    store = start_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, locations)
+    started = Started(directory, reading, vhost, place, entries, config, store, {}, lock)
+    for name, (live, size, dropped) in indexes.items():
+        missing, bodies = settle_qi(live, dropped, locations) if isinstance(live, LiveQi) else settle(live, locations)
+        if missing:
+            started.notes.append(f"{live.place}: {missing} entries were dropped, for the message store has no message of theirs")
+        started.queues[name] = _queue(live, size - bodies, terms.get(name))
+    locations.drop_unplaced()
     return started
 
 

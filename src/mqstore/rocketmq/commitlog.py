@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage, Kind
@@ -242,6 +243,8 @@ class CommitLog:
 
         Pages behind the walk leave this process's memory, and so do the last ones when it ends; they stay in the page cache.
         """
+        if file not in self.files:
+            raise CannotOpenError(f"{file.relative} has gone since the log was listed; open the store again to read what is there")
         number = self.files.index(file)
         if number > self.last_written():
             return

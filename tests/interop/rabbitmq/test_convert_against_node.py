@@ -18,7 +18,7 @@ from mqstore.rabbitmq import dets
 from mqstore.rabbitmq.convert import convert
 from mqstore.rabbitmq.recoveryterms import QueueTerms, read_terms, write_terms
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("rabbitmq")]
 
 PLACES = {1: {"queue_store": "index"}, 2: {"index": "queue_store"}}
 SETTINGS = {"msg_store_file_size_limit": 262144}
@@ -54,7 +54,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[tuple[Node, int]]:
 
 # one boot each; e and e2 have the queues of d
 TOGETHER = ["a-small-clean", "b-dirty-journal", "b2-journal-replayed-twice", "d-large-fanout", "f-mixed-features", "g1-v2-small-clean"]
-ALONE = ["c-segments-16384", "e2-gc-interrupted", "e3-gc-interrupted-zero-extended"]
+ALONE = ["c-segments-16384", "e-gc-combined", "e2-gc-interrupted", "e3-gc-interrupted-zero-extended"]
 BATCHES = [[*TOGETHER, "g2-v2-large-dirty"], *([name] for name in ALONE)]
 
 

@@ -27,6 +27,7 @@ SCRIPTS = (
     "sparkmemory",
     "memory",
     "putting",
+    "brokering",
     "reading",
     "reopening",
     "python_queues",

@@ -5,7 +5,7 @@ by: a left-over `<k>.rdt` it first appends to `<k>.rdq`, so that records behind 
 scan finds those too. Of several copies of an id, all alike, the one that is proved to be whole counts, then the one the broker takes:
 of one file the last, of several files that of the lowest number.
 
-Nothing else is kept of a message than its id and its place: 38 bytes.
+Nothing else is kept of a message than its id and its place: 30 bytes.
 
 Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9 and 14.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from mqstore.rabbitmq.layout import own_entries
 
 __all__ = ["FileRecords", "Location", "MessageStore", "RecordTable", "StoreFile", "store_files"]
 
+_COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
 _CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
 
 
@@ -153,20 +154,43 @@ class MessageStore:
 
     @cached_property
     def _table(self) -> RecordTable:
-        columns: list[FileRecords] = [self.records(file) for file in self.files]
-        counts = [len(found.at) for found in columns]
-        if not columns:
-            empty = np.empty(0, np.int64)
-            return RecordTable(empty, empty, empty, empty, np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.bool_), ())
-        hi, lo, at, total, quality, seen = (
-            np.concatenate([getattr(found, name) for found in columns]) for name in ("hi", "lo", "at", "total", "quality", "seen")
-        )
-        file = np.repeat(np.arange(len(columns), dtype=np.int32), counts)
-        numbers = np.array([entry.number for entry in self.files], np.int64)[file]
-        later = at + np.array([1 << 62 if entry.leftover else 0 for entry in self.files], np.int64)[file]
-        order = np.lexsort((-later, numbers, ~seen, quality != kernel.MARKED | kernel.PROVED, lo, hi))
-        findings = tuple(item for found in columns for item in found.findings)
-        return RecordTable(hi[order], lo[order], at[order], total[order], file[order], quality[order], seen[order], findings)
+        narrow = np.uint32 if all(file.size < 1 << 32 for file in self.files) else np.int64
+        columns: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, dtype)] for name, dtype in _COLUMNS.items()}
+        findings: list[Damage] = []
+        counts = []
+        for file in self.files:
+            found = self.records(file)
+            for name, column in columns.items():
+                part = getattr(found, name)
+                column.append(part.astype(narrow) if name in ("at", "total") else part)
+            counts.append(len(found.at))
+            findings += found.findings
+        # one column after the other: two of each would be most of the memory that a large store takes
+        joined = {name: np.concatenate(columns.pop(name)) for name in _COLUMNS}
+        joined["file"] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        order = np.argsort(joined["hi"], kind="stable")
+        for name in joined:
+            joined[name] = joined[name][order]
+        del order
+        self._sort_copies(joined)
+        return RecordTable(**joined, findings=tuple(findings))
+
+    def _sort_copies(self, joined: dict[str, NDArray[Any]]) -> None:
+        """Sort further where the upper halves of ids are alike: seldom anywhere but at copies."""
+        again = np.zeros(len(joined["hi"]), np.bool_)
+        again[1:] = joined["hi"][1:] == joined["hi"][:-1]
+        again[:-1] |= again[1:]
+        rows = np.flatnonzero(again)
+        if not len(rows):
+            return
+        part = {name: column[rows] for name, column in joined.items()}
+        numbers = np.array([entry.number for entry in self.files], np.int64)[part["file"]]
+        leftover = np.array([1 << 62 if entry.leftover else 0 for entry in self.files], np.int64)[part["file"]]
+        later = part["at"].astype(np.int64) + leftover
+        best = part["quality"] == kernel.MARKED | kernel.PROVED
+        order = np.lexsort((-later, numbers, ~part["seen"], ~best, part["lo"], part["hi"]))
+        for name, column in joined.items():
+            column[rows] = part[name][order]
 
     @property
     def findings(self) -> tuple[Damage, ...]:
@@ -203,6 +227,8 @@ class MessageStore:
     def _seen_ids(self) -> NDArray[np.bool_]:
         """Of each row whether any copy of its id is seen."""
         table = self._table
+        if table.seen.all():
+            return table.seen
         result = np.zeros(len(table.seen), np.bool_)
         result[self._first[table.seen]] = True
         return result[self._first] if len(result) else result
@@ -221,7 +247,8 @@ class MessageStore:
     def locations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """File, position and length of the terms of these rows."""
         table = self._table
-        return table.file[rows], table.at[rows] + rdq.HEADER, table.total[rows] - rdq.OVERHEAD
+        at, total = (column[rows].astype(np.int64) for column in (table.at, table.total))
+        return table.file[rows], at + rdq.HEADER, total - rdq.OVERHEAD
 
     def halves(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ids of these rows, as two big-endian halves each."""
@@ -244,12 +271,12 @@ class MessageStore:
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Records by id. file: index into the store's files."""
+    """Records by id. file: index into the store's files. at, total: of 32 bits where that is enough."""
 
     hi: NDArray[np.int64]
     lo: NDArray[np.int64]
-    at: NDArray[np.int64]
-    total: NDArray[np.int64]
+    at: NDArray[np.int64] | NDArray[np.uint32]
+    total: NDArray[np.int64] | NDArray[np.uint32]
     file: NDArray[np.int32]
     quality: NDArray[np.uint8]
     seen: NDArray[np.bool_]

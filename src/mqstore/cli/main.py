@@ -50,7 +50,7 @@ CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 app = typer.Typer(
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
-    "STORE is the directory that holds commitlog/, or an archive of it. Only put, load and groups --reset change it.",
+    "STORE is the directory that holds commitlog/ or msg_stores/, or an archive of it. Only put, load, groups --reset and serve change it.",
     epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
     no_args_is_help=True,
     add_completion=False,

@@ -9,10 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import transcripts
+
+from mqstore.testing.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
@@ -72,3 +76,34 @@ def test_the_tests_that_the_pages_show_pass(page: Path, count: int, tmp_path: Pa
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} passed" in done.stdout
+
+
+def shown_serving() -> list[tuple[str, str]]:
+    """(command, the line that it prints) of what the README shows running."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```serving\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\$ mqstore (.*)\n(.*)$", block, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "line"), shown_serving(), ids=lambda text: text.split()[0])
+def test_what_the_readme_shows_running_says_so(command: str, line: str) -> None:
+    start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
+    with transcripts.stores() as place:
+        words = [sys.executable, "-c", start, *command.split(), "--listen", "127.0.0.1:0"]
+        running = subprocess.Popen(words, cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert running.stdout is not None
+            told = running.stdout.readline().rstrip()
+            assert re.sub(r":\d+", ":N", told) == re.sub(r":\d+", ":N", line)
+            asked = re.search(r"127\.0\.0\.1:\d+", told)
+            assert asked is not None
+            if command.startswith("serve"):
+                with Client(asked[0]) as client:
+                    assert len(client.consume("late", 3, group="readers")) == 3
+            else:
+                with urllib.request.urlopen(f"http://{asked[0]}/stores/0/key?topic=late&key=OrderID390", timeout=60) as page:
+                    assert b"OrderID390" in page.read()
+        finally:
+            running.send_signal(signal.SIGINT)
+            errors = running.communicate(timeout=60)[1]
+    assert running.returncode in (0, 130), errors

@@ -17,17 +17,17 @@ __all__ = ["console", "register"]
 
 INTERRUPTED = 130
 
-Stores = Annotated[list[Path], typer.Argument(metavar="STORE...", help=STORE_HELP, show_default=False, parser=path)]
+Stores = Annotated[list[Path], typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]
 
 
 def console(
     out: Output,
     stores: Stores,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where it answers; port 0 takes a free one.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the pages are; port 0 takes a free one.")
     ] = "127.0.0.1:8082",
     token: Annotated[
-        str | None, option("--token", help="What a visitor must know. Without it one is made where others than this machine can reach it.")
+        str | None, option("--token", help="What a visitor must give. If there is none and --listen is no loopback address, one is made.")
     ] = None,
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let messages be replayed into what --replay-to names; the stores shown are only read.")

@@ -27,10 +27,12 @@ Served = Annotated[
 def serve(
     out: Output,
     store: Served,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0: any.")] = "127.0.0.1:9876",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing: pulls and queries are served, writes refused.")] = False,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0 takes a free one.")
+    ] = "127.0.0.1:9876",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing: serve pulls and queries, refuse messages.")] = False,
     auto_create_topics: Annotated[
-        bool, typer.Option("--auto-create-topics", help="Make a topic when a producer first sends to it.")
+        bool, typer.Option("--auto-create-topics", help="Make a topic, of four queues, when a producer first sends to it.")
     ] = False,
     as_version: Annotated[
         Broker | None, option("--as-version", help="Which broker clients see; by default that of the store, 4.9.3 for a new one.")
@@ -41,20 +43,27 @@ def serve(
     rewrite_store_host: Annotated[
         bool, typer.Option("--rewrite-store-host", help="Put this address into the messages that go out, so that their ids lead here.")
     ] = False,
-    sync: Annotated[bool, typer.Option("--sync", help="As a broker with SYNC_FLUSH: wait for the disk with each message.")] = False,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Acknowledge a message when it is on disk, as with flushDiskType=SYNC_FLUSH.")
+    ] = False,
     view: Annotated[
         ViewName | None, option("--view", help="Of a store that is only read: as a broker would load it, or the files as they lie.")
     ] = None,
     metrics: Annotated[
-        str | None, option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds what the RocketMQ exporter would tell.")
+        str | None,
+        option("--metrics", metavar="HOST:PORT", help="Tell Prometheus, under /metrics, what the RocketMQ exporter would."),
     ] = None,
     config: Config = None,
 ) -> int:
     """Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C.
 
-    For tests, replay and reading: there is no replication and no access control. A store that cannot be written, or that a broker would not
-    start on, is served for pulls and queries. One line on standard output tells when clients may come; events go to standard error,
-    a JSON object each (-q: none, -v: all). On Ctrl-C or SIGTERM requests in flight are answered and the store is closed in order.
+    Clients take that address as their name server. For tests, replay and reading: no replication, no access control.
+
+    A store that cannot be written, or that a broker would not start on, is only read: pulls and queries are served, messages refused.
+
+    One line on standard output tells when clients may come; events go to standard error, a JSON object each (-q: none, -v: all).
+
+    On Ctrl-C or SIGTERM requests in flight are answered, and the store is closed in order: a real broker can take it over.
     """
     return run(
         ServeOptions(

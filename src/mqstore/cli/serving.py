@@ -146,9 +146,9 @@ def _tell(broker: Broker, options: ServeOptions) -> None:
     elif options.output == "csv":
         print("\n".join(["name,value", *(f'{name},"{value}"' for name, value in ready.items())]), flush=True)
     elif not options.quiet:
-        how = "" if context.writable else ", read-only"
-        sentence = f"Serving {options.store}{how} as RocketMQ {context.profile.version} on {broker.address} (name server and broker)"
-        print(f"{sentence}; Ctrl-C ends it.", flush=True)
+        what = "name server and broker" if context.writable else "name server and broker, read-only"
+        place = f"{options.store} as RocketMQ {context.profile.version} on {broker.address}"
+        print(f"Serving {place} ({what}); Ctrl-C ends it.", flush=True)
 
 
 def _log_lines(options: ServeOptions) -> None:

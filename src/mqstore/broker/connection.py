@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from mqstore.broker.frames import MAX_FRAME, ONEWAY, Frame, FrameError, decode, encode
+from mqstore.broker.frames import MAX_FRAME, ONEWAY, RESPONSE, Frame, FrameError, decode, encode
 from mqstore.broker.logs import log
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class Connection(asyncio.Protocol):
         self.active_at = self._loop.time()
         if self.closed:
             return
-        self._buffer += data
-        self._pump()
+        self._pump(data)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -140,24 +139,29 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def _pump(self) -> None:
-        """Hand out the frames that have arrived, as far as this connection may go on now."""
+    def _pump(self, data: bytes = b"") -> None:
+        """Hand out the frames that have arrived, as far as this connection may go on now. data: what has arrived just now."""
         if self._pumping:
+            self._buffer += data
             return
+        if self._buffer:
+            self._buffer += data
+            data = b""
         self._pumping = True
-        buffer, at = self._buffer, 0
+        buffer = data or self._buffer  # most frames arrive alone, and need not go through the buffer
+        at, size = 0, len(buffer)
         try:
-            while not self.closed and not self._held_up and len(buffer) - at >= 4:
+            while size - at >= 4 and not self.closed and not self._held_up:
                 length = int.from_bytes(buffer[at : at + 4], "big")
                 if length + 4 > MAX_FRAME or length < 4:
                     raise FrameError(_why(buffer[at], length))
-                if len(buffer) - at - 4 < length:
+                if size - at - 4 < length:
                     break
-                with memoryview(buffer) as view:
-                    frame = decode(view[at + 4 : at + 4 + length])
-                at += 4 + length
+                start = at + 4
+                at = start + length
+                frame = decode(buffer, start, at)
                 self.shared.frames_in += 1
-                if frame.is_response:
+                if frame.flag & RESPONSE:
                     self._settle(frame)
                 else:
                     self._on_request(self, frame)
@@ -166,15 +170,18 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self._pumping = False
-            if at:
-                del buffer[:at]
-            self._count()
-        if buffer and buffer[0] == TLS and not self.closed:
+            if not self.closed:
+                if data:
+                    self._buffer[:0] = data[at:]
+                elif at:
+                    del self._buffer[:at]
+                self._count()
+        if self._buffer and self._buffer[0] == TLS and not self.closed:
             self.close(_why(TLS, 0), logging.WARNING)
 
     def _count(self) -> None:
         """Keep the sum over all connections."""
-        if self.closed:
+        if len(self._buffer) == self._counted:
             return
         self.shared.incoming += len(self._buffer) - self._counted
         self._counted = len(self._buffer)

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from json.encoder import encode_basestring as _quoted
 from typing import Any
@@ -44,6 +45,9 @@ MAX_HEADER = 1 << 20  # a header is properties of 32 KiB and some names; decoded
 RESPONSE, ONEWAY = 1, 2
 
 _HEAD = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+_JSON, _BINARY = 0, 1
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _FIXED = struct.Struct(">hbhii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -88,7 +92,7 @@ class Frame:
     language: Language = Language.JAVA
     version: int = 0
     serialization: Serialization = Serialization.JSON
-    parts: list[memoryview] = field(default_factory=list)  # of the body behind `body`; sent without being joined first
+    parts: Sequence[memoryview] = ()  # of the body behind `body`; sent without being joined first
 
     @property
     def is_response(self) -> bool:
@@ -139,7 +143,7 @@ def _json_header(frame: Frame, version: int) -> bytes:
         fields = ',"extFields":{' + ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in ext.items()]) + "}"
     remark = "" if frame.remark is None else f',"remark":{_quoted(frame.remark)}'
     text = (
-        f'{{"code":{int(frame.code)}{fields},"flag":{frame.flag},"language":"{frame.language.name}","opaque":{frame.opaque}{remark},'
+        f'{{"code":{int(frame.code)}{fields},"flag":{frame.flag},"language":"{frame.language._name_}","opaque":{frame.opaque}{remark},'
         f'"serializeTypeCurrentRPC":"JSON","version":{frame.version or version}}}'
     )
     return text.encode("utf-8", "replace")
@@ -159,28 +163,47 @@ def _binary_header(frame: Frame, version: int) -> bytes:
 # reading
 
 
-def decode(raw: bytes | bytearray | memoryview) -> Frame:
-    """The frame in what follows the length field. Raises FrameError."""
-    view = memoryview(raw)
-    if len(view) < 4:
-        raise FrameError(f"{len(view)} bytes follow the length; a header word takes 4")
-    word = int.from_bytes(view[:4], "big")
+def decode(raw: bytes | bytearray | memoryview, start: int = 0, stop: int | None = None) -> Frame:
+    """The frame in what follows the length field: raw, or a part of it. Raises FrameError."""
+    end = len(raw) if stop is None else stop
+    if end - start < 4:
+        raise FrameError(f"{end - start} bytes follow the length; a header word takes 4")
+    (word,) = _U32.unpack_from(raw, start)
     kind, length = word >> 24, word & 0xFFFFFF
-    if length > len(view) - 4:
-        raise FrameError(f"the header of {length} bytes does not fit into the {len(view) - 4} that are there")
+    at = start + 4
+    behind = at + length
+    if behind > end:
+        raise FrameError(f"the header of {length} bytes does not fit into the {end - at} that are there")
     if length > MAX_HEADER:
         raise FrameError(f"a header has at most {MAX_HEADER} bytes, this one has {length}")
-    header, body = view[4 : 4 + length], bytes(view[4 + length :])
-    if kind == Serialization.JSON:
-        return _from_json(bytes(header), body)
-    if kind == Serialization.ROCKETMQ:
-        return _from_binary(header, body)
+    if type(raw) is bytes:
+        header, body = raw[at:behind], raw[behind:end]
+    else:
+        with memoryview(raw) as view:
+            header, body = bytes(view[at:behind]), bytes(view[behind:end])
+    if kind == _JSON:
+        return _from_json(header, body)
+    if kind == _BINARY:
+        return _from_binary(memoryview(header), body)
     raise FrameError(f"there is no serialization of type {kind}")
+
+
+def _parsed(header: bytes) -> Any:
+    """What `json.loads` makes of a header, with less ado where that is one object in UTF-8 and nothing else. Raises ValueError."""
+    if header[:2] == b'{"':
+        text = header.decode("utf-8", "surrogatepass")
+        try:
+            value, end = _scan(text, 0)
+        except StopIteration:
+            end = -1
+        if end == len(text):
+            return value
+    return json.loads(header)
 
 
 def _from_json(header: bytes, body: bytes) -> Frame:
     try:
-        value = json.loads(header)
+        value = _parsed(header)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is no JSON: {error}") from None
     if type(value) is not dict:
@@ -208,6 +231,8 @@ def _from_json(header: bytes, body: bytes) -> Frame:
 
 def _number(value: dict[str, Any], name: str) -> int:
     number = value.get(name, 0)
+    if type(number) is int and 0 <= number < 1 << 31:
+        return number
     if type(number) is str and len(number) <= 11:
         try:
             number = int(number)

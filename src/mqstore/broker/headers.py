@@ -23,6 +23,7 @@ from mqstore.broker.frames import AnswerError, Frame
 __all__ = ["boolean", "boolean_or", "int32", "int32_or", "int64", "int64_or", "missing", "number_or_none", "text", "text_or"]
 
 _I32, _I64 = 1 << 31, 1 << 63
+_SMALL = {str(number): number for number in range(-1, 256)}  # most numbers in headers: queues, flags, counts
 
 
 def missing(name: str) -> AnswerError:
@@ -32,6 +33,9 @@ def missing(name: str) -> AnswerError:
 
 def number_or_none(written: str, bound: int = _I64) -> int | None:
     """A number as Java parses it; None for what is none, or lies outside [-bound, bound)."""
+    small = _SMALL.get(written)
+    if small is not None:
+        return small
     digits = written[1:] if written[:1] in ("-", "+") else written
     if not digits.isdecimal() or len(digits) > 32:
         return None

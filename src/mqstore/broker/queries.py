@@ -5,36 +5,67 @@
     29, 30, 31, 32               offset for a time, maximum, minimum, time of the first message of a queue
     321 QUERY_CONSUME_QUEUE      entries of a queue
 
-Those of offsets always succeed: an unknown queue has none and nothing. What reads index and log runs in a thread.
+Those of offsets always succeed: an unknown queue has none and nothing. What may read much of index or log runs in a thread.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.4, 3.6 and 3.17.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Awaitable
 from typing import Any
 
 from mqstore.broker import bodies, headers
 from mqstore.broker.codes import RequestCode, ResponseCode
 from mqstore.broker.connection import Connection
-from mqstore.broker.context import Context, Handler
+from mqstore.broker.context import Context, Handler, Part
 from mqstore.broker.frames import AnswerError, Frame, answer
 from mqstore.broker.membership import Membership
+from mqstore.rocketmq.lookups import QueryResult
 from mqstore.rocketmq.queuepage import page_from
 
 __all__ = ["HANDLERS"]
 
 MOST_ENTRIES = 10_000
+SLOW, IN_THREADS = 0.002, 60.0  # seconds
 
 
-async def query_message(context: Context, connection: Connection, request: Frame) -> Frame:
+class KeyQueries(Part):
+    """Where key queries run: in the event loop, which most leave within microseconds; in threads for a while after one that did not."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.in_threads_until = 0.0
+
+    def took(self, seconds: float) -> None:
+        """A query in the event loop took so long."""
+        if seconds > SLOW:
+            self.in_threads_until = self.context.loop.time() + IN_THREADS
+
+
+def query_message(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
     """12: the newest records with a key, in the order of the log."""
     topic, key = headers.text(request, "topic"), headers.text(request, "key")
     number = headers.int32(request, "maxNum")
     begin, end = headers.int64(request, "beginTimestamp"), headers.int64(request, "endTimestamp")
     if headers.boolean_or(request, "_UNIQUE_KEY_QUERY"):
         number = context.store.config.default_query_max_num
-    found = await context.run(context.store.query, topic, key, number, begin, end)
+    queries = context.part(KeyQueries)
+    # the chain of a key is followed from its newest entry: what is asked of the past may pass over any number of entries
+    if end < context.clock() or context.loop.time() < queries.in_threads_until:
+        return _query_in_thread(context, request, (topic, key, number, begin, end))
+    began = time.perf_counter()
+    found = context.store.query(topic, key, number, begin, end)
+    queries.took(time.perf_counter() - began)
+    return _found(context, request, found)
+
+
+async def _query_in_thread(context: Context, request: Frame, asked: tuple[str, str, int, int, int]) -> Frame:
+    return _found(context, request, await context.run(context.store.query, *asked))
+
+
+def _found(context: Context, request: Frame, found: QueryResult) -> Frame:
     ext = {
         "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
         "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),

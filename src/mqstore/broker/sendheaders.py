@@ -54,6 +54,8 @@ _LONG = (
     "maxReconsumeTimes",
     "batch",
 )
+_WITH_LONG_NAMES = frozenset({int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)})
+_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _I32 = 1 << 31
 _INNER = struct.Struct(">iiiii")
 
@@ -88,20 +90,19 @@ def _int32(fields: dict[str, str], name: str) -> int:
 def parse(request: Frame) -> SendHeader:
     """The header of a send, long or short. Raises AnswerError for a required field that is not there."""
     fields = request.ext or {}
-    names = _LONG if request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE) else _SHORT
-    for name in names[:3]:
-        if name not in fields:
-            raise missing(name)
-    born = number_or_none(fields.get(names[6], ""))
+    names = _LONG if request.code in _WITH_LONG_NAMES else _SHORT
+    get = fields.get
+    group, topic, default = get(names[0]), get(names[1]), get(names[2])
+    if group is None or topic is None or default is None:
+        raise missing(next(name for name in names[:3] if name not in fields))
+    born = number_or_none(get(names[6], ""))
     if born is None:
         raise missing(names[6])
-    properties = fields.get(names[8])
-    most = fields.get(names[11])
-    tries = fields.get(names[9])
+    properties, tries, most = get(names[8]), get(names[9]), get(names[11])
     return SendHeader(
-        fields[names[0]],
-        fields[names[1]],
-        fields[names[2]],
+        group,
+        topic,
+        default,
         _int32(fields, names[3]),
         _int32(fields, names[4]),
         _int32(fields, names[5]),
@@ -109,9 +110,9 @@ def parse(request: Frame) -> SendHeader:
         _int32(fields, names[7]),
         properties.encode("utf-8", "replace") if properties else b"",
         0 if tries is None else number_or_none(tries, _I32) or 0,
-        fields.get(names[10], "").lower() == "true",
+        get(names[10], "").lower() == "true",
         None if most is None else number_or_none(most, _I32),
-        request.code == RequestCode.SEND_BATCH_MESSAGE or fields.get(names[12], "").lower() == "true",
+        request.code == _BATCH or get(names[12], "").lower() == "true",
     )
 
 

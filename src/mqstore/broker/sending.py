@@ -214,19 +214,26 @@ async def _put_in_thread(context: Context, request: Frame, message: Message, put
 def put_answer(context: Context, request: Frame, message: Message, put: PutResult) -> Frame:
     """The answer to a send. message: as it came, with the queue that was chosen."""
     profile = context.profile
-    marks = {"MSG_REGION": context.settings.region, "TRACE_ON": "true"}
     counters = context.part(Statistics).counters
-    if not put.stored:
+    status = put.status
+    if status is not PutStatus.PUT_OK and not put.stored:
         counters.refused()
-        return answer(request, *_refusal(context, message, put), marks)
+        return answer(request, *_refusal(context, message, put), {"MSG_REGION": context.settings.region, "TRACE_ON": "true"})
     now = context.clock()
     counters.stored(message.topic, messages=put.count, size=put.size, elapsed=now - put.store_timestamp, now=now)
-    ext = {"queueId": str(message.queue_id), **marks, "msgId": put.msg_id, "queueOffset": str(put.queue_offset)}
+    ext = {
+        "queueId": str(message.queue_id),
+        "MSG_REGION": context.settings.region,
+        "TRACE_ON": "true",
+        "msgId": put.msg_id,
+        "queueOffset": str(put.queue_offset),
+    }
     if profile.five and request.code != RequestCode.SEND_BATCH_MESSAGE:
         unique = message.property_map().get("UNIQ_KEY")
         if unique:
             ext["transactionId"] = unique
-    return answer(request, _CODES.get(put.status, ResponseCode.SYSTEM_ERROR), None, ext)
+    code = ResponseCode.SUCCESS if status is PutStatus.PUT_OK else _CODES.get(status, ResponseCode.SYSTEM_ERROR)
+    return answer(request, code, None, ext)
 
 
 def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, str]:

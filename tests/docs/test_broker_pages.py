@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 import transcripts
+from brokerkit import Wire, records
 
+from mqstore.broker.codes import RequestCode
 from mqstore.testing.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +102,10 @@ def test_what_the_readme_shows_running_says_so(command: str, line: str) -> None:
             if command.startswith("serve"):
                 with Client(asked[0]) as client:
                     assert len(client.consume("late", 3, group="readers")) == 3
+                with Wire(asked[0]) as wire:
+                    times = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+                    found = wire.call(RequestCode.QUERY_MESSAGE, {"topic": "late", "key": "OrderID392", "maxNum": "64", **times})
+                    assert len(records(found.body)) == 1
             else:
                 with urllib.request.urlopen(f"http://{asked[0]}/stores/0/key?topic=late&key=OrderID390", timeout=60) as page:
                     assert b"OrderID390" in page.read()

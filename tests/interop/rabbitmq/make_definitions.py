@@ -1,6 +1,6 @@
 """Writes tests/golden/rabbitmq-definitions: what a real node's Mnesia tables hold, in three states in which a node leaves them.
 
-    python make_definitions.py OUT
+    PYTHONPATH=tests python -m interop.rabbitmq.make_definitions OUT
 
 `logged`: killed, the newest definitions are only in LATEST.LOG · `dumped`: killed, tables have change files, later changes are in the log ·
 `stopped`: a clean stop. Beside each, the records that the node itself holds, as base64 of their terms. Only tables of definitions are
@@ -16,7 +16,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from node import Node, new_node
+from interop.rabbitmq.node import Node, new_node
 
 TABLES = ("rabbit_durable_queue", "rabbit_durable_exchange", "rabbit_durable_route", "rabbit_vhost")
 

@@ -155,22 +155,27 @@ class MessageStore:
     @cached_property
     def _table(self) -> RecordTable:
         narrow = np.uint32 if all(file.size < 1 << 32 for file in self.files) else np.int64
-        columns: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, dtype)] for name, dtype in _COLUMNS.items()}
+        kinds = _COLUMNS | {"at": narrow, "total": narrow}
+        joined: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, kind in kinds.items()}
         findings: list[Damage] = []
         counts = []
+        rows = 0
         for file in self.files:
             found = self.records(file)
-            for name, column in columns.items():
-                part = getattr(found, name)
-                column.append(part.astype(narrow) if name in ("at", "total") else part)
+            for name, column in joined.items():
+                _put(column, rows, getattr(found, name))
             counts.append(len(found.at))
+            rows += len(found.at)
             findings += found.findings
+        for column in joined.values():
+            column.resize(rows, refcheck=False)
         # one column after the other: two of each would be most of the memory that a large store takes
-        joined = {name: np.concatenate(columns.pop(name)) for name in _COLUMNS}
-        joined["file"] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        order = np.argsort(joined["hi"], kind="stable")
-        for name in joined:
-            joined[name] = joined[name][order]
+        order: NDArray[Any] = np.argsort(joined["hi"], kind="stable")
+        if rows < 1 << 32:
+            order = order.astype(np.uint32)
+        for name, column in joined.items():
+            joined[name] = _taken(column, order)
+        joined["file"] = _taken(np.repeat(np.arange(len(counts), dtype=np.int32), counts), order)
         del order
         self._sort_copies(joined)
         return RecordTable(**joined, findings=tuple(findings))
@@ -267,6 +272,21 @@ class MessageStore:
         """All rows by file and position."""
         table = self._table
         return np.lexsort((table.at, table.file)).astype(np.int64)
+
+
+def _put(column: NDArray[Any], at: int, part: NDArray[Any]) -> None:
+    """Write part at a row of a column that grows in its place: parts that are kept until the end would take their memory twice."""
+    if at + len(part) > len(column):
+        column.resize(max(at + len(part), len(column) * 9 // 8), refcheck=False)
+    column[at : at + len(part)] = part
+
+
+def _taken(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    """The rows of a column in this order; piece by piece, as NumPy widens an index of 32 bits."""
+    result = np.empty_like(column)
+    for start in range(0, len(order), 1 << 20):
+        result[start : start + (1 << 20)] = column[order[start : start + (1 << 20)]]
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,10 @@ def broker(side: Side, directory: Path, port: int) -> Iterator[subprocess.Popen[
     remove(directory)
     directory.mkdir(parents=True)
     command = side.command(directory, port)
+    # as after an installation, modules are compiled already: before the first round that counts
+    compiled = {"PYTHONPYCACHEPREFIX": str(directory.parent / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
     with (directory / "broker.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **compiled})
     try:
         yield process
     finally:

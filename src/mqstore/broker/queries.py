@@ -28,11 +28,14 @@ from mqstore.rocketmq.queuepage import page_from
 __all__ = ["HANDLERS"]
 
 MOST_ENTRIES = 10_000
-SLOW, IN_THREADS = 0.002, 60.0  # seconds
+SLOW = 0.01  # seconds
 
 
 class KeyQueries(Part):
-    """Where key queries run: in the event loop, which most leave within microseconds; in threads for a while after one that did not."""
+    """Where key queries run: in the event loop, which most leave within microseconds; in threads for a while after one that did not.
+
+    The while is a hundred times what the slow one took, so that slow ones hold up others for a hundredth of the time at most.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -41,7 +44,7 @@ class KeyQueries(Part):
     def took(self, seconds: float) -> None:
         """A query in the event loop took so long."""
         if seconds > SLOW:
-            self.in_threads_until = self.context.loop.time() + IN_THREADS
+            self.in_threads_until = self.context.loop.time() + 100 * seconds
 
 
 def query_message(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:

@@ -130,6 +130,10 @@ def test_every_module_has_its_room_in_the_architecture() -> None:
     package = ROOT / "src" / "mqstore"
     modules = [path.name for room in ("", "files", "rocketmq", "rabbitmq") for path in (package / room).glob("*.py")]
     assert not [name for name in modules if not name.startswith("__") and name not in text]
+    for room in ("broker", "console"):
+        rows = "".join(row for row in text.splitlines() if row.startswith(f"| `{room}/"))
+        named = {name.removeprefix(f"{room}/") for name in re.findall(r"`([\w./]+)`", rows) if name.endswith(".py")}
+        assert {path.name for path in (package / room).glob("*.py")} - {"__init__.py"} == named
 
 
 @cache

@@ -88,6 +88,8 @@ def taken(arguments: Sequence[str]) -> ServeOptions | None:
 
 def run(options: ServeOptions) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises MqstoreError where that cannot begin."""
+    # numpy multiplies no matrices here, and is imported sooner where it starts no threads for that
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mqstore.broker.server import Broker
     from mqstore.broker.settings import Settings
     from mqstore.rocketmq.storeconfig import StoreConfig

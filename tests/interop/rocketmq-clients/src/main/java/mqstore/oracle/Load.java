@@ -66,7 +66,7 @@ public final class Load {
                 if (System.nanoTime() > end) {
                     throw notYet;
                 }
-                Thread.sleep(1);
+                Thread.sleep(10);
             }
         }
     }

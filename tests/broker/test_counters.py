@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqstore.broker.counters import BUCKETS, Counters
+from mqstore.broker.counters import BUCKETS, SPANS, Counters
 
 SECOND = 1000
 
@@ -52,3 +52,12 @@ def test_what_is_deleted_or_silent_for_a_day_is_forgotten() -> None:
     for hour in range(49):
         counters.sample(hour * 3_600_000)
     assert counters.series("TOPIC_PUT_NUMS", "T") is None
+
+
+def test_a_message_in_the_first_millisecond_is_one_a_second_and_no_thousand() -> None:
+    counters = Counters(now=0)
+    counters.stored("orders", messages=1, size=100, elapsed=0, now=0)
+    series = counters.series("TOPIC_PUT_NUMS", "orders")
+    assert series is not None
+    assert [series.span(name, 1).tps for name in SPANS] == [1.0, 1.0, 1.0]
+    assert counters.rates(["put"], 1) == (1.0, 1.0, 1.0)

@@ -74,7 +74,8 @@ class Series:
         first = next((sample for sample in samples if sample[0] >= reach), samples[-1])
         at, calls, total = first
         amount, times = self.total - total, self.calls - calls
-        return Span(amount, amount * 1000 / (now - at) if now > at else 0.0, amount / times if times else 0.0)
+        elapsed = max(now - at, RATE_SAMPLE)  # a message in the first millisecond is no thousand a second
+        return Span(amount, amount * 1000 / elapsed, amount / times if times else 0.0)
 
     def silent_for_a_day(self, now: int) -> bool:
         """Whether nothing was counted since the oldest sample of the day, and that is a day old."""
@@ -174,4 +175,4 @@ class Counters:
         at, sums = next((sample for sample in rates if sample[0] >= now - window), rates[-1])
         if now <= at:
             return 0.0
-        return sum(self.totals[name] - sums[name] for name in names) * 1000 / (now - at)
+        return sum(self.totals[name] - sums[name] for name in names) * 1000 / max(now - at, RATE_SAMPLE)

@@ -69,3 +69,24 @@ def test_requests_are_answered_in_order_wherever_the_bytes_are_cut(stored, ser: 
         told = [wire.read() for _ in opaques]
         assert [each.opaque for each in told] == list(opaques)
         assert [each.ext for each in told] == [{"offset": "10"}, {"offset": "0"}, {"offset": "10"}]
+
+
+def test_what_was_asked_before_bytes_that_are_no_frame_is_answered(stored) -> None:
+    thread, _ = stored
+    with Wire(thread.address) as wire:
+        first, opaque = wire.frame(30, {"topic": "T", "queueId": "0"})
+        wire.socket.sendall(first + b"\x7f\xff\xff\xff garbage")
+        assert wire.answer(opaque).ext == {"offset": "10"}
+        assert wire.closed()
+
+
+def test_large_answers_to_requests_that_came_together_are_whole_and_in_order(stored) -> None:
+    thread, wire = stored
+    for _ in range(40):
+        assert wire.send("T", b"z" * 60_000).code == 0
+    assert thread.broker.store.writable.wait_dispatched()
+    opaques = [wire.post_pull("T", offset, flag=4, count=4) for offset in range(0, 48, 4)]
+    told = [wire.read() for _ in opaques]
+    assert [each.opaque for each in told] == opaques
+    bodies = [each.body for answer in told for each in records(answer.body)]
+    assert bodies == [b"%d" % number for number in range(10)] + [b"z" * 60_000] * 38

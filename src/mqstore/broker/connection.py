@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Shared"]
 
 TLS = 0x16
+GATHERED = 64 << 10  # bytes of answers that are joined at most
 
 
 class Shared:
@@ -71,6 +72,8 @@ class Connection(asyncio.Protocol):
         self._reading_paused = False
         self._draining = False
         self._pumping = False
+        self._gathered: list[bytes] = []  # answers to frames that arrived together; they leave together
+        self._gathered_bytes = 0
         self._waiting_bytes = 0
 
     def __repr__(self) -> str:
@@ -170,6 +173,8 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self._pumping = False
+            if self._gathered:
+                self._flush()
             if not self.closed:
                 if data:
                     self._buffer[:0] = data[at:]
@@ -216,7 +221,7 @@ class Connection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """Bytes that wait for the client to read."""
-        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size()
+        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size() + self._gathered_bytes
 
     def send(self, frame: Frame) -> None:
         """Send a frame. One for a connection that is gone is dropped."""
@@ -231,6 +236,22 @@ class Connection(asyncio.Protocol):
             frame = Frame(1, None, b"", str(error), frame.flag, frame.opaque, serialization=frame.serialization)
             raw = encode(frame, self.shared.number)
         self.shared.frames_out += 1
+        if not self._pumping:
+            self._write(raw)
+            return
+        self._gathered.append(raw)
+        self._gathered_bytes += len(raw)
+        if self._gathered_bytes > GATHERED:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Let what was sent while frames were handed out go, in one piece."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        self._write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+
+    def _write(self, raw: bytes) -> None:
+        if self.closed or self._transport is None:
+            return
         self.active_at = self._loop.time()
         self._transport.write(raw)
         if self._writing_paused and self._transport.get_write_buffer_size() > self.shared.settings.write_limit:
@@ -279,6 +300,10 @@ class Connection(asyncio.Protocol):
             return
         if why:
             log("connection-closed", level, peer=self.peer, why=why)
+        if self._gathered and not now:
+            self._flush()
+            if self._transport.is_closing():
+                return
         self._forget()
         if now:
             self._transport.abort()
@@ -288,6 +313,8 @@ class Connection(asyncio.Protocol):
     def _forget(self) -> None:
         """No more is read; what had come of a frame counts no longer."""
         self.closed = True
+        self._gathered = []
+        self._gathered_bytes = 0
         self.shared.incoming -= self._counted
         self._counted = 0
         self._buffer = bytearray()

@@ -190,6 +190,15 @@ def test_an_entry_beyond_the_segment_entry_count_is_damage():
     assert "2048 entries" in found.findings[0].detail
 
 
+@pytest.mark.parametrize("again", [b"other", b"body"])
+def test_a_second_publish_in_a_segment_counts_and_is_a_finding_where_it_differs(again):
+    first, second = embedded(0) + segment.mark(0), embedded(0, body=again) + segment.mark(0)
+    found = segment.read_segment(array(first + second), 2048)
+    assert (found.state[0] & 7, found.at[0], found.crash) == (SPD, len(first), None)
+    repeated = [(len(first), Kind.REPEATED_ENTRY)] if again != b"body" else []
+    assert [(item.offset, item.kind) for item in found.findings] == repeated
+
+
 def journal_of(*actions: bytes) -> bytes:
     return b"".join(actions)
 

@@ -85,7 +85,7 @@ def convert(
 
 def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     """What was carried over, queue by queue, and what was not."""
-    out.line(f"{title}: {report.to}", style="bold green" if report.ok else "bold yellow")
+    out.line(f"{title}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
     files = report.store
     kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
     out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")

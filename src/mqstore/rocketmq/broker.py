@@ -285,14 +285,16 @@ class Broker:
             number += 1
 
     def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | Stop]:
-        """Runs of records of one file; pages that have been read are let go."""
+        """Runs of records of one file. Who asks for the next one is done with the one before the last: its pages are let go."""
         mapped = self._log.mapped(file)
-        kept = start
+        kept = done = last = start
         for run in parser.runs(mapped.data[:limit], start):
             yield run
-            if not isinstance(run, Stop) and run[-1] - kept > _DROP:
-                mapped.drop(kept, int(run[-1]) - kept)
-                kept = int(run[-1])
+            done, last = last, last if isinstance(run, Stop) else int(run[-1])
+            if done - kept > _DROP:
+                mapped.drop(kept, done - kept)
+                kept = done
+        mapped.drop(kept, limit - kept)
 
     def _first_clean(self, listed: int) -> int:
         """Number of the file from which the log is parsed after a clean exit."""

@@ -81,6 +81,7 @@ def test_a_store_that_is_only_read_is_not_changed(tmp_path: Path) -> None:
         (("--as-version", "6"), "--as-version"),
         (("--config", "missing.conf"), "missing.conf does not exist"),
         (("--nonsense",), "--nonsense"),
+        (("--metrics", "nowhere"), "cannot listen on 'nowhere'"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_no_store(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:

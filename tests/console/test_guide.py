@@ -56,6 +56,15 @@ def test_the_command_serves_until_it_is_interrupted(number: signal.Signals) -> N
     assert "Traceback" not in errors
 
 
+def test_a_path_at_which_there_is_nothing_is_told_at_the_start(tmp_path: Path) -> None:
+    process, line = started(golden(STORES[0]), str(tmp_path / "typo"), "--listen", "127.0.0.1:0")
+    assert line.startswith("The console answers at ")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert f"there is nothing at {tmp_path / 'typo'}" in " ".join(errors.split())
+    assert errors.count("there is nothing at") == 1
+
+
 def test_listening_for_others_prints_an_address_with_a_token() -> None:
     process, line = started(golden(STORES[0]), "--listen", "0.0.0.0:0")
     found = re.fullmatch(r"The console answers at http://0\.0\.0\.0:(\d+)/enter\?token=([\w-]{20,})\n", line)

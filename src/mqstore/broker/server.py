@@ -124,6 +124,8 @@ class Broker:
         listener = bound(self._listen)
         try:
             self.host, self.port = listener.getsockname()[:2]
+            if self._settings.metrics is not None:
+                bound(self._settings.metrics).close()  # a wrong address is told before a new store is made
             address = self._settings.address or advertised(self.host, self.port)
             config = replace(self._config, store_host=address)
             store = opened(self._path, config, self._version, read_only=self._read_only, view=self._view)

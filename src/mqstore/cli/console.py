@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,9 @@ def console(
         token = new_token()
     settings = Settings(tuple(stores), host, port, token, allow_writes, tuple(replay_to or ()))
     targets_of(settings.targets, settings.places)
+    for place in settings.places:
+        if isinstance(place, Path) and not os.path.lexists(place):
+            out.note(f"there is nothing at {place} yet; its page tells so until there is")
 
     def ready(bound: str, number: int) -> None:
         name = f"[{bound}]" if ":" in bound else bound

@@ -11,7 +11,6 @@ full parser.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import logging
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import asyncio
+
     from mqstore.broker.server import Broker
 
 __all__ = ["ServeOptions", "run", "taken"]
@@ -115,12 +116,16 @@ def run(options: ServeOptions) -> int:
         settings=settings,
         config=replace(stored, flush_disk_type="SYNC_FLUSH") if options.sync else stored,
     )
+    import asyncio  # not for a help page
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(broker, options))
     return 0
 
 
 async def _serve(broker: Broker, options: ServeOptions) -> None:
+    import asyncio
+
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)

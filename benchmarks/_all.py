@@ -27,9 +27,15 @@ SCRIPTS = (
     "sparkmemory",
     "memory",
     "putting",
+    "brokering",
     "reading",
     "reopening",
     "python_queues",
+    "rabbitconvert",
+    "rabbitrecovery",
+    "rabbitpublish",
+    "rabbitscan",
+    "rabbitmemory",
 )
 
 

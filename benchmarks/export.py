@@ -17,9 +17,9 @@ from benchkit import Bench, Row, median, oracle
 
 import mqstore
 from mqstore.messages import ROCKETMQ_COLUMNS
+from mqstore.partfiles import REPETITIVE, SEARCHED
 from mqstore.pipeline.export import export
 from mqstore.pipeline.session import session
-from mqstore.rocketmq.export import REPETITIVE, SEARCHED
 
 BATCHES = 8
 

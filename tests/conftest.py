@@ -15,6 +15,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-slow", action="store_true", help="run the tests marked slow, too")
     parser.addoption("--scripts", type=int, default=100, help="random scripts that each version of the real store is compared on")
     parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
+    parser.addoption("--rabbit-scripts", type=int, default=60, help="random lives of queues that a real RabbitMQ node is compared on")
+    parser.addoption("--rabbit-seed", type=int, default=None, help="the seed of these lives, as an earlier run has printed it")
     parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
@@ -35,9 +37,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
+    "queue_images": "corruption sweep of RabbitMQ stores: {} images tried",
     "crash_states": "crash points: {} states opened",
+    "merge_states": "crash points: {} of them in the middle of a merge of message store files",
     "faults": "faults: {} failing calls tried",
     "kills": "kill -9: {} lives ended",
+    "rabbit_scripts": "random lives of queues: {} led by a real RabbitMQ node and by our engine",
     "scripts": "random scripts: {} run by the real store and by ours",
 }
 

@@ -1,7 +1,7 @@
 """The golden stores: directories that real brokers left behind, with what those brokers themselves read from them.
 
-`CASES` lists them; `opened(case)` gives the unpacked directory, once per test process and without write permission. What the expectations
-mean is told in golden/README.md. `run_cli` calls the command the way a person would.
+`CASES` lists those of RocketMQ, `RABBITMQ` those of RabbitMQ; `opened(case)` gives the unpacked directory, once per test process and
+without write permission. What the expectations mean is told in golden/README.md. `run_cli` calls the command the way a person would.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ("4.9.3", "5.3.3")
+RABBITMQ_VERSION = "3.10.8"
 
 Row = dict[str, Any]
 
@@ -54,6 +55,10 @@ class GoldenCase:
     def config(self) -> Path:
         return self.path / "store.properties"
 
+    @property
+    def archive(self) -> Path:
+        return self.path / ("store.tar.xz" if self.version in VERSIONS else "msg_stores.tar.xz")
+
 
 def _properties(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in path.read_text().splitlines() if line)
@@ -73,9 +78,15 @@ PLAIN: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "pl
 DAMAGED: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "damaged")
 
 
+RABBITMQ: tuple[GoldenCase, ...] = tuple(
+    GoldenCase(RABBITMQ_VERSION, packed.parent.name, packed.parent, "plain", {})
+    for packed in sorted((GOLDEN / f"rabbitmq-{RABBITMQ_VERSION}").glob("*/msg_stores.tar.xz"))
+)
+
+
 def case_named(identity: str) -> GoldenCase:
-    """The case with an id such as `4.9.3/b-kill9`."""
-    return next(case for case in CASES if case.id == identity)
+    """The case with an id such as `4.9.3/b-kill9` or `3.10.8/a-small-clean`."""
+    return next(case for case in (*CASES, *RABBITMQ) if case.id == identity)
 
 
 def case_id(case: object) -> str | None:
@@ -87,8 +98,8 @@ def case_id(case: object) -> str | None:
 
 
 def unpack(case: GoldenCase, target: Path) -> Path:
-    """Unpack the store into target, which is made; holes stay holes and file times are kept."""
-    with tarfile.open(case.path / "store.tar.xz", "r:xz") as archive:
+    """Unpack the store into target, which is made; holes stay holes and file times are kept. RabbitMQ: target gets `msg_stores`."""
+    with tarfile.open(case.archive, "r:xz") as archive:
         archive.extractall(target, filter="tar")
     return target
 
@@ -205,6 +216,7 @@ groups = _document("groups.json")
 boot = _document("boot.json")
 boot_abort = _document("boot_abort.json")
 damage = _document("damage.json")
+rdq_oracle = _document("rdq_oracle.json")
 
 
 def has(case: GoldenCase, name: str) -> bool:

@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import mqstore.kernels
-from mqstore.kernels import chains, checksums, dispatching, encode, frames, hashing, is_compiled, propertytext
+from mqstore.kernels import chains, checksums, dispatching, encode, frames, hashing, is_compiled, propertytext, queuefiles
 
 COMPILED = is_compiled()
-# hashing before dispatching, checksums before encode, which import them
-MODULES = ("frames", "hashing", "dispatching", "chains", "checksums", "encode", "propertytext")
+# hashing before dispatching, checksums before encode and queuefiles, which import them
+MODULES = ("frames", "hashing", "dispatching", "chains", "checksums", "encode", "propertytext", "queuefiles")
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,10 @@ class Kernels:
     checksums: Any
     encode: Any
     propertytext: Any
+    queuefiles: Any
 
 
-INSTALLED = Kernels(frames, hashing, dispatching, chains, checksums, encode, propertytext)
+INSTALLED = Kernels(frames, hashing, dispatching, chains, checksums, encode, propertytext, queuefiles)
 
 
 @cache

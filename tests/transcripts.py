@@ -28,8 +28,14 @@ from tempfile import TemporaryDirectory
 import goldenkit
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "commands.md")
-STORES = {"store": "4.9.3/b-kill9", "damaged": "4.9.3/m-damaged/01-body-flip", "broker": "4.9.3/f-broker-offsets"}
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "commands.md", ROOT / "docs" / "guide" / "rabbitmq.md")
+STORES = {
+    "store": "4.9.3/b-kill9",
+    "damaged": "4.9.3/m-damaged/01-body-flip",
+    "broker": "4.9.3/f-broker-offsets",
+    "node": "3.10.8/f-mixed-features",
+    "wreck": "3.10.8/e2-gc-interrupted",
+}
 MORE = "…"
 
 _BLOCK = re.compile(r"^```console(?P<words>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,7 +47,7 @@ def stores() -> Iterator[Path]:
     """A directory with the golden stores under their plain names."""
     with TemporaryDirectory() as place:
         for name, case in STORES.items():
-            found = next(known for known in goldenkit.CASES if known.id == case)
+            found = goldenkit.case_named(case)
             (Path(place) / name).symlink_to(goldenkit.opened(found))
         yield Path(place)
 

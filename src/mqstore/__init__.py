@@ -25,6 +25,7 @@ from mqstore.errors import (
 )
 
 if TYPE_CHECKING:
+    from mqstore.rabbitmq.reader import RabbitMQStore
     from mqstore.rocketmq.reader import RocketMQStore
 
 __all__ = [
@@ -48,15 +49,18 @@ def open(
     *,
     config: str | os.PathLike[str] | None = None,
     fs_options: Mapping[str, str] | None = None,
-) -> RocketMQStore:
+    now: int | None = None,
+) -> RocketMQStore | RabbitMQStore:
     """Open a store for reading: a directory, or an archive of one (unpacked to a temporary place for as long as the store is used).
 
-    path: the directory that holds `commitlog/`, or one that has such a directory named `store` in it; or its URL (`s3://bucket/store`).
+    path: RocketMQ: the directory that holds `commitlog/`, or one that has such a directory named `store` in it, or its URL
+    (`s3://bucket/store`). RabbitMQ: `msg_stores`, the node's data directory, or one vhost's.
     fs_options: how a URL is reached, by the names in `mqstore.files.remotefs`: endpoint_url, key, secret, …
-    config: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
+    config: RocketMQ: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
+    now: RabbitMQ: microseconds since 1970; messages whose time to live is over by then are told.
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
     from mqstore.files.place import place_of
     from mqstore.opening import open_store
 
-    return open_store(place_of(path, fs_options or {}), None if config is None else Path(config))
+    return open_store(place_of(path, fs_options or {}), None if config is None else Path(config), now)

@@ -1,6 +1,6 @@
 """`python -m mqstore`: the same as the `mqstore` command."""
 
-from mqstore.cli.main import main
+from mqstore.cli.entry import main
 
 if __name__ == "__main__":
     main()

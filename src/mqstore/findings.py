@@ -44,6 +44,19 @@ class Kind(StrEnum):
     BAD_INDEX_ENTRY = "bad-index-entry"  # an entry without a record that has such a key
     BAD_INDEX_CHAIN = "bad-index-chain"  # a slot or a link that is no chain from newer to older
     MISSING_INDEX_ENTRY = "missing-index-entry"  # a key of a record inside the file's range without an entry
+    # RabbitMQ: index of a queue
+    BAD_JOURNAL = "bad-journal"  # bytes of a journal that are no record, with or without records behind them
+    BAD_SEGMENT = "bad-segment"  # bytes or marks of a segment file that cannot stand there
+    BAD_QUEUE_FILE = "bad-queue-file"  # header, entry or checksum of a version 2 queue file that cannot be believed
+    BAD_QUEUE_NAME = "bad-queue-name"  # .queue_name or .vhost does not fit the directory it lies in, or is missing
+    REPEATED_ENTRY = "repeated-entry"  # a sequence id is published twice with different bytes
+    BROKER_CRASH = "broker-crash"  # a state on which the broker itself stops: it would not bring up this queue or vhost
+    BROKER_LOSES = "broker-loses"  # messages that are here, but that the broker would not find or would throw away
+    # RabbitMQ: messages
+    BAD_TERM = "bad-term"  # a stored message is no message, or is not the one (id, size) that its entry announces
+    BAD_STORE_RECORD = "bad-store-record"  # bytes of a message store file that are no record
+    MISSING_BODY = "missing-body"  # an index entry whose message is in no message file
+    BAD_SIDE_FILE = "bad-side-file"  # recovery.dets, clean.dot, an .ets or a Mnesia file that cannot be read as one
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one

@@ -17,7 +17,20 @@ from mqstore.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["EXTRA_COLUMNS", "ROCKETMQ_COLUMNS", "TIME_COLUMNS", "Selection", "check_columns", "rocketmq_schema"]
+__all__ = [
+    "EXTRA_COLUMNS",
+    "RABBITMQ_COLUMNS",
+    "RABBITMQ_EXTRA_COLUMNS",
+    "RABBITMQ_PROPERTIES",
+    "ROCKETMQ_COLUMNS",
+    "TIME_COLUMNS",
+    "QueueSelection",
+    "Selection",
+    "check_columns",
+    "check_rabbitmq_columns",
+    "rabbitmq_schema",
+    "rocketmq_schema",
+]
 
 ROCKETMQ_COLUMNS = (
     "topic",
@@ -47,6 +60,51 @@ ROCKETMQ_COLUMNS = (
 
 # given when named, not part of the default table: the body told by length and digest, and the length as stored
 EXTRA_COLUMNS = ("body_len", "body_sha256", "stored_body_len")
+
+RABBITMQ_COLUMNS = (
+    "vhost",
+    "queue",
+    "priority_level",
+    "queue_version",
+    "pos",
+    "seq_id",
+    "persistent",
+    "expiry_us",
+    "size",
+    "msg_id",
+    "redelivered",
+    "location",
+    "exchange",
+    "routing_keys",
+    "properties",
+    "payload",
+    "recovered",
+    "store_file",
+    "position",
+    "verdict",
+)
+
+# given when named: payload told by length and digest; the properties as one JSON text; whether the time to live is over at `now`;
+# whether a delivery is marked in the index (version 1)
+RABBITMQ_EXTRA_COLUMNS = ("payload_len", "payload_sha256", "payload_b64", "properties_json", "expired", "delivered_marker")
+
+# the struct column `properties`, in the order of AMQP; of a header its value is JSON text
+RABBITMQ_PROPERTIES = (
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
 
 TIME_COLUMNS = frozenset({"born_timestamp", "store_timestamp"})
 
@@ -101,6 +159,84 @@ def rocketmq_schema(names: Sequence[str] = ROCKETMQ_COLUMNS) -> pa.Schema:
 
     types = _types()
     return pa.schema([pa.field(name, types[name]) for name in check_columns(names)])
+
+
+@cache
+def _rabbitmq_types() -> dict[str, pa.DataType]:
+    import pyarrow as pa
+
+    header = pa.struct([("name", pa.string()), ("type", pa.string()), ("value", pa.string())])
+    numbers = {"delivery_mode": pa.int32(), "priority": pa.int32(), "timestamp": pa.int64(), "headers": pa.list_(header)}
+    return {
+        "vhost": pa.string(),
+        "queue": pa.string(),
+        "priority_level": pa.int32(),
+        "queue_version": pa.int32(),
+        "pos": pa.int64(),
+        "seq_id": pa.int64(),
+        "persistent": pa.bool_(),
+        "expiry_us": pa.int64(),
+        "size": pa.int64(),
+        "msg_id": pa.string(),
+        "redelivered": pa.bool_(),
+        "location": pa.string(),
+        "exchange": pa.string(),
+        "routing_keys": pa.list_(pa.string()),
+        "properties": pa.struct([(name, numbers.get(name, pa.string())) for name in RABBITMQ_PROPERTIES]),
+        "payload": pa.binary(),
+        "recovered": pa.bool_(),
+        "store_file": pa.string(),
+        "position": pa.int64(),
+        "verdict": pa.string(),
+        "payload_len": pa.int64(),
+        "payload_sha256": pa.string(),
+        "payload_b64": pa.string(),
+        "properties_json": pa.string(),
+        "expired": pa.bool_(),
+        "delivered_marker": pa.bool_(),
+    }
+
+
+def check_rabbitmq_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The names as a tuple. Raises UsageError for a name that is no column of a RabbitMQ message table."""
+    wanted = tuple(names)
+    known = RABBITMQ_COLUMNS + RABBITMQ_EXTRA_COLUMNS
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UsageError(f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}")
+    return wanted
+
+
+def rabbitmq_schema(names: Sequence[str] = RABBITMQ_COLUMNS) -> pa.Schema:
+    """Arrow schema of the named columns of a RabbitMQ message table, in that order; every column is nullable."""
+    import pyarrow as pa
+
+    types = _rabbitmq_types()
+    return pa.schema([pa.field(name, types[name]) for name in check_rabbitmq_columns(names)])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSelection:
+    """Which messages of a RabbitMQ store: every condition that is not None must hold. Ranges are half open: from <= value < to.
+
+    vhosts, queues: names, of a priority queue the plain one. from_seq, to_seq: sequence ids. recovered: whether the broker would have it.
+    verdicts: texts of `findings.Verdict`. grep: searched in the payload. everything: also what no queue holds any more or yet: acknowledged
+    messages that are still there, stored messages without an index entry, further copies.
+    """
+
+    vhosts: frozenset[str] | None = None
+    queues: frozenset[str] | None = None
+    from_seq: int | None = None
+    to_seq: int | None = None
+    recovered: bool | None = None
+    verdicts: frozenset[str] | None = None
+    grep: re.Pattern[bytes] | None = None
+    everything: bool = False
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.from_seq is not None and self.to_seq is not None and self.from_seq > self.to_seq:
+            raise UsageError(f"the range of sequence ids is empty: {self.from_seq} lies behind {self.to_seq}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
-from mqstore.files.place import Place
+from mqstore.files.place import Place, Url, place_of
 from mqstore.files.remote import open_directory
 from mqstore.rocketmq import brokerconfig
 from mqstore.rocketmq.reader import RocketMQStore, looks_like_rocketmq
 
-__all__ = ["open_store"]
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.reader import RabbitMQStore
+
+__all__ = ["open_rocketmq", "open_store"]
 
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def open_store(path: Place, config: Path | None = None) -> RocketMQStore:
-    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with what to do next."""
-    settings = None if config is None else brokerconfig.load(config)
+def open_store(path: Place, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
+    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with what to do next.
+
+    now: for RabbitMQ, microseconds since 1970 at which a time to live is looked at.
+    """
     keep = None
     root = path
     if isinstance(path, Path) and is_archive(path) and os.path.isfile(path):
@@ -30,20 +37,49 @@ def open_store(path: Place, config: Path | None = None) -> RocketMQStore:
     if not looks_like_rocketmq(directory):
         inner = open_directory(root / "store") if directory.is_directory("store") else None
         if inner is None or not looks_like_rocketmq(inner):
-            raise _not_a_store(path, directory)
+            return _open_rabbitmq(path, directory, keep, now)
         root = root / "store"
+    settings = None if config is None else brokerconfig.load(config)
     store = RocketMQStore(root, config=settings, keep=keep)
     if keep is not None:
         store.path = path
     return store
 
 
+def open_rocketmq(
+    path: str | os.PathLike[str] | Url,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    fs_options: Mapping[str, str] | None = None,
+) -> RocketMQStore:
+    """As `open_store`, for what works on RocketMQ stores only. Raises UnsupportedError for a store of RabbitMQ."""
+    store = open_store(place_of(path, fs_options or {}), None if config is None else Path(config))
+    if not isinstance(store, RocketMQStore):
+        raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")
+    return store
+
+
+def _open_rabbitmq(path: Place, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None) -> RabbitMQStore:
+    from mqstore.rabbitmq.reader import RabbitMQStore, looks_like_rabbitmq
+
+    if not looks_like_rabbitmq(directory):
+        raise _not_a_store(path, directory)
+    if not isinstance(directory.root, Path):
+        raise UnsupportedError(f"{path} is a RabbitMQ message store behind a URL, and only RocketMQ stores are read there; copy it first")
+    store = RabbitMQStore(directory.root, now=now, keep=keep)
+    if keep is not None:
+        store.path = Path(str(path))
+    return store
+
+
 def _not_a_store(path: Place, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
     names = {entry.name for entry in directory.entries()}
     if names & set(_RABBITMQ) or any(name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) for name in names):
-        return UnsupportedError(f"{path} is a RabbitMQ message store; this version of mqstore reads RocketMQ stores only")
+        return UnsupportedError(
+            f"{path} holds parts of a RabbitMQ message store, but no vhost; give the msg_stores directory or the vhost's directory in it"
+        )
     if any(name.isdigit() and len(name) == 20 for name in names):
         return NotAStoreError(f"{path} holds the files of a log or a queue; give the directory above it, the one that holds commitlog/")
     if not names:
-        return NotAStoreError(f"{path} is empty; give the directory that holds commitlog/")
-    return NotAStoreError(f"{path} is no message store: there is no commitlog/ in it; give the broker's storePathRootDir")
+        return NotAStoreError(f"{path} is empty; give the directory that holds commitlog/ or msg_stores/")
+    return NotAStoreError(f"{path} is no message store: there is neither commitlog/ nor msg_stores/ in it; give the directory above")

@@ -1,7 +1,8 @@
 """Message rows as text, column by column: JSON objects and CSV cells of a whole Arrow batch at once.
 
 A row is never a dictionary here: each column becomes a list of JSON fragments, and a row is one `%` over its fragments.
-Times are milliseconds, bytes base64 or text as asked, properties an object.
+Times are milliseconds, bytes base64 or text as asked, properties an object, lists arrays. The properties of a RabbitMQ message come as the
+text of that object and are passed on as they are.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mqstore.messages import ROCKETMQ_COLUMNS
+from mqstore.messages import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows"]
+__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows", "rabbitmq_columns_for", "told_batch"]
 
 BODY_CHOICES = ("none", "sha256", "base64", "text")
 
 # columns of few different texts, each quoted once a batch
-_REPETITIVE = frozenset({"topic", "tags", "born_host", "store_host", "store_file", "verdict"})
+_REPETITIVE = frozenset({"topic", "tags", "born_host", "store_host", "store_file", "verdict", "vhost", "queue", "location", "exchange"})
 _WORDS = {None: "null", True: "true", False: "false"}
 
 # C code where json has it
@@ -35,6 +36,24 @@ def columns_for(body: str) -> tuple[str, ...]:
     for name in ROCKETMQ_COLUMNS:
         names.extend(told if name == "body" else (name,))
     return tuple(names)
+
+
+def rabbitmq_columns_for(body: str) -> tuple[str, ...]:
+    """The columns of a row of a RabbitMQ table, in order, the payload told as `--body` asks; for the batches that `told_batch` turns."""
+    told = {
+        "none": ("payload_len",),
+        "sha256": ("payload_len", "payload_sha256"),
+        "base64": ("payload_len", "payload_sha256", "payload_b64"),
+    }.get(body, ("payload_len", "payload_sha256", "payload"))
+    names: list[str] = []
+    for name in RABBITMQ_COLUMNS:
+        names.extend(told if name == "payload" else ("properties_json",) if name == "properties" else (name,))
+    return (*names, "delivered_marker")
+
+
+def told_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with the column properties_json called `properties`, as a row has it."""
+    return batch.rename_columns(["properties" if name == "properties_json" else name for name in batch.schema.names])
 
 
 def body_text(body: bytes | None) -> str | None:
@@ -74,7 +93,11 @@ def _fragments(column: Any, name: str, body: str) -> Sequence[object]:
     if pa.types.is_binary(kind):
         shown = body_text if body == "text" else body_base64
         return _quoted(map(shown, values))
+    if pa.types.is_list(kind) or pa.types.is_struct(kind):
+        return [json.dumps(value, ensure_ascii=False) for value in values]
     if pa.types.is_string(kind):
+        if name == "properties":
+            return ["null" if value is None else value for value in values]
         if name not in _REPETITIVE:
             return _quoted(values)
         told = {value: "null" if value is None else quote(value) for value in set(values)}
@@ -110,6 +133,8 @@ def csv_rows(batch: pa.RecordBatch, body: str) -> Sequence[tuple[Any, ...]]:
         elif pa.types.is_binary(column.type):
             shown = body_text if body == "text" else body_base64
             cells.append([shown(value) for value in column.to_pylist()])
+        elif pa.types.is_list(column.type) or pa.types.is_struct(column.type):
+            cells.append([None if value is None else json.dumps(value, ensure_ascii=False) for value in column.to_pylist()])
         elif pa.types.is_boolean(column.type):
             cells.append(_fragments(column, name, body))
         else:

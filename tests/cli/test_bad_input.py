@@ -55,11 +55,19 @@ def test_a_file_in_place_of_a_directory(verb: str, tmp_path: Path) -> None:
     assert "is a file, not a directory" in sentence(run_cli(verb, tmp_path / "store"))
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", ["query", "groups", "follow", "put"])
 @pytest.mark.parametrize("mark", ["msg_stores/vhosts", "msg_store_persistent", "queues"])
 def test_a_store_of_another_family_is_named(verb: str, mark: str, tmp_path: Path) -> None:
     (tmp_path / mark).mkdir(parents=True)
-    assert "RabbitMQ" in sentence(run_cli(verb, tmp_path))
+    more = {"query": ("-t", "a", "-k", "b"), "follow": ("--to", tmp_path / "out"), "put": ("-t", "a", "--body", "b")}
+    assert "RabbitMQ" in sentence(run_cli(verb, tmp_path, *more.get(verb, ())))
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify", "messages", "topics", "usage"])
+@pytest.mark.parametrize("mark", ["msg_stores/vhosts", "msg_store_persistent", "queues"])
+def test_an_empty_store_of_rabbitmq_is_no_fault(verb: str, mark: str, tmp_path: Path) -> None:
+    (tmp_path / mark).mkdir(parents=True)
+    assert run_cli(verb, tmp_path).status == 0
 
 
 def test_the_directory_inside_the_store_leads_to_the_one_above(store: Path) -> None:

@@ -141,18 +141,32 @@ def test_the_demo_tells_the_whole_story(spark: SparkSession, tmp_path: Path) -> 
         "6  The log as a table.",
         "SQL> SELECT topic",
         "orders",
+        "7  The other family: RabbitMQ's queues.",
+        "solo.d",
+        "8  Queues as a table.",
+        "SQL> SELECT queue",
+        "9  Queues of version 2.",
+        "Converted to version 2",
         "That is all it takes.",
     ]
     places = [told.index(part) for part in order[:1]]
     for part in order[1:]:
         places.append(told.index(part, places[-1]))
-    assert {path.name for path in (tmp_path / "story").iterdir()} == {"store", "rebuilt", "messages"}
+    assert {path.name for path in (tmp_path / "story").iterdir()} == {
+        "store",
+        "rebuilt",
+        "messages",
+        "msg_stores",
+        "queued",
+        "msg_stores-v2",
+    }
     again = run_cli("demo", "--keep", tmp_path / "story")
     assert again.status == 2
     assert "exists already" in again.stderr
 
 
-def test_the_demos_store_is_the_golden_one() -> None:
-    from mqstore.cli.demo import ARCHIVE
+def test_the_demos_stores_are_golden_ones() -> None:
+    from mqstore.cli.demo import ARCHIVE, QUEUES
 
     assert ARCHIVE.read_bytes() == (TORN.path / "store.tar.xz").read_bytes()
+    assert QUEUES.read_bytes() == case_named("3.10.8/e2-gc-interrupted").archive.read_bytes()

@@ -12,7 +12,7 @@ import pytest
 import transcripts
 
 from mqstore.findings import Kind, Verdict
-from mqstore.messages import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
+from mqstore.messages import EXTRA_COLUMNS, RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 from mqstore.rocketmq.explain import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +70,13 @@ def test_the_examples_of_the_embedding_page_are_true(tmp_path: Path, monkeypatch
     assert outcome.failed == 0
 
 
+def test_the_examples_of_the_page_on_embedded_queues_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = doctest.testfile(str(DOCS / "guide" / "embed-queues.md"), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert outcome.attempted > 12
+    assert outcome.failed == 0
+
+
 def test_every_citation_of_a_page_names_a_section_it_has() -> None:
     sections = set(re.findall(r"^#+ (\d+(?:\.\d+)?)\.? ", FORMAT.read_text(encoding="utf-8"), re.MULTILINE))
     missing = []
@@ -100,7 +107,8 @@ def test_the_reasons_explained_are_exactly_those_there_are() -> None:
 def test_the_columns_and_verdicts_explained_are_exactly_those_there_are() -> None:
     text = (DOCS / "guide" / "message-table.md").read_text(encoding="utf-8")
     told = [name for cell in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(told) == sorted([*ROCKETMQ_COLUMNS, *EXTRA_COLUMNS, *Verdict])
+    tables = (ROCKETMQ_COLUMNS, EXTRA_COLUMNS, RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, Verdict)
+    assert sorted(told) == sorted(name for table in tables for name in table)
 
 
 def test_every_module_named_by_the_architecture_exists() -> None:
@@ -120,8 +128,12 @@ def test_every_module_named_by_the_architecture_exists() -> None:
 def test_every_module_has_its_room_in_the_architecture() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "src" / "mqstore"
-    modules = [path.name for room in ("", "files", "rocketmq") for path in (package / room).glob("*.py")]
+    modules = [path.name for room in ("", "files", "rocketmq", "rabbitmq") for path in (package / room).glob("*.py")]
     assert not [name for name in modules if not name.startswith("__") and name not in text]
+    for room in ("broker", "console"):
+        rows = "".join(row for row in text.splitlines() if row.startswith(f"| `{room}/"))
+        named = {name.removeprefix(f"{room}/") for name in re.findall(r"`([\w./]+)`", rows) if name.endswith(".py")}
+        assert {path.name for path in (package / room).glob("*.py")} - {"__init__.py"} == named
 
 
 @cache

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-collect_ignore_glob = ["rocketmq/*"]
+collect_ignore_glob = ["rocketmq/*", "rocketmq-clients/*"]

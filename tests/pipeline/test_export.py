@@ -21,8 +21,9 @@ import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.findings import Kind
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection
+from mqstore.partfiles import Exported
 from mqstore.pipeline.export import MANIFEST, export
-from mqstore.rocketmq.export import Exported, ExportTask, export_split
+from mqstore.rocketmq.export import ExportTask, export_split
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,9 @@ from tablekit import delta, iceberg, plain, table
 
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.messages import Selection
+from mqstore.partfiles import Exported
 from mqstore.pipeline.export import MANIFEST, export
-from mqstore.rocketmq.export import Exported, ExportTask, export_split
+from mqstore.rocketmq.export import ExportTask, export_split
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,12 +23,12 @@ from mqstore.files.recorder import Operation, RecordedWrites
 from mqstore.pipeline import sink as sinks
 from mqstore.pipeline.session import sentence
 from mqstore.pipeline.source import RocketMQDataSource, read, register
-from mqstore.rocketmq import stagedcommit
+from mqstore.rocketmq import stagedcommit, staging
 from mqstore.rocketmq.engine import MessageStore
 from mqstore.rocketmq.message import Message
 from mqstore.rocketmq.sinkmanifest import MANIFEST, Committed, SinkSettings
 from mqstore.rocketmq.stagedcommit import Sink
-from mqstore.rocketmq.staging import RowRules, StagedPart, open_stage, stage_of, write_part
+from mqstore.rocketmq.staging import RowRules, StagedPart, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.storeconfig import StoreConfig
 from mqstore.rocketmq.verify import verify
 
@@ -286,6 +286,26 @@ def test_the_stages_of_dead_jobs_go_with_the_next_commit(root: Path) -> None:
     assert not dead.exists()
     assert living.exists()
     assert not stage.exists()
+
+
+def test_two_jobs_of_one_run_do_not_take_each_other_s_stage_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying, _ = staged(root, "r", [batch(0, 3)])
+    as_other_job = staging._owner() | {"pid": 1}
+    with monkeypatch.context() as again:
+        again.setattr(staging, "_owner", lambda: as_other_job)
+        stage, parts = staged(root, "r", [batch(0, 3)])
+        remove_stage(dying)  # what the first one's abort does, late
+        assert sink(root).commit("r", 0, stage, parts, stored=False, named=True).messages == 3
+    late, parts = staged(root, "r", [batch(0, 3)])
+    lost = staged(root, "other", [batch(0, 3)])[0]
+    with monkeypatch.context() as again:
+        again.setattr(staging, "_owner", lambda: as_other_job)
+        stage, parts = staged(root, "r", [batch(0, 3)])
+        assert sink(root).commit("r", 0, stage, parts, stored=False, named=True).messages == 3
+    assert len(bodies(root)) == 4
+    assert not stage.exists()
+    assert not late.exists()
+    assert lost.exists()
 
 
 # on Spark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -134,10 +133,8 @@ def test_a_loop_with_a_match_fills_the_answer_as_on_a_broker() -> None:
 
 def test_a_loop_over_millions_of_entries_is_found_at_once() -> None:
     file = Rows([(25, 100, 0, 2), (25, 200, 0, 1)], {5: 2}, positions=20_000_000, count=20_000_000)
-    started = time.perf_counter()
     assert run(file) == ([], False)
     assert len(file.reads) < 20
-    assert time.perf_counter() - started < 1
 
 
 def test_the_time_of_an_entry_overflows_as_in_java() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from mqstore.rocketmq.delay import delayed
 from mqstore.rocketmq.dispatch import SCHEDULE_TOPIC, parse_delays
 from mqstore.rocketmq.halfmessage import HALF_TOPIC, half
-from mqstore.rocketmq.javamap import JavaMap
+from mqstore.rocketmq.javamap import JavaMap, parsed
 from mqstore.rocketmq.message import Inner, Message, MessageBatch
 from mqstore.rocketmq.record import Record, decode_properties, encode_properties, offset_message_id, parse_host
 from mqstore.rocketmq.sending import UniqueIds, as_sent, batch_as_sent, sent_back, unique_id_time
@@ -209,3 +210,32 @@ def test_golden_unique_ids_were_made_when_their_messages_were_born() -> None:
     for each in found:
         made = unique_id_time(decode_properties(each.properties)["UNIQ_KEY"], each.born_timestamp + 1000)
         assert 0 <= each.born_timestamp - made < 100
+
+
+NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "TRACE_ON", "MSG_REGION", "a", "b" * 9, "c", "ä", ""])
+VALUES = st.sampled_from(["x", "true", "o-1 o-2", "", "ü", "=", "y\x01z"])
+
+
+@pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=20), st.booleans(), st.sampled_from(["DefaultRegion", "", "a b"]))
+def test_properties_come_out_in_the_order_of_the_brokers_map_however_they_came(
+    version: str, pairs: list[tuple[str, str]], trailing: bool, region: str
+) -> None:
+    text = "\x02".join(f"{name}\x01{value}" for name, value in pairs) + ("\x02" if trailing else "")
+    ids = UniqueIds()
+    found = parsed(text.encode(), version)
+    has_id = found.get("UNIQ_KEY") is not None
+    if version == "4.9.3":
+        found.put("CLUSTER", "c")
+        found.remove("WAIT")
+    else:
+        found.put("MSG_REGION", region)
+        found.put("TRACE_ON", "true")
+        found = parsed(found.encoded(version), version)
+        if not has_id:
+            found.put("UNIQ_KEY", "?")
+        found.put("CLUSTER", "c")
+    sent = as_sent(Message("T", b"", properties=text.encode()), version, cluster="c", region=region, ids=ids).encoded_properties(version)
+    if version != "4.9.3" and not has_id:
+        sent = re.sub(rb"(?<=UNIQ_KEY\x01)[0-9A-F]{32}", b"?", sent)
+    assert sent == found.encoded(version)

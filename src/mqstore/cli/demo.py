@@ -1,7 +1,9 @@
-"""`demo`: the whole story on a store that ships with the package: `data/killed-broker.tar.xz`.
+"""`demo`: the whole story on two stores that ship with the package.
 
+`data/killed-broker.tar.xz`:
 RocketMQ 4.9.3's own store wrote it and was halted (no shutdown hook ran) with the last 260 messages not dispatched; then the
-second half of its last record was overwritten with zeros, as a power loss leaves it. Every step runs the very function behind
+second half of its last record was overwritten with zeros, as a power loss leaves it. `data/killed-node.tar.xz`: a RabbitMQ 3.10.8 node with
+queues of version 1, killed while it merged two message files. Every step runs the very function behind
 the command line that is printed above its output.
 """
 
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mqstore.cli import rabbitexport, rabbitmessages, rabbitqueues
+from mqstore.cli.convert import convert
 from mqstore.cli.grid import Column
 from mqstore.cli.inspect import inspect
 from mqstore.cli.jobs import ExportFormat, export, rebuild
@@ -27,11 +31,12 @@ from mqstore.cli.verify import verify
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 __all__ = ["register"]
 
 ARCHIVE = Path(__file__).with_name("data") / "killed-broker.tar.xz"
+QUEUES = Path(__file__).with_name("data") / "killed-node.tar.xz"
 
 # stored three seconds before the last message of the log, and never dispatched
 TOPIC, KEY = "orders", "OrderID421"
@@ -39,6 +44,10 @@ TOPIC, KEY = "orders", "OrderID421"
 SQL = """\
 SELECT topic, count(*) AS messages, sum(size) AS bytes, string(max(store_timestamp)) AS newest
 FROM messages GROUP BY topic ORDER BY messages DESC"""
+
+QUEUES_SQL = """\
+SELECT queue, count(*) AS messages, sum(length(payload)) AS bytes, count_if(verdict <> 'intact') AS lost
+FROM messages GROUP BY queue ORDER BY queue"""
 
 
 class _Story:
@@ -69,15 +78,16 @@ def demo(
     keep: Annotated[Path | None, option("--keep", metavar="DIR", help="Where to leave the stores and the table; a new directory.")] = None,
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[2]",
 ) -> int:
-    """The whole story in half a minute: a broker was killed; see, verify, explain, rebuild, ask again, export.
+    """The whole story in half a minute: a broker was killed; see, verify, explain, rebuild, ask again, export; queues to version 2.
 
-    Runs on a store that ships with the package, which RocketMQ 4.9.3 left behind when its process was killed. Needs Java 17 for Spark.
+    Runs on stores that ship with the package, left behind by RocketMQ 4.9.3 and RabbitMQ 3.10.8 when they were killed. Needs Java 17 for
+    Spark.
     """
     if not out.is_text:
         raise UsageError("demo tells a story to a person and has no machine format; run its commands with -o instead")
     place = _place(keep)
     store, rebuilt, table = place / "store", place / "rebuilt", place / "messages"
-    _unpack(store)
+    _unpack(ARCHIVE, store)
     story = _Story(out)
     story.tell(
         "A RocketMQ 4.9.3 broker was killed while it wrote, and the power went. Here is its store; no broker is needed from here on."
@@ -111,7 +121,12 @@ def demo(
         )
         words = ("export", store, "--to", table, "--format", "parquet", "--master", master)
         story.show(words, lambda: export(out, store, table, format=ExportFormat.PARQUET, master=master))
-        _ask_in_sql(out, spark, table)
+        rows = _ask_in_sql(out, spark, table, SQL)
+        out.table(
+            (Column("topic"), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
+            ([row["topic"], str(row["messages"]), f"{row['bytes']:,}", row["newest"]] for row in rows),
+        )
+        _queues(out, story, place, spark, master)
 
     out.line()
     out.line("That is all it takes.", style="bold green")
@@ -120,6 +135,31 @@ def demo(
     out.line("      mqstore inspect STORE", whole=True)
     out.line("      mqstore verify STORE", whole=True)
     return 0
+
+
+def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master: str) -> None:
+    """The other family: queues of version 1 become messages, a table and queues of version 2."""
+    node, table, new = place / "msg_stores", place / "queued", place / "msg_stores-v2"
+    _unpack(QUEUES, node)
+    story.step(
+        "The other family: RabbitMQ's queues.",
+        "A 3.10.8 node was killed while it merged message files. Brokers from 4.3 on cannot read such queues; here are their messages.",
+    )
+    story.show(("topics", node), lambda: rabbitqueues.topics(out, node))
+    story.show(("messages", node, "--limit", 4), lambda: rabbitmessages.messages(out, node, limit=4))
+
+    story.step("Queues as a table.", "As for a log: Parquet, each row with its file, position and verdict.")
+    words = ("export", node, "--to", table, "--format", "parquet", "--master", master)
+    story.show(words, lambda: rabbitexport.export(out, node, table, format=ExportFormat.PARQUET, master=master))
+    rows = _ask_in_sql(out, spark, table, QUEUES_SQL)
+    out.table(
+        (Column("queue"), Column("messages", right=True), Column("bytes", right=True), Column("lost", right=True)),
+        ([row["queue"], str(row["messages"]), f"{row['bytes']:,}", str(row["lost"])] for row in rows),
+    )
+
+    story.step("Queues of version 2.", "Every message that is there goes into a new directory, from which a broker boots.")
+    story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, 2))
+    story.show(("topics", new), lambda: rabbitqueues.topics(out, new))
 
 
 def _place(keep: Path | None) -> Path:
@@ -133,12 +173,12 @@ def _place(keep: Path | None) -> Path:
     return keep
 
 
-def _unpack(target: Path) -> None:
+def _unpack(packed: Path, target: Path) -> None:
     from mqstore.files import ReadOnlyDirectory
     from mqstore.files.archive import UnpackedArchive
     from mqstore.files.durable import NewDirectory
 
-    archive = UnpackedArchive(ARCHIVE)
+    archive = UnpackedArchive(packed)
     try:
         source = ReadOnlyDirectory(archive.store_root())
         with NewDirectory(target) as new:
@@ -166,16 +206,12 @@ def _spark(out: Output, master: str) -> Iterator[SparkSession]:
         yield spark
 
 
-def _ask_in_sql(out: Output, spark: SparkSession, table: Path) -> None:
+def _ask_in_sql(out: Output, spark: SparkSession, table: Path, sql: str) -> list[Row]:
     out.line()
-    for line in f"SQL> {SQL}".split("\n"):
+    for line in f"SQL> {sql}".split("\n"):
         out.line(line, style="bold")
     spark.read.parquet(table.resolve().as_uri()).createOrReplaceTempView("messages")
-    rows = spark.sql(SQL).collect()
-    out.table(
-        (Column("topic"), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
-        ([row["topic"], str(row["messages"]), f"{row['bytes']:,}", row["newest"]] for row in rows),
-    )
+    return spark.sql(sql).collect()
 
 
 def register(app: typer.Typer) -> None:

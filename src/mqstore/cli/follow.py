@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mqstore.cli.damage import print_damage
 from mqstore.cli.options import Config, Master, Store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, count, size
-from mqstore.cli.verify import print_damage
 
 if TYPE_CHECKING:
     from mqstore.pipeline.follow import FollowedBatch, FollowReport

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mqstore.cli import rabbitinspect
 from mqstore.cli.grid import Column
 from mqstore.cli.options import Config, Store, open_store, verb
 from mqstore.cli.output import Format, Output
@@ -429,4 +430,4 @@ def _print_next(out: Output, picture: Picture, store: object) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="inspect /backup/store", panel="Read")(inspect)
+    verb(app, example="inspect /backup/store", panel="Read", rabbitmq=rabbitinspect.inspect)(inspect)

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.messages import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
+from mqstore.cli import rabbitexport
+from mqstore.cli.damage import print_damage
+from mqstore.cli.exportoptions import ExportFormat, Splits, Threads, To, check_target
+from mqstore.cli.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
 from mqstore.cli.options import Config, GrepOption, Master, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, command, count, pace, size
-from mqstore.cli.verify import print_damage
-from mqstore.errors import TargetError, UsageError
+from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
     from mqstore.pipeline.report import ExportReport, RebuildReport
-    from mqstore.rocketmq.reader import RocketMQStore
 
 __all__ = ["ExportFormat", "print_exported", "print_rebuilt", "register"]
 
-
-class ExportFormat(StrEnum):
-    """What files an export writes."""
-
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-    CSV = "csv"
-    ICEBERG = "iceberg"
-    DELTA = "delta"
+_NOT_REBUILT = (
+    "its indexes do not follow from its message files, so there is nothing to rebuild; `mqstore convert` and `salvage` write it anew"
+)
 
 
 class Mode(StrEnum):
@@ -38,25 +32,6 @@ class Mode(StrEnum):
 
     PERMISSIVE = "PERMISSIVE"
     FAILFAST = "FAILFAST"
-
-
-To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
-Threads = Annotated[int | None, option("--threads", min=1, help="Run in so many threads of this process, without Spark.")]
-Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
-
-
-def _check_target(to: Path, store: RocketMQStore) -> None:
-    """Refuse a target before Spark is started for it."""
-    import os
-
-    from mqstore.files.place import local_target
-
-    local_target(to)
-    if os.path.lexists(to):
-        raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
-    inside = store.directory.root.resolve()
-    if inside in Path(os.path.abspath(to)).resolve().parents:
-        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
 
 
 def rebuild(
@@ -81,7 +56,7 @@ def rebuild(
     from mqstore.pipeline.rebuild import rebuild as run
 
     opened = open_store(store, config)
-    _check_target(to, opened)
+    check_target(to, opened.directory.root)
     with out.progress("rebuilding") as progress:
         report = run(
             opened.directory.root,
@@ -151,7 +126,7 @@ def export(
         limit=limit,
     )
     opened = open_store(store, config)
-    _check_target(to, opened)
+    check_target(to, opened.directory.root)
     with out.progress("exporting") as progress:
         report = run(
             opened.directory.root,
@@ -244,5 +219,10 @@ def _print_skipped(out: Output, report: RebuildReport | ExportReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="rebuild /backup/store --to /data/rebuilt", panel="On Spark")(rebuild)
-    verb(app, example="export /backup/store --to /data/messages --format parquet --topic orders", panel="On Spark")(export)
+    verb(app, example="rebuild /backup/store --to /data/rebuilt", panel="On Spark", rabbitmq=_NOT_REBUILT)(rebuild)
+    verb(
+        app,
+        example="export /backup/store --to /data/messages --format parquet --topic orders",
+        panel="On Spark",
+        rabbitmq=rabbitexport.export,
+    )(export)

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mqstore.cli.damage import print_damage
 from mqstore.cli.grid import Column
 from mqstore.cli.options import Config, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import clock, count, size
-from mqstore.cli.verify import print_damage
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
     from mqstore.pipeline.lookupanswer import LookupReport
 
 __all__ = ["register"]
+
+_NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
 
 
 class By(StrEnum):
@@ -122,4 +124,4 @@ def _print(out: Output, report: LookupReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark")(lookup)
+    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark", rabbitmq=_NO_KEYS)(lookup)

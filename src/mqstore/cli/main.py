@@ -18,21 +18,39 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
-from mqstore.cli import demo, follow, inspect, jobs, loading, lookup, messages, mqadmin, putting, query, queues, usage, verify
+from mqstore.cli import (
+    console,
+    convert,
+    demo,
+    follow,
+    inspect,
+    jobs,
+    loading,
+    lookup,
+    messages,
+    mqadmin,
+    putting,
+    query,
+    queues,
+    salvage,
+    serve,
+    usage,
+    verify,
+)
 from mqstore.cli.options import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
 from mqstore.cli.output import Format, Settings
 from mqstore.cli.text import printable
 from mqstore.cli.writing import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "failed", "main", "run"]
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
-    "STORE is the directory that holds commitlog/, or an archive of it. Only put, load and groups --reset change it.",
+    "STORE is the directory that holds commitlog/ or msg_stores/, or an archive of it. Only put, load, groups --reset and serve change it.",
     epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
     no_args_is_help=True,
     add_completion=False,
@@ -68,7 +86,25 @@ def options(
     context.obj = Settings(output, not no_color, quiet, verbose, progress)
 
 
-for module in (inspect, verify, usage, messages, queues, query, jobs, lookup, follow, putting, loading, demo, mqadmin):
+for module in (
+    inspect,
+    verify,
+    usage,
+    messages,
+    queues,
+    query,
+    jobs,
+    convert,
+    salvage,
+    lookup,
+    follow,
+    putting,
+    loading,
+    serve,
+    console,
+    demo,
+    mqadmin,
+):
     module.register(app)
 
 
@@ -102,33 +138,31 @@ def run(argv: Sequence[str]) -> int:
     except typer.TyperException as error:
         _complain(_usage(error))
         return FAILED
-    except NotFoundError as error:
-        _complain(str(error))
-        return FOUND
-    except StoppedError as error:
-        _complain(str(error))
-        return INTERRUPTED
-    except MqstoreError as error:
-        _complain(str(error))
-        return FAILED
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the parser exits where standard output is closed
         _abandon_stdout()
         return CLEAN
-    except OSError as error:
-        _complain(f"{error.filename or 'the operating system'}: {error.strerror or error}")
-        return FAILED
-    except MemoryError:
-        _complain("out of memory; narrow the question by filters, or give the process more")
-        return FAILED
     except Exception as error:
-        if "-v" in argv or "--verbose" in argv:
-            raise
-        _complain(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
-        return FAILED
+        return failed(error, verbose="-v" in argv or "--verbose" in argv)
     return status if isinstance(status, int) else CLEAN
+
+
+def failed(error: Exception, *, verbose: bool) -> int:
+    """Tell what ended the work. Returns the exit status. Raises what is a bug if that is wanted."""
+    if isinstance(error, MqstoreError):
+        _complain(str(error))
+        return FOUND if isinstance(error, NotFoundError) else INTERRUPTED if isinstance(error, StoppedError) else FAILED
+    if isinstance(error, OSError):
+        _complain(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+    elif isinstance(error, MemoryError):
+        _complain("out of memory; narrow the question by filters, or give the process more")
+    elif verbose:
+        raise error
+    else:
+        _complain(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
+    return FAILED
 
 
 def _abandon_stdout() -> None:
@@ -144,6 +178,6 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line of this process."""
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:]))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli import rabbitmessages
+from mqstore.cli.bodies import PREVIEW, print_body, write_body
+from mqstore.cli.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, queue_number, selection
 from mqstore.cli.grid import Column, cells
 from mqstore.cli.options import (
     AsVersion,
@@ -25,7 +28,7 @@ from mqstore.cli.options import (
     verb,
 )
 from mqstore.cli.output import Output
-from mqstore.cli.text import count, moment, parse_time, shorten
+from mqstore.cli.text import count, moment, shorten
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.messages import Selection
 from mqstore.rows import body_text, columns_for, python_rows
@@ -37,64 +40,9 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.reader import RocketMQStore
     from mqstore.rocketmq.view import View
 
-__all__ = ["GRID", "grid_rows", "message_rows", "register", "selection"]
+__all__ = ["GRID", "grid_rows", "message_rows", "register"]
 
-PREVIEW = 400
 MAX_TOLD = 20  # stretches of log without rows that are told one by one
-
-Topics = Annotated[list[str] | None, option("--topic", "-t", help="Only this topic; may be repeated.")]
-Queues = Annotated[list[int] | None, option("--queue", metavar="QUEUE_ID", help="Only this queue id; may be repeated.")]
-Keys = Annotated[
-    list[str] | None, option("--key", "-k", help="Only messages with this key in KEYS or UNIQ_KEY, by reading the log; may be repeated.")
-]
-Tags = Annotated[list[str] | None, option("--tags", help="Only these tags: TagA, or 'TagA || TagB'; may be repeated.")]
-FromOffset = Annotated[int | None, option("--from-offset", metavar="PHYSICAL", help="From this physical offset on.")]
-ToOffset = Annotated[int | None, option("--to-offset", metavar="PHYSICAL", help="Up to this physical offset, itself not included.")]
-Since = Annotated[
-    str | None,
-    option(
-        "--since", metavar="TIME", help="Stored at or after: milliseconds since the epoch, or an ISO time (UTC unless it says otherwise)."
-    ),
-]
-Until = Annotated[str | None, option("--until", metavar="TIME", help="Stored before.")]
-Limit = Annotated[int | None, option("--limit", "-n", min=0, help="At most so many.")]
-
-
-def selection(
-    *,
-    topics: Sequence[str] | None = None,
-    queues: Sequence[int] | None = None,
-    keys: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-    from_offset: int | None = None,
-    to_offset: int | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    grep: str | None = None,
-    limit: int | None = None,
-) -> Selection:
-    """The filters of a command line as a selection. Raises UsageError."""
-    pattern = None
-    if grep is not None:
-        try:
-            pattern = re.compile(grep.encode("utf-8", "surrogateescape"), re.DOTALL)
-        except re.error as error:
-            raise UsageError(
-                f"--grep {grep!r} is no regular expression: {error}; bytes may be written as \\x00, and a backslash makes a sign plain"
-            ) from None
-    wanted_tags = [tag.strip() for part in tags or () for tag in part.split("||")]
-    return Selection(
-        topics=frozenset(topics) if topics else None,
-        queue_ids=frozenset(queues) if queues else None,
-        from_offset=from_offset,
-        to_offset=to_offset,
-        since=None if since is None else parse_time(since, "--since"),
-        until=None if until is None else parse_time(until, "--until"),
-        tags=None if not wanted_tags or "*" in wanted_tags else frozenset(wanted_tags),
-        keys=frozenset(keys) if keys else None,
-        grep=pattern,
-        limit=limit,
-    )
 
 
 def _verdict_style(verdict: str) -> str:
@@ -233,7 +181,9 @@ def get(
     ] = None,
     unique: Annotated[str | None, option("--unique", metavar="KEY", help="By the client's message id (UNIQ_KEY), with -t.")] = None,
     topic: Annotated[str | None, option("--topic", "-t", help="The topic, for --unique and --at.")] = None,
-    queue_id: Annotated[int | None, option("--queue", "-q", metavar="N", help="The queue id, for --at.")] = None,
+    queue_id: Annotated[
+        str | None, option("--queue", "-q", metavar="QUEUE", help="The queue's id, of RabbitMQ its name, for --at.")
+    ] = None,
     at: Annotated[int | None, option("--at", metavar="QUEUE_OFFSET", help="By place in a queue, with -t and -q.")] = None,
     body: BodyOption = Shown.BASE64,
     raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body into a new file.")] = None,
@@ -251,6 +201,7 @@ def get(
         raise UsageError("--unique needs the topic: the index keeps keys by topic; add -t TOPIC")
     if at is not None and (topic is None or queue_id is None):
         raise UsageError("--at needs the queue: add -t TOPIC and -q N")
+    number = queue_number(queue_id or 0, "--queue")
     opened = open_store(store, config)
     looked_at = open_view(out, opened, view, as_version)
     if offset is not None:
@@ -260,7 +211,7 @@ def get(
     elif unique is not None:
         place = _by_unique_key(out, looked_at, opened, topic or "", unique)
     else:
-        place = _at_queue_offset(looked_at, topic or "", queue_id or 0, at or 0)
+        place = _at_queue_offset(looked_at, topic or "", number, at or 0)
     return show_message(out, looked_at, place, body, raw)
 
 
@@ -361,7 +312,9 @@ def show_message(out: Output, view: View, place: int, body: Shown, raw: Path | N
     if row is None:
         raise NotFoundError(f"no believable record starts at physical offset {place}")
     if raw is not None:
-        _write_body(row, raw)
+        if row["body"] is None:
+            raise NotFoundError(f"the body of the message at {row['physical_offset']} cannot be decompressed; nothing is written")
+        write_body(base64.b64decode(row["body"]), raw)
         out.note(f"{count(row['body_len'], 'byte')} of body written to {raw}")
     if out.is_text:
         _print_message(out, row, body)
@@ -371,18 +324,6 @@ def show_message(out: Output, view: View, place: int, body: Shown, raw: Path | N
     else:
         out.document({name: value for name, value in row.items() if name in columns_for(body.value)} if raw is not None else row)
     return 1 if row["verdict"] == "damaged" else 0
-
-
-def _write_body(row: dict[str, Any], target: Path) -> None:
-    import base64
-
-    from mqstore.files.durable import NewFile
-
-    if row["body"] is None:
-        raise NotFoundError(f"the body of the message at {row['physical_offset']} cannot be decompressed; nothing is written")
-    with NewFile(target) as new:
-        new.file.write(base64.b64decode(row["body"]))
-        new.publish()
 
 
 def _print_message(out: Output, row: dict[str, Any], body: Shown) -> None:
@@ -411,36 +352,16 @@ def _print_message(out: Output, row: dict[str, Any], body: Shown) -> None:
         width = max(cells(name) for name in properties)
         for name, value in properties.items():
             out.line(f"  {name}{' ' * (width - cells(name))}  {value}")
-    _print_body(out, row, body)
-
-
-def _print_body(out: Output, row: dict[str, Any], shown: Shown) -> None:
-    import base64
-
-    if row["body"] is None or shown is Shown.NONE or shown is Shown.SHA256:
-        return
-    content = base64.b64decode(row["body"])
-    part = content if out.settings.verbose else content[:PREVIEW]
-    try:
-        text = part.decode("utf-8")
-        plain = all(letter.isprintable() or letter in "\n\t\r" for letter in text)
-    except UnicodeDecodeError:
-        # a cut character at the end is no sign of binary content
-        text = part[:-3].decode("utf-8", "replace")
-        plain = "\ufffd" not in text and all(letter.isprintable() or letter in "\n\t\r" for letter in text)
-    out.line()
-    if plain or shown is Shown.TEXT:
-        out.line(text.replace("\r\n", "\n").replace("\t", "    "))
-    else:
-        for start in range(0, min(len(part), PREVIEW), 16):
-            line = part[start : start + 16]
-            letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
-            out.line(f"{start:08x}  {line.hex(' '):<47}  {letters}")
-    if len(part) < len(content):
-        out.line(f"… {count(len(content) - len(part), 'byte')} more; -v shows all, --raw FILE writes the body to a file", style="dim")
+    if row["body"] is not None:
+        print_body(out, base64.b64decode(row["body"]), body)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="messages /backup/store --topic orders --since 2024-05-01T12:00:00Z -o jsonl", panel="Read")(messages)
-    verb(app, example="get /backup/store -t orders -q 0 --at 17", panel="Read", short_quiet=False)(get)
+    verb(
+        app,
+        example="messages /backup/store --topic orders --since 2024-05-01T12:00:00Z -o jsonl",
+        panel="Read",
+        rabbitmq=rabbitmessages.messages,
+    )(messages)
+    verb(app, example="get /backup/store -t orders -q 0 --at 17", panel="Read", short_quiet=False, rabbitmq=rabbitmessages.get)(get)

@@ -98,7 +98,7 @@ def query_by_offset(
     config: Config = None,
 ) -> int:
     """As `get -t -q --at`."""
-    return get(out, store, topic=topic, queue_id=queue_id, at=offset, view=view, as_version=as_version, config=config)
+    return get(out, store, topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
 
 
 def print_messages(
@@ -165,7 +165,7 @@ def query_consume_queue(
     config: Config = None,
 ) -> int:
     """As `queue --from -n`."""
-    return queue(out, store, topic, queue_id, start=index, limit=number, view=view, as_version=as_version, config=config)
+    return queue(out, store, topic, str(queue_id), start=index, limit=number, view=view, as_version=as_version, config=config)
 
 
 def send_message(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli.families import Face, accepted, answer, together
 from mqstore.cli.output import Format, Output, Settings
 from mqstore.errors import UsageError
 
@@ -76,7 +77,9 @@ OUTPUT_HELP = "text for a person; json: one document; jsonl, csv: one row a line
 QUIET_HELP = "Results and errors only."
 VERBOSE_HELP = "Tell more: long lists in full, remarks, and the trace of a bug."
 PROGRESS_HELP = "Tell the progress also where standard error is no terminal."
-STORE_HELP = "The store: the directory that holds commitlog/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
+STORE_HELP = (
+    "The store: the directory that holds commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
+)
 FS_HELP = "How a URL is reached: endpoint_url=…, key=…, secret=…; may be given more than once."
 
 
@@ -150,15 +153,15 @@ def verb(
     hidden: bool = False,
     short_output: bool = True,
     short_quiet: bool = True,
+    rabbitmq: Face | None = None,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a function a command of the app. example: a command line without `mqstore`, shown at the end of the help."""
+    """Make a function a command of the app. example: a command line without `mqstore`, shown at the end of the help.
+
+    rabbitmq: the function that answers for a RabbitMQ store, or a sentence why none does.
+    """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
-        own = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in inspect.signature(function, eval_str=True).parameters.values()
-            if parameter.name != "out"
-        ]
+        own = together(function, rabbitmq)
         common = _common(short_output, short_quiet, any(parameter.annotation == Store for parameter in own))
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
@@ -175,7 +178,8 @@ def verb(
             reached = given.pop("fs_option_", None)
             if reached:
                 given["store"] = _reached(given["store"], reached)
-            return function(Output(chosen), **given)
+            face = answer(function, rabbitmq, given)
+            return face(Output(chosen), **accepted(face, given))
 
         parameters = [context, *own, *common]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -206,9 +210,9 @@ def _reached(store: object, named: Sequence[str]) -> object:
 
 def open_store(store: Path, config: Path | None) -> RocketMQStore:
     """Open the store argument of a command."""
-    import mqstore
+    from mqstore.opening import open_rocketmq
 
-    return mqstore.open(store, config=config)
+    return open_rocketmq(store, config=config)
 
 
 def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: Broker | None) -> View:

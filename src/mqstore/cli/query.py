@@ -27,6 +27,8 @@ END_OF_TIME = 2**63 - 1
 MAX_RESULTS = 64
 STEPS_SHOWN = 40
 
+_NO_KEYS = "it has no index of keys; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
+
 
 def query(
     out: Output,
@@ -229,4 +231,4 @@ def _print_steps(out: Output, steps: list[SearchStep], slot_count: int) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="query /backup/store -t orders -k K57 --explain", panel="Read")(query)
+    verb(app, example="query /backup/store -t orders -k K57 --explain", panel="Read", rabbitmq=_NO_KEYS)(query)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli import rabbitqueues
+from mqstore.cli.filters import queue_number
 from mqstore.cli.grid import Column
 from mqstore.cli.groups_reset import reset_group
 from mqstore.cli.options import AsVersion, Config, Store, ViewName, ViewOption, open_store, open_view, option, verb
@@ -35,6 +37,8 @@ TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "byt
 GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "state")
 
 BAD_STATES = frozenset({"unwritten", "beyond-log", "no-record", "mismatch"})
+
+_NO_GROUPS = "it knows no consumer groups, what is acknowledged is gone from the queue; `mqstore topics` tells what each queue still has"
 
 OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
 
@@ -165,8 +169,12 @@ def _state_style(state: str) -> str:
 def queue(
     out: Output,
     store: Store,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic, as `topics` lists it.", show_default=False)],
-    queue_id: Annotated[int, typer.Argument(metavar="QUEUE_ID", help="The queue's number.", show_default=False)],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC|VHOST", help="The topic, as `topics` lists it; RabbitMQ: the vhost.", show_default=False)
+    ],
+    queue_id: Annotated[
+        str, typer.Argument(metavar="QUEUE_ID|QUEUE", help="The queue's number; RabbitMQ: the queue's name.", show_default=False)
+    ],
     start: Annotated[int | None, option("--from", metavar="QUEUE_OFFSET", help="From this queue offset on.")] = None,
     stop: Annotated[int | None, option("--to", metavar="QUEUE_OFFSET", help="Up to this queue offset, itself not included.")] = None,
     limit: Annotated[int | None, option("--limit", "-n", min=0, help="At most so many entries.")] = None,
@@ -179,9 +187,10 @@ def queue(
     The state says whether an entry leads to its record: ok, expired (the log starts later), filling, unwritten, beyond-log,
     no-record, or mismatch (a record of another queue, offset or size).
     """
+    number = queue_number(queue_id, "QUEUE_ID")
     opened = open_store(store, config)
     looked_at = open_view(out, opened, view, as_version)
-    found = looked_at.queue(topic, queue_id)
+    found = looked_at.queue(topic, number)
     low = found.min_offset if start is None else max(start, found.min_offset)
     high = found.max_offset if stop is None else min(stop, found.max_offset)
     if limit is not None:
@@ -397,6 +406,6 @@ def _nothing(group: str | None, topic: str | None, used: str | None) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read")(queue)
-    verb(app, example="topics /backup/store --view recovered", panel="Read")(topics)
-    verb(app, example="groups /backup/store -g billing", panel="Read", short_quiet=False)(groups)
+    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read", rabbitmq=rabbitqueues.queue)(queue)
+    verb(app, example="topics /backup/store --view recovered", panel="Read", rabbitmq=rabbitqueues.topics)(topics)
+    verb(app, example="groups /backup/store -g billing", panel="Read", short_quiet=False, rabbitmq=_NO_GROUPS)(groups)

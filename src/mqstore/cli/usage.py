@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli import rabbitchecks
+from mqstore.cli.damage import print_damage
 from mqstore.cli.grid import Column
 from mqstore.cli.options import Config, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import count, moment, pace, size
-from mqstore.cli.verify import print_damage
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -148,4 +149,4 @@ def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="usage /backup/store --by day", panel="Read")(usage)
+    verb(app, example="usage /backup/store --by day", panel="Read", rabbitmq=rabbitchecks.usage)(usage)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.grid import Column
+from mqstore.cli import rabbitchecks
+from mqstore.cli.damage import DAMAGE_NAMES, print_damage
 from mqstore.cli.options import Config, Store, open_store, option, verb
 from mqstore.cli.output import Format, Output
 from mqstore.cli.text import command, count, pace, size
@@ -19,10 +19,7 @@ from mqstore.errors import UsageError
 if TYPE_CHECKING:
     from mqstore.findings import Damage, Report
 
-__all__ = ["DAMAGE_NAMES", "print_damage", "print_report", "register"]
-
-DAMAGE_NAMES = ("file", "offset", "length", "kind", "detail", "messages")
-SHOWN = 20
+__all__ = ["print_report", "register"]
 
 _LOST = frozenset(
     {
@@ -104,28 +101,6 @@ def print_report(out: Output, report: Report, seconds: float, store: object) -> 
         _advise(out, report.damage, store)
 
 
-def print_damage(out: Output, damage: Iterable[Damage]) -> None:
-    """Damage by kind, then one by one."""
-    found = list(damage)
-    kinds = Counter(str(item.kind) for item in found)
-    affected: Counter[str] = Counter()
-    lengths: Counter[str] = Counter()
-    for item in found:
-        affected[str(item.kind)] += item.messages
-        lengths[str(item.kind)] += item.length
-    out.table(
-        (Column("kind"), Column("findings", right=True), Column("bytes", right=True), Column("messages", right=True)),
-        ([kind, f"{number:,}", f"{lengths[kind]:,}", f"{affected[kind]:,}"] for kind, number in kinds.most_common()),
-    )
-    out.line()
-    shown = found if out.settings.verbose else found[:SHOWN]
-    for item in shown:
-        out.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", style="bold")
-        out.line(f"    {item.detail}.")
-    if len(shown) < len(found):
-        out.line(f"… {len(found) - len(shown):,} more; -v lists all, -o jsonl prints one a line", style="dim")
-
-
 def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
     kinds = {str(item.kind) for item in damage}
     derived = any(item.file.startswith(("consumequeue", "batchconsumequeue", "index")) for item in damage)
@@ -142,4 +117,4 @@ def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="verify /backup/store -o json", panel="Read")(verify)
+    verb(app, example="verify /backup/store -o json", panel="Read", rabbitmq=rabbitchecks.verify)(verify)

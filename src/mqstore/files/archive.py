@@ -7,6 +7,7 @@ Members that would leave the place (absolute paths, `..`, links, devices) are re
 from __future__ import annotations
 
 import contextlib
+import lzma
 import os
 import shutil
 import stat
@@ -21,16 +22,29 @@ from typing import IO, cast
 
 from mqstore.errors import CannotOpenError, TargetError
 
-__all__ = ["SUFFIXES", "UnpackedArchive", "is_archive"]
+__all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "member_names"]
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".zip")
 
 _BLOCK = 1 << 16
+_UNSOUND = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError)
 
 
 def is_archive(path: Path) -> bool:
     """Whether the name is that of an archive this module unpacks."""
     return path.name.lower().endswith(SUFFIXES)
+
+
+def member_names(archive: Path) -> Iterator[str]:
+    """The names of the members, in the archive's order, read as they are asked for; they end where the archive is damaged."""
+    with contextlib.suppress(*_UNSOUND, OSError):
+        if archive.name.lower().endswith(".zip"):
+            with zipfile.ZipFile(archive) as opened:
+                yield from opened.namelist()
+        else:
+            with _tar_stream(archive) as tar:
+                for member in tar:
+                    yield member.name
 
 
 class UnpackedArchive:
@@ -45,7 +59,7 @@ class UnpackedArchive:
                 _unzip(archive, self.root)
             else:
                 _untar(archive, self.root)
-        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+        except _UNSOUND as error:
             self.close()
             raise CannotOpenError(f"{archive} is no sound archive: {error}; unpack it by hand and give the directory") from None
         except OSError as error:
@@ -64,7 +78,7 @@ class UnpackedArchive:
         root = self.root
         while True:
             inner = list(root.iterdir())
-            if len(inner) != 1 or not inner[0].is_dir() or inner[0].name in ("commitlog", "msg_stores"):
+            if len(inner) != 1 or not inner[0].is_dir() or inner[0].name in ("commitlog", "msg_stores", "vhosts"):
                 return root
             root = inner[0]
 

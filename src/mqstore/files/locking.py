@@ -29,7 +29,7 @@ from mqstore.errors import TargetError
 from mqstore.files.durablefile import FileOwner, writing
 from mqstore.files.recorder import Create, Sync
 
-__all__ = ["HeldError", "LockedFile"]
+__all__ = ["HeldError", "LockedDirectory", "LockedFile"]
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # device and inode -> process that has it; a forked child has none of its parent's locks
@@ -100,3 +100,27 @@ class LockedFile:
             if _held.get(self._key) == os.getpid():
                 del _held[self._key]
             os.close(descriptor)
+
+
+class LockedDirectory:
+    """A directory locked as a whole (`flock`), without a file that would tell of it: a broker takes no notice. Raises HeldError.
+
+    On a file system without such locks nothing is locked.
+    """
+
+    def __init__(self, directory: FileOwner, relative: str) -> None:
+        path = directory.path(relative)
+        with writing(path):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                self.close()
+                raise HeldError(f"{path} is locked by somebody who has it open", elsewhere=True) from None
+
+    def close(self) -> None:
+        """Free the lock. No error if that was done before."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -40,6 +40,7 @@ class DirectoryEntry:
     is_file: bool
     mtime_ms: int
     blocks: int
+    is_link: bool = False
 
 
 class Stretch:
@@ -61,13 +62,13 @@ class MappedFile:
 
     remote = False  # True: there is no `data`, only `reach` and `stretch`
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(22, "not a regular file", str(path))
-            self.path = path
+            self.path = Path(path)
             self.size = status.st_size
             self.identity = (status.st_dev, status.st_ino)
             self._map: mmap.mmap | None = None
@@ -188,6 +189,7 @@ class ReadOnlyDirectory:
             raise CannotOpenError(f"{self.root} cannot be read: {error.strerror}") from None
         if not stat.S_ISDIR(status.st_mode):
             raise CannotOpenError(f"{self.root} is a file, not a directory; give the store's root directory or an archive of it")
+        self._prefix = f"{self.root}/"
         self._kept: dict[str, MappedFile] = {}
         self._lock = threading.Lock()
 
@@ -197,15 +199,19 @@ class ReadOnlyDirectory:
     def path(self, relative: str) -> Path:
         return self.root / relative if relative else self.root
 
+    def _where(self, relative: str) -> str:
+        """As `path`, as text: opening thousands of small files, making paths of names costs as much as the system does."""
+        return self._prefix + relative
+
     def exists(self, relative: str) -> bool:
-        return os.path.lexists(self.path(relative))
+        return os.path.lexists(self._where(relative))
 
     def is_directory(self, relative: str) -> bool:
-        return os.path.isdir(self.path(relative))
+        return os.path.isdir(self._where(relative))
 
     def entries(self, relative: str = "") -> list[DirectoryEntry]:
         """The entries of a directory sorted by name; empty if it does not exist. Raises CannotOpenError if it cannot be listed."""
-        directory = self.path(relative)
+        directory = self._where(relative)
         found: list[DirectoryEntry] = []
         try:
             with os.scandir(directory) as scan:
@@ -223,6 +229,7 @@ class ReadOnlyDirectory:
                             stat.S_ISREG(mode),
                             status.st_mtime_ns // 1_000_000,
                             getattr(status, "st_blocks", 0),
+                            entry.is_symlink(),
                         )
                     )
         except FileNotFoundError:
@@ -242,7 +249,7 @@ class ReadOnlyDirectory:
         for entry in self.entries(relative):
             below = f"{relative}/{entry.name}" if relative else entry.name
             if entry.is_directory:
-                if not self.path(below).is_symlink():
+                if not entry.is_link:
                     yield from self.walk(below)
             else:
                 yield below, entry
@@ -250,7 +257,7 @@ class ReadOnlyDirectory:
     def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
         """The first `limit` bytes of a small file; None if it does not exist. Raises CannotOpenError if it cannot be read."""
         try:
-            with open(self.path(relative), "rb") as file:
+            with open(self._where(relative), "rb") as file:
                 return file.read(limit)
         except FileNotFoundError:
             return None
@@ -260,7 +267,7 @@ class ReadOnlyDirectory:
     def map(self, relative: str) -> MappedFile:
         """Map a file for reading. Raises CannotOpenError, also when it has vanished since it was listed."""
         try:
-            return MappedFile(self.path(relative))
+            return MappedFile(self._where(relative))
         except FileNotFoundError:
             raise CannotOpenError(f"{self.path(relative)} is gone: it was there when the directory was listed") from None
         except OSError as error:

@@ -82,3 +82,9 @@ cdef inline bint same(const unsigned char[::1] a, Py_ssize_t p, const unsigned c
 
 cdef inline unsigned long long ascii_hash(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n, unsigned long long seed) noexcept nogil:
     return mq_ascii_hash(&b[0] + p, n, seed)
+
+cdef inline unsigned long long cell(const unsigned long long[:, ::1] table, Py_ssize_t row, Py_ssize_t column) noexcept nogil:
+    return table[row, column]
+
+cdef inline unsigned long long word64(long long v) noexcept nogil:
+    return <unsigned long long> v

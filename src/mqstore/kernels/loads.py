@@ -47,6 +47,15 @@ def put64(b: Array, p: int, v: int) -> None:
     b[p : p + 8] = tuple((int(v) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big"))
 
 
+def cell(table: Array, row: int, column: int) -> int:
+    return int(table[row, column])
+
+
+def word64(v: int) -> int:
+    """The bits of a signed word as an unsigned one."""
+    return int(v) & 0xFFFFFFFFFFFFFFFF
+
+
 def prefetch(b: Array, p: int) -> None:
     """Nothing to do: a hint for the processor."""
 

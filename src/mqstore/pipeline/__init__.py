@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqstore.pipeline.explainread import explain_read as explain_read
     from mqstore.pipeline.follow import follow as follow
+    from mqstore.pipeline.rabbitjoin import joined as joined
     from mqstore.pipeline.session import running as running
     from mqstore.pipeline.session import stop as stop
     from mqstore.pipeline.source import read as read
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "explain_read": "explainread",
     "follow": "follow",
+    "joined": "rabbitjoin",
     "read": "source",
     "register": "source",
     "run_tasks": "tasks",
@@ -36,7 +38,7 @@ _WHERE = {
     "views": "views",
 }
 
-__all__ = ["explain_read", "follow", "read", "register", "run_tasks", "running", "stop", "usage", "verify", "views"]
+__all__ = ["explain_read", "follow", "joined", "read", "register", "run_tasks", "running", "stop", "usage", "verify", "views"]
 
 
 class _Pipeline(ModuleType):

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-import mqstore
 from mqstore.errors import UsageError
 from mqstore.files.place import is_url
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.filters import values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_from
-from mqstore.pipeline.source import check_types
-from mqstore.pipeline.stores import STORE, ddl_schema, fs_options, open_for_tasks, split_names, store_paths, with_store
+from mqstore.pipeline.stores import STORE, check_types, ddl_schema, fs_options, open_for_tasks, split_names, store_paths, with_store
 from mqstore.rocketmq.consumequeue import ConsumeQueueReader
 from mqstore.rocketmq.verify import verify
 from mqstore.rocketmq.view import ConsumerOffset
@@ -190,7 +189,7 @@ class TableReader(DataSourceReader):
         # paths are as they were given, and a task may run in another directory
         path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
         config = None if partition.config is None else os.path.join(self.base, partition.config)
-        store = mqstore.open(path, config=config, fs_options=dict(self.reached))
+        store = open_rocketmq(path, config=config, fs_options=dict(self.reached))
         return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:

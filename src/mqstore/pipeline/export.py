@@ -29,11 +29,13 @@ from mqstore.errors import PipelineError, UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns
+from mqstore.opening import open_rocketmq
+from mqstore.partfiles import FORMATS, Exported, Part
 from mqstore.pipeline.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner, new_directory
 from mqstore.pipeline.report import ExportReport, Progress
 from mqstore.pipeline.resume import Work, finished, work_directory
-from mqstore.rocketmq.export import FORMATS, LINEAGE, Exported, ExportTask, Part, empty_part, export_split
+from mqstore.rocketmq.export import LINEAGE, ExportTask, empty_part, export_split
 from mqstore.rocketmq.reader import RocketMQStore
 from mqstore.rocketmq.reading import ReadTask, overlapping, token_of
 from mqstore.rocketmq.splits import Split, plan
@@ -90,7 +92,7 @@ def export(
         check_table_format(format, Path(os.path.abspath(to)), by)
     default = columns_for("base64") if format in ("jsonl", "csv") else ROCKETMQ_COLUMNS
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     wanted = _wanted(store, format, chosen, by, selection)
     new = new_directory(to, store.path)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:

@@ -22,10 +22,11 @@ from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.files.locking import HeldError, LockedFile
 from mqstore.findings import Damage
 from mqstore.messages import Selection
+from mqstore.partfiles import Exported
 from mqstore.pipeline.plan import SparkRunner
 from mqstore.pipeline.stream import LogRange, view_of
 from mqstore.rocketmq.commitlog import CommitLog
-from mqstore.rocketmq.export import Exported, ExportTask, export_split
+from mqstore.rocketmq.export import ExportTask, export_split
 from mqstore.rocketmq.logcopy import Geometry, LogCopy
 from mqstore.rocketmq.reader import RocketMQStore
 from mqstore.rocketmq.reading import ReadTask

@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-import mqstore
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.files.place import local_target
 from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.messages import ROCKETMQ_COLUMNS, check_columns
+from mqstore.opening import open_rocketmq
+from mqstore.partfiles import Part
 from mqstore.pipeline.lookupanswer import MANIFEST, Answer, LookupReport
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.report import Progress
 from mqstore.rocketmq import lookingup
 from mqstore.rocketmq.askedkeys import Asked, read_keys
-from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import CANDIDATE, Costs, Interval, Miss, Plan
 from mqstore.rocketmq.lookuptasks import (
     DAMAGED,
@@ -110,7 +110,7 @@ def lookup(
     target = _target(to)
     begun = time.perf_counter()
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     _refuse_inside(Path(to), store)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         run = _Lookup(store, asked, target, scratch.directory, by, chosen, max_per_key, mode.upper() == "FAILFAST", splits, progress)

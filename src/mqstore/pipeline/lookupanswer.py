@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.findings import Coverage, Damage
+from mqstore.partfiles import Part
 from mqstore.rocketmq.answerfile import AnswerFile, answer_schema
 from mqstore.rocketmq.askedkeys import Asked
-from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import Miss
 
 if TYPE_CHECKING:

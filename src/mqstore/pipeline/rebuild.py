@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import mqstore
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.place import local_store
 from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.place import choose
 from mqstore.pipeline.plan import Runner, new_directory
 from mqstore.pipeline.report import Progress, RebuildReport
@@ -75,7 +75,7 @@ def rebuild(
     config: the broker's own `name=value` lines. progress: told (bytes of log read, bytes of log in all).
     Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
     """
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
     place = choose(store.log, spark=spark, master=master, threads=in_process_threads)
     with new_directory(to, store.path) as target, place.runner(spark) as runner:

@@ -18,17 +18,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import STAGED, DurableDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.export import Exported, ExportTask, Part
+from mqstore.partfiles import Exported, Part
 
 __all__ = ["Work", "finished", "work_directory"]
 
 PLAN = "plan.json"
+
+
+class StagedTask(Protocol):
+    """A task that writes parts. number: its place among those of the export; stage: where it writes."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def stage(self) -> str: ...
+
+
+T = TypeVar("T", bound=StagedTask)
 
 
 class Work:
@@ -64,14 +76,14 @@ def _done_name(number: int) -> str:
     return f"done-{number:06d}.json"
 
 
-def finished(export_split: Callable[[ExportTask], Exported], task: ExportTask) -> Exported:
+def finished(export_split: Callable[[T], Exported], task: T) -> Exported:
     """In a task: write a split, and when its parts are on disk, that it is done."""
     outcome = export_split(task)
     told = {**asdict(outcome), "damage": [{**asdict(item), "kind": str(item.kind)} for item in outcome.damage]}
     with DurableDirectory(task.stage) as stage:
         for part in outcome.parts:
             stage.sync(part.staged)
-        stage.write_small(_done_name(task.read.split.number), json.dumps(told).encode())
+        stage.write_small(_done_name(task.number), json.dumps(told).encode())
     return outcome
 
 

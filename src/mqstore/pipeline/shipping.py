@@ -33,6 +33,7 @@ __all__ = ["packed", "ship"]
 
 _TRAVELS = (".py", ".so", ".properties")
 _STAYS = "cli/data/"  # stores that the command `demo` unpacks
+_STREAMS = "streaming_job"  # below Spark's directory of sent files
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same package makes the same bytes
 
 
@@ -51,7 +52,12 @@ def ship(spark: SparkSession) -> str:
         context.addArchive(f"{archive}#{archive.stem}")
         # where workers look for modules: Spark's own list of what addPyFile sent, but unpacked, since no .so is imported out of a zip
         includes.append(archive.stem)
-        assert Path(SparkFiles.getRootDirectory(), archive.stem).is_dir()
+        unpacked = Path(SparkFiles.getRootDirectory(), archive.stem)
+        assert unpacked.is_dir()
+        # the Python that plans a stream runs beside the driver, and is told to look there for what was sent
+        for_streams = unpacked.with_name(_STREAMS)
+        for_streams.mkdir(exist_ok=True)
+        (for_streams / archive.stem).symlink_to(Path("..", archive.stem))
     return archive.stem
 
 

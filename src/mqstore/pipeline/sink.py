@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
 from mqstore.files.place import local_target
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.plan import settle
 from mqstore.rocketmq import brokerconfig
 from mqstore.rocketmq.livelog import END_OF_FILE
@@ -148,7 +148,7 @@ def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> Committe
 
     The next write to the store does the same. Raises MqstoreError.
     """
-    opened = mqstore.open(store)
+    opened = open_rocketmq(store)
     return Sink(opened.directory.root, SinkSettings(), patience=patience).finish()
 
 
@@ -215,7 +215,7 @@ def _store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> t
         if not place.parent.is_dir():
             raise TargetError(f"{place} cannot be made: {place.parent} is no directory; create it first")
         return place, config.version or "5.3.3", config.commit_log_file_size or DEFAULT_LOG_FILE
-    store = mqstore.open(place, config=options.get("config"))
+    store = open_rocketmq(place, config=options.get("config"))
     if store.path != store.directory.root:
         raise TargetError(f"{place} is an archive, in which nothing can be changed; unpack it first")
     fresh = not store.log.files and not store.consume_queues()

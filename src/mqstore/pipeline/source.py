@@ -39,14 +39,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from mqstore.errors import CannotOpenError, PipelineError, UsageError
+from mqstore.errors import CannotOpenError, PipelineError
 from mqstore.files.place import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.filters import narrowed, values_of
 from mqstore.pipeline.plan import settle
 from mqstore.pipeline.pushdown import filters_of, keeps_filters_apart
 from mqstore.pipeline.readoptions import ReadOptions, message_columns, message_fields, table_columns
-from mqstore.pipeline.stores import STORE, ddl_schema, ddl_type, open_for_tasks, with_store
+from mqstore.pipeline.stores import STORE, check_types, ddl_schema, open_for_tasks, with_store
 from mqstore.rocketmq.narrowing import narrow
 from mqstore.rocketmq.pointreading import PointTask, files_of, read_points
 from mqstore.rocketmq.reading import ReadTask, opened_view, overlapping, read_split, token_of
@@ -73,10 +73,11 @@ POINTS = 65536  # records that a task reads one by one
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session, and let it hand filters to Python sources."""
     from mqstore.pipeline.derived import SOURCES
+    from mqstore.pipeline.rabbitsource import RabbitMQDataSource
 
     spark.conf.set(PUSHDOWN, "true")
     source = PushingDataSource if keeps_filters_apart(spark) else RocketMQDataSource
-    sources: tuple[type[DataSource], ...] = (source, *SOURCES)
+    sources: tuple[type[DataSource], ...] = (source, *SOURCES, RabbitMQDataSource)
     for each in sources:
         spark.dataSource.register(each)
 
@@ -184,13 +185,6 @@ class RocketMQDataSource(DataSource):
         from mqstore.pipeline import sink
 
         return sink.stream_writer(self.options, schema, overwrite)
-
-
-def check_types(schema: StructType, fields: Sequence[pa.Field]) -> None:
-    """Refuse a schema that wants a column as another type than it has. Raises UsageError."""
-    for field, kind in zip(schema.fields, fields, strict=True):
-        if field.dataType.simpleString() != ddl_type(kind.type):
-            raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
 
 
 class RocketMQReader(DataSourceReader):

@@ -18,17 +18,29 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import mqstore
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.place import Url, is_url, without_file
 from mqstore.files.remote import matching
+from mqstore.opening import open_rocketmq
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from mqstore.rocketmq.reader import RocketMQStore
 
-__all__ = ["STORE", "boolean", "ddl_schema", "ddl_type", "fs_options", "open_for_tasks", "split_names", "store_paths", "with_store"]
+__all__ = [
+    "STORE",
+    "boolean",
+    "check_types",
+    "ddl_schema",
+    "ddl_type",
+    "fs_options",
+    "open_for_tasks",
+    "split_names",
+    "store_paths",
+    "with_store",
+]
 
 STORE = "store"
 
@@ -72,7 +84,7 @@ def open_for_tasks(path: str, config: str | None, reached: tuple[tuple[str, str]
     """The store at a path or URL that every task can open again. reached: see `fs_options`. Raises CannotOpenError for an archive."""
     if os.path.isfile(path):
         raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
-    return mqstore.open(path, config=config, fs_options=dict(reached))
+    return open_rocketmq(path, config=config, fs_options=dict(reached))
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -96,6 +108,8 @@ def ddl_type(kind: pa.DataType) -> str:
 
     if pa.types.is_list(kind):
         return f"array<{ddl_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{part.name}:{ddl_type(part.type)}' for part in kind)}>"
     if pa.types.is_map(kind):
         return f"map<{ddl_type(kind.key_type)},{ddl_type(kind.item_type)}>"
     if pa.types.is_timestamp(kind):
@@ -106,6 +120,13 @@ def ddl_type(kind: pa.DataType) -> str:
 def ddl_schema(fields: Sequence[pa.Field]) -> str:
     """A schema as Spark reads it; every column may be null."""
     return ", ".join(f"{field.name} {ddl_type(field.type)}" for field in fields)
+
+
+def check_types(schema: StructType, fields: Sequence[pa.Field]) -> None:
+    """Refuse a schema that wants a column as another type than it has. Raises UsageError."""
+    for field, kind in zip(schema.fields, fields, strict=True):
+        if field.dataType.simpleString() != ddl_type(kind.type):
+            raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
 
 
 def with_store(batches: Iterator[pa.RecordBatch], columns: Sequence[str], path: str) -> Iterator[pa.RecordBatch]:

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, UsageError
 from mqstore.files.place import Url
 from mqstore.findings import Damage, merge_adjacent
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.report import Progress
 from mqstore.rocketmq.reader import RocketMQStore
@@ -235,7 +235,7 @@ def usage(
         raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
     if prefix is not None and prefix < 1:
         raise UsageError(f"keys cannot be counted by {prefix} characters; ask for one or more")
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     if not on_spark:
         return _run(store, ThreadRunner(threads or len(os.sched_getaffinity(0))), prefix, splits, progress)
     from mqstore.pipeline.session import running

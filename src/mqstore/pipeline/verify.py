@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.findings import Report
+from mqstore.opening import open_rocketmq
 from mqstore.pipeline.plan import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.report import Progress
 from mqstore.rocketmq.proof.spread import absorb, check_index, check_part, index_tasks, joined, parts
@@ -41,13 +42,12 @@ def verify(
     splits: cut the log into so many parts. progress: told (bytes of log checked, bytes of log to check).
     Raises CannotOpenError, NotAStoreError, UsageError, PipelineError when Spark cannot run.
     """
-    import mqstore
 
     if splits is not None and splits < 1:
         raise UsageError(f"a log cannot be read in {splits} splits; ask for one or more")
     if os.path.isfile(store_path) and in_process_threads is None:
         raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
-    store = mqstore.open(store_path, config=config)
+    store = open_rocketmq(store_path, config=config)
     if in_process_threads is not None:
         return _run(store, ThreadRunner(in_process_threads), splits, progress)
     from mqstore.pipeline.session import running

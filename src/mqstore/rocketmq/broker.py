@@ -163,6 +163,7 @@ class Broker:
         self.recovered_from = 0  # physical offset at which the log was parsed from
         self.last_record = -1  # physical offset of the last record parsed; after an unclean exit without one, where parsing began
         self.queues: dict[tuple[str, int, bool], Image] = {}
+        self.listed: set[tuple[str, int]] | None = None  # queues in which dispatch listed something, for who wants to know
         self._directory = directory
         self._log = log
         self._checkpoint = checkpoint
@@ -284,14 +285,16 @@ class Broker:
             number += 1
 
     def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | Stop]:
-        """Runs of records of one file; pages that have been read are let go."""
+        """Runs of records of one file. Who asks for the next one is done with the one before the last: its pages are let go."""
         mapped = self._log.mapped(file)
-        kept = start
+        kept = done = last = start
         for run in parser.runs(mapped.data[:limit], start):
             yield run
-            if not isinstance(run, Stop) and run[-1] - kept > _DROP:
-                mapped.drop(kept, int(run[-1]) - kept)
-                kept = int(run[-1])
+            done, last = last, last if isinstance(run, Stop) else int(run[-1])
+            if done - kept > _DROP:
+                mapped.drop(kept, done - kept)
+                kept = done
+        mapped.drop(kept, limit - kept)
 
     def _first_clean(self, listed: int) -> int:
         """Number of the file from which the log is parsed after a clean exit."""
@@ -347,6 +350,8 @@ class Broker:
             for run in found.runs:
                 queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
                 queue.append(self._shelf.before_append(queue, run, data, part, offsets))
+                if self.listed is not None:
+                    self.listed.add((run.topic, run.queue_id))
             last = found.last_store_timestamp
             if self.index is not None:
                 self.index.add(offsets, found.keys)

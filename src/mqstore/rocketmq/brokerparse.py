@@ -45,6 +45,8 @@ Longs = NDArray[np.int64]
 LARGEST_ARRAY = 640 << 20  # what a heap of 1 GiB still has in one piece
 SECTOR = 512  # bytes that a disk writes whole or not at all
 ROOM = 32768  # records that a run holds at the most
+FIRST = 256  # records of the first run, which tells how long they are
+STRETCH = 32 << 20  # bytes that a run is to have
 
 _SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), np.uint8)
 _INT = struct.Struct(">i")
@@ -97,10 +99,13 @@ class RecordParser:
     def runs(self, data: Bytes, start: int) -> Iterator[Longs | Stop]:
         """Positions of the records that the broker takes, from start on, and last why it stops. It can read up to the end of data."""
         positions = np.empty(ROOM, np.int64)
+        room = FIRST
         status = frames.FULL
         at = start
         while status == frames.FULL:
-            count, at, status = frames.walk(data, at, len(data), 0, False, positions)
+            begun = at
+            count, at, status = frames.walk(data, at, len(data), 0, False, positions[:room])
+            room = min(ROOM, max(1, count * STRETCH // max(1, at - begun)))
             taken = self._taken(data, positions[:count])
             if taken:
                 yield positions[:taken].copy()

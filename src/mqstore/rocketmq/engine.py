@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
@@ -100,6 +100,7 @@ class MessageStore:
         self._dispatched = self.log.max_offset
         self._dispatched_at = 0
         self._dispatch_lock = threading.Lock()
+        self._listener: Callable[[frozenset[tuple[str, int]]], object] | None = None
         self._positions = np.empty(_ROOM, np.int64)
         self._rules = loaded.broker.rules
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
@@ -247,7 +248,19 @@ class MessageStore:
             if self._failure:
                 self._failure = ""
                 self._look_up()
+            if self._listener is not None and self._broker.listed:
+                listed, self._broker.listed = self._broker.listed, set()
+                self._listener(frozenset(listed))
             return found
+
+    def tell_dispatched(self, listener: Callable[[frozenset[tuple[str, int]]], object] | None) -> None:
+        """Call a function with the (topic, queue id) of queues in which messages were listed, each time; None ends that.
+
+        It is called by whichever thread dispatches, with the store held: it must return at once, and not call the store.
+        """
+        with self._dispatch_lock:
+            self._listener = listener
+            self._broker.listed = None if listener is None else set()
 
     def _dispatch(self) -> int:
         log = self.log
@@ -350,6 +363,23 @@ class MessageStore:
                 list(self._broker.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
             )
         return Retained(logs, queues, indexes)
+
+    def delete_queues(self, topic: str) -> int:
+        """What a broker does once a topic is deleted: its consume queues go, and its next message stands at queue offset 0.
+
+        The messages stay in the log. Returns how many queues went. Raises TargetError where they cannot be removed.
+        """
+        with self._appender.lock:
+            if not self.commit.sync():  # what is not on disk may not be dispatched yet
+                raise TargetError(f"{self.commit.failed}; close the store and open it again")
+            self.dispatch_now()
+            with self._dispatch_lock:
+                queues = self._broker.queues
+                gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
+                for queue in gone:
+                    queue.destroy()
+            self._appender.next_offset.of(topic.encode("utf-8", "surrogatepass")).clear()
+        return len(gone)
 
     def delete_files_manually(self) -> None:
         """Let the next 20 runs of the cleaning services look at the log files, whatever the hour."""

@@ -26,13 +26,13 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.place import Url
 from mqstore.findings import Damage
 from mqstore.kernels import frames
+from mqstore.partfiles import Part
 from mqstore.rocketmq.answerfile import AnswerFile, answer_schema
 from mqstore.rocketmq.askedkeys import Asked
 from mqstore.rocketmq.brokerconfig import BrokerConfig
 from mqstore.rocketmq.columns import RecordColumns
 from mqstore.rocketmq.commitlog import CommitLog, Records, gathered
 from mqstore.rocketmq.dispatch import Dispatched, Dispatcher, Rules
-from mqstore.rocketmq.export import Part
 from mqstore.rocketmq.lookingup import CANDIDATE, Matches, Plan, matches, newest, probe, sweep
 from mqstore.rocketmq.reader import DiskView, RocketMQStore
 from mqstore.rocketmq.splits import LEAD, Split, SplitWalk

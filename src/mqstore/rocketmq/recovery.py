@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mqstore.errors import NotFoundError
 from mqstore.findings import Damage
 from mqstore.messages import ROCKETMQ_COLUMNS, Selection, check_columns
-from mqstore.rocketmq.broker import Broker
+from mqstore.rocketmq.broker import Broker, LogFile
 from mqstore.rocketmq.indexbuild import IndexImage
 from mqstore.rocketmq.reader import RocketMQStore, consumer_offsets, no_queue
 from mqstore.rocketmq.record import Record
@@ -65,6 +65,11 @@ class RecoveredView:
 
     def log_range(self) -> tuple[int, int]:
         return max(0, self._broker.log_min), self._broker.log_max
+
+    @property
+    def files(self) -> Sequence[LogFile]:
+        """The log files that are left, each as far as it counts."""
+        return self._broker.log_files
 
     def log_files(self) -> Sequence[str]:
         """Names of the log files that are left."""

@@ -32,6 +32,7 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from mqstore.rocketmq import record
 from mqstore.rocketmq.javamap import JavaMap, parsed
@@ -41,6 +42,7 @@ from mqstore.rocketmq.storeconfig import milliseconds
 __all__ = ["UniqueIds", "as_sent", "batch_as_sent", "dead_letter_topic", "retry_topic", "sent_back", "unique_id_time"]
 
 _TAIL = struct.Struct(">HIIH")
+_EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # what `as_sent` reads the values of
 
 
 def retry_topic(group: str) -> str:
@@ -141,13 +143,67 @@ def as_sent(
     ids: what 5.3.3 takes a missing UNIQ_KEY from; None leaves it missing. multi_dispatch: the broker's enableMultiDispatch, with
     which 4.9.3 drops WAIT from messages of several queues only later.
     """
-    found = parsed(message.encoded_properties(version), version)
-    found = _with_broker_properties(found, version, cluster, region, ids)
+    given = message.encoded_properties(version)
+    properties = _rearranged(given, version, cluster, region)
+    if properties is None:
+        found = parsed(given, version)
+        found = _with_broker_properties(found, version, cluster, region, ids)
+        if version == "4.9.3":
+            wait = found.remove("WAIT")
+            if wait is not None and _encoded_anew(found, message.sys_flag, multi_dispatch):
+                found.put("WAIT", wait)
+        properties = found.encoded(version)
+    return Message(
+        message.topic,
+        message.body,
+        queue_id=message.queue_id,
+        properties=properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )
+
+
+def _rearranged(properties: bytes, version: str, cluster: str, region: str) -> bytes | None:
+    """The properties of an ordinary message as the broker stores them, without a look into their values; None for any other message."""
+    if not properties.isascii() or not region.isalnum():
+        return None
+    pieces = properties.split(b"\x02")
+    if not pieces[-1]:
+        pieces.pop()
+    halves = [piece.partition(b"\x01") for piece in pieces]
+    order = _order(tuple([half[0] for half in halves]), version)
+    if order is None or not all(half[2] for half in halves):
+        return None
+    pieces += (b"TRACE_ON\x01true", b"MSG_REGION\x01" + region.encode(), b"CLUSTER\x01" + cluster.encode("utf-8", "surrogatepass"))
+    found = b"\x02".join([pieces[number] for number in order])
+    return found if version == "4.9.3" else found + b"\x02"
+
+
+@lru_cache(1024)
+def _order(names: tuple[bytes, ...], version: str) -> tuple[int, ...] | None:
+    """Which pieces follow each other, -3, -2, -1 being the broker's own; None for names that take more than an order.
+
+    >>> _order((b"KEYS", b"UNIQ_KEY", b"WAIT"), "4.9.3")
+    (0, 1, -1)
+    """
+    if len(set(names)) < len(names) or not _EXTRAORDINARY.isdisjoint(names) or (version != "4.9.3" and b"UNIQ_KEY" not in names):
+        return None
+    found = JavaMap(16 if version == "4.9.3" else 128)
+    for number, name in enumerate(names):
+        found.put(name.decode("ascii"), str(number))
+    if version != "4.9.3":
+        found.put("MSG_REGION", "-2")
+        found.put("TRACE_ON", "-3")
+        found = JavaMap.of(dict(found.items()), 128)  # as in `_with_broker_properties`
+    found.put("CLUSTER", "-1")
     if version == "4.9.3":
-        wait = found.remove("WAIT")
-        if wait is not None and _encoded_anew(found, message.sys_flag, multi_dispatch):
-            found.put("WAIT", wait)
-    return message.replaced(properties=found.encoded(version))
+        found.remove("WAIT")
+    return tuple(int(number) for _, number in found.items())
 
 
 def batch_as_sent(

@@ -97,7 +97,7 @@ class Sink:
                     done = self._append(store, manifest, intent, _Stored())
             break
         remove_stage(stage)
-        remove_left_behind(self.root, self.staging, [path for path in (intent_stage(self.root),) if path is not None])
+        remove_left_behind(self.root, self.staging, run, [path for path in (intent_stage(self.root),) if path is not None])
         if done.stopped and done.batch == batch:
             raise UsageError(done.stopped)
         return done

@@ -1,12 +1,13 @@
 """Staged messages: what the tasks of a job have checked and put on disk before a store is opened for them.
 
-    .STORE-1c29ab07.mqstore-sink-RUN/             beside the store, or in the option `staging`: the stage of one run
+    .STORE-1c29ab07.mqstore-sink-RUN@5f0c2d81/    beside the store, or in the option `staging`: the stage of one run of one job
         owner                                     which process will commit it
         000003.17.5f0c2d.arrow                    part of partition 3, by attempt 17: an Arrow file of message columns
 
 A part holds only rows that the store takes: each is checked by `encoding.BatchColumns`, the way of puts itself. Its name belongs
 to one attempt, so that a repeated or speculative task never touches what another one wrote, and it is synced before the task
-ends. A task never makes the stage: one that is late, when its run is over, finds no place to write to.
+ends. A task never makes the stage: one that is late, when its run is over, finds no place to write to. A job that is run again has a
+stage of its own: what is left of its dead predecessor, in whose Java process an abort may still be under way, cannot take it away.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 MARK = ".mqstore-sink-"
+OF_JOB = "@"  # no run has one in its name
 OWNER = "owner"
 FORGOTTEN = 7 * 86_400  # seconds after which a stage on a shared disk, whose owner another host would have to tell, counts as left behind
 
@@ -196,15 +198,16 @@ def batches_of(stage: str, part: StagedPart) -> Iterator[pa.RecordBatch]:
 
 
 def stage_of(store: Path, run: str, staging: str | None = None) -> Path:
-    """Where the parts of a run lie."""
+    """Where the parts of a run lie: every process of a job (`_owner`) finds the same place, another job of the run another one."""
     place = Path(os.path.abspath(store))
     parent = place.parent if staging is None else Path(os.path.abspath(staging))
-    return parent / f"{_prefix(place)}{check_run(run)}"
+    job = hashlib.sha256(json.dumps(_owner()).encode()).hexdigest()[:8]
+    return parent / f"{_prefix(place)}{check_run(run)}{OF_JOB}{job}"
 
 
 def _prefix(store: Path) -> str:
     # two stores of one name may share a staging directory
-    return f".{store.name[:80]}-{hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()[:8]}{MARK}"
+    return f".{os.fsdecode(os.fsencode(store.name)[:80])}-{hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()[:8]}{MARK}"
 
 
 def open_stage(stage: Path) -> None:
@@ -223,15 +226,16 @@ def remove_stage(stage: Path) -> None:
         parent.discard(stage.name)
 
 
-def remove_left_behind(store: Path, staging: str | None, keep: Iterable[Path]) -> None:
-    """Remove the stages of the same store whose jobs are dead."""
+def remove_left_behind(store: Path, staging: str | None, run: str, keep: Iterable[Path]) -> None:
+    """Remove the stages of the same store whose jobs are dead, or of the run that is committed now, whoever's they are."""
     place = Path(os.path.abspath(store))
     parent = place.parent if staging is None else Path(os.path.abspath(staging))
     kept = {path.name for path in keep if path.parent == parent}
     with contextlib.suppress(OSError):
         for entry in os.scandir(parent):
-            other = entry.name.startswith(_prefix(place)) and entry.name not in kept
-            if other and entry.is_dir(follow_symlinks=False) and _is_left_behind(Path(entry.path)):
+            if not entry.name.startswith(_prefix(place)) or entry.name in kept or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.name.startswith(f"{_prefix(place)}{run}{OF_JOB}") or _is_left_behind(Path(entry.path)):
                 remove_stage(Path(entry.path))
 
 

@@ -147,6 +147,7 @@ class _Table:
         self._clock = clock
         self._lock = threading.RLock()
         self._beans: dict[str, dict[str, Any]] = {}
+        self._read: dict[str, Any] = {}  # configurations as `get` has made them of beans
         self._data_version = DataVersion(clock())
         self._others: dict[str, Any] = {}
         self._writer = ConfigWriter(self._relative, version)
@@ -187,12 +188,14 @@ class _Table:
         with self._lock:
             if self._beans.pop(name, None) is None:
                 return False
+            self._read.pop(name, None)
             self._data_version.next(self._clock())
             return True
 
     def _lay(self, name: str, properties: Mapping[str, Any]) -> None:
         """Lay the properties over what is there."""
         self._beans[name] = {**self._beans.get(name, {}), **properties}
+        self._read.pop(name, None)
 
     def _written(self, held: Mapping[str, Any]) -> dict[str, Any]:
         if self._five:
@@ -222,9 +225,13 @@ class Topics(_Table):
 
     def get(self, name: str) -> TopicConfig | None:
         """The configuration of a topic."""
-        with self._lock:
-            held = self._beans.get(name)
-            return None if held is None else topic_of(name, held)
+        found: TopicConfig | None = self._read.get(name)
+        if found is None:
+            with self._lock:
+                held = self._beans.get(name)
+                if held is not None:
+                    found = self._read[name] = topic_of(name, held)
+        return found
 
     def put(self, config: TopicConfig) -> TopicConfig | None:
         """Make a topic, or change it. Returns what it was before."""
@@ -264,13 +271,17 @@ class SubscriptionGroups(_Table):
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """The configuration of a group; a field of a wrong type counts as not given."""
-        with self._lock:
-            held = self._beans.get(name)
-        if held is None:
-            return None
-        usual = SubscriptionGroupConfig(name)
-        given = {own: held[theirs] for own, theirs in _GROUP_FIELDS.items() if type(held.get(theirs)) is type(getattr(usual, own))}
-        return SubscriptionGroupConfig(name, **given)
+        found: SubscriptionGroupConfig | None = self._read.get(name)
+        if found is None:
+            with self._lock:
+                held = self._beans.get(name)
+                if held is not None:
+                    usual = SubscriptionGroupConfig(name)
+                    same = {
+                        own: held[theirs] for own, theirs in _GROUP_FIELDS.items() if type(held.get(theirs)) is type(getattr(usual, own))
+                    }
+                    found = self._read[name] = SubscriptionGroupConfig(name, **same)
+        return found
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig | None:
         """Make a group, or change it. Returns what it was before."""

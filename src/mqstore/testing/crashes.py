@@ -30,6 +30,7 @@ crash between an operation and the acknowledgement right behind it is left out: 
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -41,6 +42,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -272,7 +274,7 @@ def run_states(states: CrashStates, check: Check, *, workers: int = 2, tell: Cal
     """
     began = time.monotonic()
     run = CrashRun(states.total.total(), states.distinct.total())
-    with scratch_directory() as scratch:
+    with scratch_directory() as scratch, _settled():
         if workers < 2:
             checked = _check(states, check, Path(scratch), range(len(states)), [0, 0], 0)
         else:
@@ -281,6 +283,17 @@ def run_states(states: CrashStates, check: Check, *, workers: int = 2, tell: Cal
     run.seconds = time.monotonic() - began
     (tell or _say)(str(run))
     return run
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """What has been recorded stays: the collector of garbage need not walk it again with each state."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def scratch_directory() -> tempfile.TemporaryDirectory[str]:

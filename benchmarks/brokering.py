@@ -1,0 +1,246 @@
+"""Our broker and the real 4.9.3 broker under the same unmodified 4.9.3 Java client: sends, a push consumer, queries by key, the start.
+
+Both brokers have their default settings (asynchronous flush, log files of 1 GiB), auto-created topics of 4 queues, and a new store for
+each round; the rounds of both sides alternate, each figure is a median. The client (tests/interop/rocketmq-clients, Load) is a JVM of
+its own for each round, with one connection to the broker. Sends are synchronous, 1 KiB each, and counted for some seconds after some of
+warming up. The push consumer drains a topic that was filled beforehand; what comes before the first fifth is not measured. Starts are
+measured from the start of the process to the acceptance of a message from a client that runs already and keeps trying; resident memory
+right after it. Name server and real broker share one JVM of 1 GB at most; once it is also started with the heap of its own start script
+(8 GB, touched beforehand), where that fits into what memory is free.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchkit import ROOT, Bench, Row, median, mqstore, remove
+
+CLIENTS = ROOT / "tests" / "interop" / "rocketmq-clients"
+VERSION = "4.9.3"
+TOPIC = "load-filled"
+SHIPPED = ("-Xms8g", "-Xmx8g", "-XX:+AlwaysPreTouch")  # of bin/runbroker.sh
+ROOM = 12_000_000  # kB that must be free for it
+OPENED = [
+    *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
+    *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+]
+
+
+def java(directory: Path, main: str, *arguments: object, heap: Sequence[str]) -> list[str]:
+    """A command line of the client folder's programs; whatever they write elsewhere goes to the directory."""
+    target = CLIENTS / "target" / VERSION
+    if not target.joinpath("rocketmq-clients.jar").exists():
+        subprocess.run(["mvn", "-q", "-B", "package", f"-Drocketmq.version={VERSION}"], cwd=CLIENTS, check=True)
+    places = [f"-Duser.home={directory}", f"-Drocketmq.home.dir={directory / 'home'}", "-Duser.timezone=UTC"]
+    path = f"{target}/rocketmq-clients.jar:{target}/lib/*"
+    return ["java", *heap, *OPENED, *places, "-cp", path, f"mqstore.oracle.{main}", *map(str, arguments)]
+
+
+class Client:
+    """A running Load: one command in, one answer out."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.process = subprocess.Popen(
+            java(directory, "Load", heap=("-Xmx512m",)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def begin(self, *command: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(map(str, command)) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the command that was begun; lines of the client's libraries are passed over."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                if "error" in found:
+                    raise RuntimeError(f"the client gave up: {found['error']}")
+                return found
+        raise RuntimeError("the client ended without an answer")
+
+    def ask(self, *command: object) -> dict[str, Any]:
+        self.begin(*command)
+        return self.answer()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+
+
+@dataclass(frozen=True)
+class Side:
+    """ours: whether it is our broker; else the real one. heap: of the real one."""
+
+    ours: bool
+    heap: tuple[str, ...] = ("-Xmx1g",)
+
+    @property
+    def name(self) -> str:
+        return "ours" if self.ours else "peer"
+
+    def command(self, directory: Path, port: int) -> list[str]:
+        """What starts it, on that port."""
+        store = directory / "store"
+        if self.ours:
+            return mqstore("serve", store, "--listen", f"127.0.0.1:{port}", "--auto-create-topics")
+        return java(directory, "LocalCluster", "--namesrv-port", port, "--store", store, "--sizes", "default", heap=self.heap)
+
+
+@contextmanager
+def broker(side: Side, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A broker that is being started, over a new store."""
+    remove(directory)
+    directory.mkdir(parents=True)
+    command = side.command(directory, port)
+    # as after an installation, modules are compiled already: before the first round that counts
+    compiled = {"PYTHONPYCACHEPREFIX": str(directory.parent / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
+    with (directory / "broker.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **compiled})
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        remove(directory)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def resident(process: subprocess.Popen[bytes]) -> float:
+    """Resident memory of a process in MB."""
+    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1000
+    return 0.0
+
+
+def free_memory() -> int:
+    """What may be taken, in kB."""
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
+
+
+@dataclass
+class Sizes:
+    """How much is done in one round; seconds and counts."""
+
+    warm: float
+    measured: float
+    filled: int
+    queries: int
+
+    @classmethod
+    def of(cls, scale: float) -> Sizes:
+        return cls(max(1.0, 3 * scale), max(1.0, 5 * scale), max(20_000, int(200_000 * scale)), max(200, int(4000 * scale)))
+
+
+def starts(bench: Bench, directory: Path) -> None:
+    """Start to first accepted message, and the memory after it."""
+    client = Client(directory / "client")
+    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+    memory: dict[str, list[float]] = {"ours": [], "peer": []}
+
+    def measured(side: Side) -> tuple[float, float]:
+        """(seconds, MB) of one start."""
+        port = free_port()
+        client.begin("first", f"127.0.0.1:{port}")
+        time.sleep(0.3)
+        began = time.time_ns()
+        with broker(side, directory / side.name, port) as process:
+            accepted = client.answer()["accepted"]
+            return (accepted - began) / 1e9, resident(process)
+
+    for number in range(bench.rounds + 1):
+        for side in (Side(True), Side(False)):
+            took, held = measured(side)
+            if number:  # the first round warms the client up
+                seconds[side.name].append(took)
+                memory[side.name].append(held)
+    shipped = measured(Side(False, SHIPPED)) if free_memory() > ROOM else None
+    client.end()
+    ours, theirs = median(seconds["ours"]), median(seconds["peer"])
+    conditions = f"medians of {bench.rounds}; the real name server and broker start in one JVM, -Xmx1g"
+    row = Row("broker: start to first accepted message", "<= 0.1 x the real broker", {"s": ours}, {"s": theirs}, ours / theirs)
+    bench.emit(Row(row.what, row.target, row.ours, row.peer, row.ratio, ours <= 0.1 * theirs, conditions))
+    mine, its = median(memory["ours"]), median(memory["peer"])
+    what = "broker: resident memory after the first message"
+    bench.emit(Row(what, "<= 0.1 x the real broker", {"MB": mine}, {"MB": its}, mine / its, mine <= 0.1 * its, conditions))
+    if shipped is not None:
+        its = shipped[1]
+        conditions = f"ours as above; the real one once, {' '.join(SHIPPED)}; to its first message {shipped[0]:.1f} s"
+        what += ", the real broker with the heap of its start script"
+        bench.emit(Row(what, "<= 0.1 x the real broker", {"MB": mine}, {"MB": its}, mine / its, mine <= 0.1 * its, conditions))
+
+
+def loads(side: Side, directory: Path, sizes: Sizes) -> dict[str, float]:
+    """One round on one side: figures by name."""
+    port = free_port()
+    with broker(side, directory / side.name, port):
+        client = Client(directory / "client")
+        at = f"127.0.0.1:{port}"
+        client.ask("first", at)
+        found = {}
+        for threads in (1, 16):
+            told = client.ask("produce", at, threads, sizes.warm, sizes.measured)
+            if told["failed"]:
+                raise RuntimeError(f"{told['failed']} sends failed on the side of {side.name}")
+            found[f"{threads} threads"] = told["messages"] / told["seconds"]
+        client.ask("fill", at, TOPIC, sizes.filled)
+        told = client.ask("consume", at, TOPIC, sizes.filled, sizes.filled // 5)
+        found["consumed"] = told["messages"] / told["seconds"]
+        found["query"] = client.ask("query", at, TOPIC, sizes.filled, sizes.queries, sizes.queries)["p50_us"]
+        client.end()
+    return found
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    sizes = Sizes.of(bench.options.scale)
+    with bench.scratch(f"brokering-{os.getpid()}") as directory:
+        starts(bench, directory)
+        rounds: dict[str, list[dict[str, float]]] = {"ours": [], "peer": []}
+        for _ in range(bench.rounds):
+            for side in (Side(False), Side(True)):
+                rounds[side.name].append(loads(side, directory, sizes))
+    figures = {name: {key: median([each[key] for each in found]) for key in found[0]} for name, found in rounds.items()}
+    conditions = f"medians of {bench.rounds}; {sizes.measured:g} s after {sizes.warm:g} s of warming up; {sizes.filled} messages filled"
+    for key, what, least in (
+        ("1 threads", "broker: one producer thread, sync sends of 1 KiB", 1.0),
+        ("16 threads", "broker: 16 producer threads, sync sends of 1 KiB", 0.5),
+        ("consumed", "broker: push consumer, 1 KiB", 0.7),
+    ):
+        ours, theirs = figures["ours"][key], figures["peer"][key]
+        target = f">= {least:g} x the real broker"
+        bench.emit(Row(what, target, {"messages/s": ours}, {"messages/s": theirs}, ours / theirs, ours >= least * theirs, conditions))
+    ours, theirs = figures["ours"]["query"], figures["peer"]["query"]
+    what = "broker: query by key, round trip, p50"
+    bench.emit(Row(what, "<= 1.2 x the real broker", {"us": ours}, {"us": theirs}, ours / theirs, ours <= 1.2 * theirs, conditions))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

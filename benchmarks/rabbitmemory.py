@@ -1,0 +1,79 @@
+"""RSS with 10,000,000 queued messages: reading them, opening them after a kill, publishing them, delivering some; embedded and stored.
+
+Each step is a process of its own; its peak RSS is watched from outside, and so counts the pages of files that are mapped, too. `stored` are
+messages that lie in the message store, whose index has to know the place of each.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import rabbitkit
+from benchkit import Bench, Row, child
+
+COUNT = 10_000_000
+LIMIT = 500_000_000
+
+READ = """
+import sys, mqstore
+store = mqstore.open(sys.argv[1])
+print(sum(queue.counts.ready for queue in store.queues))
+"""
+TAKE = """
+import sys
+from mqstore.rabbitmq.engine import QueueStore
+store = QueueStore.open(sys.argv[1])
+print(store.counts("orders").ready)
+for _ in range(100):
+    store.acknowledge(store.deliver("orders", 1000))
+store.sync()
+store.abandon()
+"""
+PUBLISH = """
+import sys
+sys.path.insert(0, sys.argv[3])
+import rabbitkit
+from mqstore.rabbitmq.engine import QueueStore
+from mqstore.rabbitmq.engineconfig import EngineConfig
+store = QueueStore.open(sys.argv[1], config=EngineConfig(queue_index_embed_msgs_below=int(sys.argv[4])))
+store.declare("orders")
+rabbitkit.publish(store, rabbitkit.bodies(100), int(sys.argv[2]))
+print(store.counts("orders").ready)
+store.close()
+"""
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    count = rabbitkit.scaled(bench, COUNT)
+    here = str(rabbitkit.ROOT / "benchmarks")
+    for kind, below in (("embedded", 4096), ("stored", 1)):
+        with bench.scratch(f"queued-{kind}") as path:
+            path.mkdir()
+            store = path / "msg_stores"
+            steps = {
+                "publishing": ("-c", PUBLISH, store, count, here, below),
+                "reading": ("-c", READ, store),
+                "opening, 100,000 delivered": ("-c", TAKE, store),
+            }
+            peaks: dict[str, float] = {}
+            times = {}
+            for name, arguments in steps.items():
+                run = child(sys.executable, *arguments)
+                assert run.status == 0, name
+                assert int(run.stdout) == count, run.stdout
+                peaks[name] = run.rss
+                times[name] = run.seconds
+        bench.emit(
+            Row(
+                f"RSS with {count} queued messages, {kind}",
+                "<= 500 MB",
+                {f"{name}, MB": round(peak / 1e6) for name, peak in peaks.items()},
+                met=max(peaks.values()) <= LIMIT,
+                conditions="whole processes; seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in times.items()),
+            )
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

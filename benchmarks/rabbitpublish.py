@@ -1,0 +1,58 @@
+"""Publishing persistent messages of 100 B into the engine, synced every 1,000, and into the real node by pika with confirms.
+
+The peer has up to 1,000 messages on their way, as ours has up to 1,000 that are not synced; a second figure of it waits for each confirm.
+The rounds of both sides alternate, each on an empty queue.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import rabbitkit
+from benchkit import Bench, Row, median
+
+from mqstore.rabbitmq.engine import QueueStore
+
+COUNT = 300_000
+THEIRS = 60_000
+SINGLY = 3_000
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    count, theirs, singly = (rabbitkit.scaled(bench, each) for each in (COUNT, THEIRS, SINGLY))
+    texts = rabbitkit.bodies(100)
+    mine: dict[int, list[float]] = {1: [], 2: []}
+    windows: list[float] = []
+    alone: list[float] = []
+    with rabbitkit.node() as node:
+        node.start()
+        for _ in range(bench.rounds):
+            rabbitkit.pika_windows(node.port, texts, theirs // 4)
+            windows.append(theirs / rabbitkit.pika_windows(node.port, texts, theirs))
+            alone.append(singly / rabbitkit.pika_singly(node, texts, singly))
+            for version, found in mine.items():
+                with bench.scratch("published") as path:
+                    path.mkdir()
+                    with QueueStore.open(path / "msg_stores") as store:
+                        store.declare(rabbitkit.QUEUE, {"x-queue-version": version})
+                        rabbitkit.publish(store, texts, count // 4)
+                        found.append(count / rabbitkit.publish(store, texts, count))
+            assert rabbitkit.messages(node) > 0
+            rabbitkit.empty(node)
+    rate, base = median(mine[1]), median(windows)
+    bench.emit(
+        Row(
+            "publish persistent 100 B into the engine, synced every 1,000",
+            ">= 10 x pika with confirms to the real node",
+            {"messages/s": rate, "version 2": median(mine[2])},
+            {"messages/s": base, "each confirm waited for": median(alone)},
+            rate / base,
+            rate / base >= 10,
+            f"{count} messages of ours, {theirs} of the peer after a quarter as many to warm up, medians of {bench.rounds}",
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,360 @@
+"""The broker: a store, a listening socket, and for each request code the one handler that answers it.
+
+    >>> import asyncio
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.broker.frames import decode, encode
+    >>> async def unknown() -> tuple[int, str | None]:
+    ...     with TemporaryDirectory() as place:
+    ...         async with Broker(place) as broker:
+    ...             reader, writer = await asyncio.open_connection(broker.host, broker.port)
+    ...             writer.write(encode(Frame(9999, opaque=7)))
+    ...             length = int.from_bytes(await reader.readexactly(4), "big")
+    ...             answered = decode(await reader.readexactly(length))
+    ...             writer.close()
+    ...             return answered.code, answered.remark
+    >>> asyncio.run(unknown())
+    (3, ' request type 9999 not supported')
+
+Everything runs in one event loop. Stopping goes in the order that loses nothing: no more connections, no more requests, answers to
+those in flight, the parts, the connections, the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mqstore.broker.codes import ResponseCode
+from mqstore.broker.connection import Connection
+from mqstore.broker.context import Context, Handler
+from mqstore.broker.families import FAMILIES
+from mqstore.broker.frames import AnswerError, Frame, answer
+from mqstore.broker.logs import log
+from mqstore.broker.profile import FOUR, profile
+from mqstore.broker.servedstore import LiveStore, ServedStore
+from mqstore.broker.settings import Settings
+from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.topicsconfig import TopicConfig
+
+if TYPE_CHECKING:
+    from mqstore.broker.readonlystore import ViewName
+
+__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "only_read", "opened", "prepare", "store_root"]
+
+_DEFAULTS = StoreConfig()
+TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
+_SWEEP = 5.0  # seconds between looks at idle connections
+
+
+class Broker:
+    """Name server and broker over one store, at one address. An async context manager; `start` and `stop` do the same.
+
+    store: a directory, made if it is not there. listen: `host:port`, port 0 for any. read_only: serve pulls and queries, refuse all that
+    writes; so is a store served that cannot be written. view: which state of a store that is only read, `recovered` (as a broker would
+    load it) or `disk`; auto: recovered unless that gives up some of the log. version: whose behaviour clients see, 4.9.3 or 5.3.3; by
+    default that of the store, 4.9.3 for a new one. Raises MqstoreError when it cannot start.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        *,
+        listen: str = "127.0.0.1:0",
+        read_only: bool = False,
+        view: ViewName = "auto",
+        auto_create_topics: bool = False,
+        version: str | None = None,
+        settings: Settings | None = None,
+        config: StoreConfig = _DEFAULTS,
+    ) -> None:
+        self._path = store
+        self._listen = listen
+        self._read_only = read_only
+        self._view: ViewName = view
+        self._version = version
+        self._settings = settings or Settings()
+        if auto_create_topics:
+            self._settings = replace(self._settings, auto_create_topics=True)
+        self._config = config
+        self._context: Context | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._working: set[asyncio.Task[None]] = set()
+        self.handlers: dict[int, Handler] = gathered()
+        self.host = ""
+        self.port = 0
+
+    @property
+    def context(self) -> Context:
+        """What the handlers share. Raises UsageError before the start."""
+        if self._context is None:
+            raise UsageError("the broker is not running; start it first")
+        return self._context
+
+    @property
+    def address(self) -> str:
+        """What clients take as name server, `ip:port`."""
+        return self.context.address
+
+    @property
+    def store(self) -> ServedStore:
+        """The store that is served."""
+        return self.context.store
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    # start and stop
+
+    async def start(self) -> None:
+        """Open the store and listen."""
+        listener = bound(self._listen)
+        try:
+            self.host, self.port = listener.getsockname()[:2]
+            if self._settings.metrics is not None:
+                bound(self._settings.metrics).close()  # a wrong address is told before a new store is made
+            address = self._settings.address or advertised(self.host, self.port)
+            config = replace(self._config, store_host=address)
+            store = opened(self._path, config, self._version, read_only=self._read_only, view=self._view)
+        except BaseException:
+            listener.close()
+            raise
+        try:
+            prepare(store, self._settings)
+            context = Context(store, profile(self._version or store.version), self._settings, address)
+            self._context = context
+            for family in FAMILIES:
+                for kind in getattr(family, "PARTS", ()):
+                    context.part(kind).start()
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self._connection, sock=listener, backlog=4096)
+        except BaseException:
+            listener.close()
+            store.close()
+            raise
+        self._sweeper = loop.create_task(self._sweep())
+        for note in store.notes:
+            log("store-note", note=note)
+        log("started", address=address, store=str(self._path), version=context.profile.version, writable=context.writable)
+
+    async def stop(self) -> None:
+        """End in order; what is in flight is answered, and the store is closed."""
+        context, self._context = self._context, None
+        if context is None:
+            return
+        context.accepting = False
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        try:
+            for connection in list(context.connections):
+                connection.drain()
+            if self._working:
+                await asyncio.wait(self._working, timeout=context.settings.stop_timeout / 1000)
+            for part in reversed(context.parts()):
+                await part.stop()
+            await context.release()
+            await self._hang_up(context)
+        finally:
+            await asyncio.to_thread(context.store.close)
+            log("stopped", address=context.address)
+
+    async def _hang_up(self, context: Context) -> None:
+        """Close the connections; what they still have to send gets a second."""
+        for connection in list(context.connections):
+            connection.close()
+        end = context.loop.time() + 1.0
+        while context.connections and context.loop.time() < end:
+            await asyncio.sleep(0.005)
+        for task in self._working:
+            task.cancel()
+        for connection in list(context.connections):
+            connection.abort()
+
+    async def serve_forever(self) -> None:
+        """Run until cancelled."""
+        if self._server is None:
+            await self.start()
+        await asyncio.Event().wait()
+
+    # connections and requests
+
+    def _connection(self) -> Connection:
+        return Connection(self.context.shared, self._on_request, self._on_lost)
+
+    def _on_lost(self, connection: Connection) -> None:
+        if self._context is not None:
+            for part in self._context.parts():
+                part.connection_lost(connection)
+
+    async def _sweep(self) -> None:
+        """Close connections over which nothing goes any more."""
+        context = self.context
+        limit = context.settings.idle_timeout / 1000
+        while True:
+            await asyncio.sleep(min(_SWEEP, limit / 4))
+            now = context.loop.time()
+            for connection in list(context.connections):
+                if connection.stuck(now, limit):
+                    connection.close(f"nothing went through for {limit:g} s", now=True)
+
+    def _on_request(self, connection: Connection, request: Frame) -> None:
+        context = self._context
+        if context is None:
+            return
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            if not request.is_oneway:
+                remark = f" request type {request.code} not supported"
+                connection.send(answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        try:
+            answered = handler(context, connection, request)
+        except Exception as error:
+            answered = failure(connection, request, error)
+        if answered is None:
+            return
+        if isinstance(answered, Frame):
+            if not request.is_oneway:
+                connection.send(answered)
+            return
+        connection.begun()
+        task = context.loop.create_task(self._finish(connection, request, answered))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _finish(self, connection: Connection, request: Frame, work: Awaitable[Frame | None]) -> None:
+        try:
+            answered = await work
+        except Exception as error:
+            answered = failure(connection, request, error)
+        finally:
+            connection.done()
+        if answered is not None and not request.is_oneway:
+            connection.send(answered)
+
+
+def gathered() -> dict[int, Handler]:
+    """The handlers of all families by request code."""
+    found: dict[int, Handler] = {}
+    for family in FAMILIES:
+        for code, handler in getattr(family, "HANDLERS", {}).items():
+            if code in found:
+                raise RuntimeError(f"two modules answer request {code}; the second is {family.__name__}")
+            found[int(code)] = handler
+    return found
+
+
+def failure(connection: Connection, request: Frame, error: Exception) -> Frame:
+    """The answer to a request whose handler raised."""
+    if isinstance(error, AnswerError):
+        return answer(request, error.code, error.remark, error.ext)
+    if isinstance(error, MqstoreError):
+        return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+    log("request-failed", logging.ERROR, error=error, peer=connection.peer, code=request.code)
+    return answer(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
+def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool, view: ViewName) -> ServedStore:
+    """The store to be served: only for reading where that is asked for, nothing may be written, or a broker would not come up on it.
+
+    Where nobody says a version, a new store is of 4.9.3.
+    """
+    exists = Path(path).exists()
+    if read_only or (exists and (not Path(path).is_dir() or not may_write(Path(path)))):
+        return only_read(path, config, version, view)
+    root = store_root(Path(path)) if exists else Path(path)
+    chosen = version or config.version
+    if chosen is None and not root.joinpath("commitlog").exists():
+        chosen = FOUR.version
+    try:
+        return LiveStore(root, replace(config, version=chosen))
+    except (RefusedError, UnsupportedError) as error:
+        log("store-not-writable", logging.WARNING, why=str(error))
+        return only_read(path, config, version, view)
+
+
+def only_read(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
+    """A store of which nothing is changed. What that takes is imported when it is wanted: most brokers write."""
+    from mqstore.broker.readonlystore import ReadOnlyStore
+
+    return ReadOnlyStore(path, config, version, view)
+
+
+def store_root(path: Path) -> Path:
+    """Where a store is, or is to be made: the directory if it is one or empty, else that of the store in it. Raises NotAStoreError."""
+    from mqstore.opening import open_rocketmq
+    from mqstore.rocketmq.reader import looks_like_rocketmq
+
+    directory = ReadOnlyDirectory(path)
+    if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:
+        return path
+    return open_rocketmq(path).directory.root
+
+
+def may_write(root: Path) -> bool:
+    """Whether this process may change a store's directory and those in it."""
+    places = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config"))]
+    return all(os.access(place, os.W_OK) for place in places if place.exists())
+
+
+def prepare(store: ServedStore, settings: Settings) -> None:
+    """Give the store the topics and groups that a broker makes itself."""
+    written = store.writable
+    if written is None:
+        return
+    topics = store.topics
+    before = set(topics.names())
+    topics.add_system_topics(cluster=settings.cluster, broker=settings.broker_name)
+    if not settings.auto_create_topics and TEMPLATE not in before:
+        topics.delete(TEMPLATE)
+    if settings.trace_topic and TRACE_TOPIC not in before:
+        topics.put(TopicConfig(TRACE_TOPIC, read_queues=1, write_queues=1))
+    store.groups.add_built_in()
+    written.persist()
+
+
+def bound(listen: str) -> socket.socket:
+    """A socket bound to `host:port` or `[host]:port`. Raises UsageError."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"cannot listen on {listen!r}: it must be HOST:PORT, such as 127.0.0.1:9876")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(found[0], found[1])
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(found[4])
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen") from None
+    listener.setblocking(False)
+    return listener
+
+
+def advertised(host: str, port: int) -> str:
+    """What clients are told to connect to: where we listen, or for a socket on all addresses this machine's first."""
+    if host in ("0.0.0.0", "::"):
+        family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
+        try:
+            host = str(socket.getaddrinfo(socket.gethostname(), port, family, socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            host = "127.0.0.1" if family == socket.AF_INET else "::1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,106 @@
+"""Settings of a broker: the broker's own, under names of our style, and the limits of this process.
+
+>>> Settings().with_broker({"brokerName": "broker-b", "autoCreateTopicEnable": "true", "unknown": "1"}).broker_name
+'broker-b'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mqstore.errors import UsageError
+
+__all__ = ["BROKER_NAMES", "Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a broker behaves. Times in ms, sizes in bytes.
+
+    address: what clients are told to connect to, `ip:port`; by default where the broker listens. rewrite_store_host: put that address
+    into the records that go out, so that message ids lead here. freeze_offsets: refuse to move offsets in a store that is only read.
+    metrics: where Prometheus finds its text, `host:port`; None: nowhere.
+
+    max_connections: further ones are closed at once. max_in_flight: requests of one connection that are worked on; further ones wait.
+    write_high: answers of one connection that wait to be sent before no more of its requests are read. write_limit: what may wait
+    before the connection is cut off. incoming_limit: of unfinished frames, over all connections.
+    """
+
+    cluster: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    broker_id: int = 0
+    region: str = "DefaultRegion"
+    address: str | None = None
+    rewrite_store_host: bool = False
+    freeze_offsets: bool = False
+    metrics: str | None = None
+
+    auto_create_topics: bool = False
+    auto_create_groups: bool = True
+    default_topic_queue_nums: int = 8
+    trace_topic: bool = True
+    property_filter: bool = False
+    reject_transactions: bool = False
+    store_replies: bool = True
+    long_polling: bool = True
+    short_polling_time: int = 1000
+    notify_consumers: bool = True
+    server_side_reset: bool = True
+
+    transaction_check_interval: int = 60_000
+    transaction_timeout: int = 6000
+    transaction_check_max: int = 15
+
+    client_timeout: int = 120_000
+    client_scan_interval: int = 10_000
+    lock_timeout: int = 60_000
+    idle_timeout: int = 120_000
+    call_timeout: int = 10_000
+    stop_timeout: int = 10_000
+
+    max_connections: int = 50_000
+    max_in_flight: int = 10_000
+    max_held_pulls: int = 100_000
+    write_high: int = 1 << 20
+    write_limit: int = 64 << 20
+    incoming_limit: int = 256 << 20
+    workers: int = 4
+
+    def with_broker(self, named: Mapping[str, str]) -> Settings:
+        """The settings with the broker's own `name=value` pairs laid over them; unknown names are ignored. Raises UsageError."""
+        kinds = {each.name: str(each.type) for each in fields(self)}
+        changes: dict[str, Any] = {}
+        for name, text in named.items():
+            own, value = BROKER_NAMES.get(name), text.strip()
+            if own is None:
+                continue
+            try:
+                kind = kinds[own]
+                changes[own] = value.lower() == "true" if kind == "bool" else int(value) if kind == "int" else value
+            except ValueError:
+                raise UsageError(f"{name}={text} is no number; correct it or leave the line out") from None
+        return replace(self, **changes)
+
+
+BROKER_NAMES = {
+    "brokerClusterName": "cluster",
+    "brokerName": "broker_name",
+    "brokerId": "broker_id",
+    "regionId": "region",
+    "autoCreateTopicEnable": "auto_create_topics",
+    "autoCreateSubscriptionGroup": "auto_create_groups",
+    "defaultTopicQueueNums": "default_topic_queue_nums",
+    "traceTopicEnable": "trace_topic",
+    "enablePropertyFilter": "property_filter",
+    "rejectTransactionMessage": "reject_transactions",
+    "storeReplyMessageEnable": "store_replies",
+    "longPollingEnable": "long_polling",
+    "shortPollingTimeMills": "short_polling_time",
+    "notifyConsumerIdsChangedEnable": "notify_consumers",
+    "useServerSideResetOffset": "server_side_reset",
+    "transactionCheckInterval": "transaction_check_interval",
+    "transactionTimeOut": "transaction_timeout",
+    "transactionCheckMax": "transaction_check_max",
+}

@@ -1,0 +1,87 @@
+"""The web application: its routes, and how it is run."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mqstore.console.guard import Guard
+from mqstore.console.pages import ROUTES
+from mqstore.console.settings import Settings
+from mqstore.console.site import Asked, Console, endpoint
+
+__all__ = ["create_app", "new_token", "server"]
+
+STATIC = Path(__file__).parent / "static"
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The console as an ASGI application; its `state.console` is the `Console` behind it."""
+    console = Console(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        console.close()
+
+    async def nowhere(request: Request, error: Exception) -> Response:
+        asked = Asked(console, request, request.scope.get("session"), {})
+        return asked.show("error.html", status=404, sentence="there is no such page; the first page lists the stores", status_code=404)
+
+    routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=STATIC))]
+    routes += [
+        Route(rule.path, endpoint(console, rule.page, csrf=rule.csrf), methods=["POST"] if rule.posts else ["GET"]) for rule in ROUTES
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, settings, console.sessions)],
+        exception_handlers={404: nowhere},
+        lifespan=lifespan,
+    )
+    app.state.console = console
+    return app
+
+
+def new_token() -> str:
+    """A token that cannot be guessed."""
+    return secrets.token_urlsafe(18)
+
+
+def server(settings: Settings, ready: Callable[[str, int], None]) -> uvicorn.Server:
+    """What serves a console; its `run` goes on until it is interrupted or `should_exit` is set. ready: told the address once it answers."""
+
+    class Server(uvicorn.Server):
+        """Tells when it listens."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                host, port = self.servers[0].sockets[0].getsockname()[:2]
+                ready(host, port)
+
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=3,
+        limit_concurrency=200,
+        h11_max_incomplete_event_size=128 << 10,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+    )
+    return Server(config)

@@ -1,0 +1,114 @@
+"""The basket: messages put aside for an export or a replay, by where they are, not by their bytes.
+
+>>> kept = Basket()
+>>> kept.add([InLog(0, 512), InLog(0, 512), InQueue(1, "/", "orders", None, 7)])
+2
+>>> [str(place) for place in kept.places]
+['0:512', '1:%2F/orders//7']
+>>> place_from("1:%2F/orders//7") == kept.places[1]
+True
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from mqstore.errors import UsageError
+
+__all__ = ["LIMIT", "Basket", "InLog", "InQueue", "Place", "place_from"]
+
+LIMIT = 10_000
+
+_HIGHEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class InLog:
+    """A message of a RocketMQ store. store: its number."""
+
+    store: int
+    physical_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.store}:{self.physical_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class InQueue:
+    """A message of a RabbitMQ store: an entry of a queue's index. level: of a priority queue, else None."""
+
+    store: int
+    vhost: str
+    queue: str
+    level: int | None
+    seq_id: int
+
+    def __str__(self) -> str:
+        level = "" if self.level is None else self.level
+        return f"{self.store}:{_quoted(self.vhost)}/{_quoted(self.queue)}/{level}/{self.seq_id}"
+
+
+Place = InLog | InQueue
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _HIGHEST:
+        raise ValueError(text)
+    return int(text)
+
+
+def place_from(text: str) -> Place:
+    """The place that `str` of it tells. Raises UsageError."""
+    try:
+        store, _, rest = text.partition(":")
+        parts = rest.split("/")
+        if len(parts) == 1:
+            return InLog(_number(store), _number(rest))
+        vhost, queue, level, seq_id = parts
+        return InQueue(_number(store), unquote(vhost), unquote(queue), _number(level) if level else None, _number(seq_id))
+    except ValueError:
+        raise UsageError(f"{text[:80]!r} names no message; choose messages on a page that lists them") from None
+
+
+class Basket:
+    """Places without repetition, in the order of choosing; at most LIMIT."""
+
+    def __init__(self) -> None:
+        self._places: dict[Place, None] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self._places
+
+    @property
+    def places(self) -> list[Place]:
+        with self._lock:
+            return list(self._places)
+
+    def add(self, places: Iterable[Place]) -> int:
+        """Put places in. Returns how many are new. Raises UsageError, with nothing put in, where they would be too many."""
+        with self._lock:
+            new = dict.fromkeys(place for place in places if place not in self._places)
+            if len(self._places) + len(new) > LIMIT:
+                raise UsageError(f"the basket holds {LIMIT:,} messages at the most; export these first, or use `mqstore export` for more")
+            self._places |= new
+            return len(new)
+
+    def remove(self, places: Iterable[Place]) -> None:
+        with self._lock:
+            for place in places:
+                self._places.pop(place, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._places.clear()

@@ -1,0 +1,96 @@
+"""A body for a person: as text, as JSON with its structure, as bytes beside their letters. Never as anything that a browser would run.
+
+>>> views(b'{"a":[1,2]}').likely, views(b"paid").likely, views(b"\\x00\\x01\\xff").likely
+('json', 'text', 'hex')
+>>> hex_lines(b"paid\\n")
+[HexLine(at=0, bytes='70 61 69 64 0a', letters='paid.')]
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqstore.wording import printable
+
+__all__ = ["SHOWN", "BodyViews", "HexLine", "hex_lines", "plain_text", "views"]
+
+SHOWN = 64 << 10
+HEX_SHOWN = 4 << 10
+JSON_READ = 1 << 20
+
+
+class HexLine(NamedTuple):
+    """Sixteen bytes. at: position in the body."""
+
+    at: int
+    bytes: str
+    letters: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyViews:
+    """text: None where the bytes are no text; pretty: None where they are no JSON. likely: `json`, `text` or `hex`."""
+
+    size: int
+    text: str | None
+    pretty: str | None
+    lossy: str
+
+    @property
+    def likely(self) -> str:
+        return "json" if self.pretty is not None else "text" if self.text is not None else "hex"
+
+
+def plain_text(text: str) -> str:
+    """Text with its lines and tabs; other control characters and direction marks as escapes."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(printable(part) for part in line.split("\t")) for line in lines)
+
+
+def views(body: bytes) -> BodyViews:
+    """The ways to look at a body; of a long one its beginning."""
+    head = body[:SHOWN]
+    lossy = plain_text(head.decode("utf-8", "replace"))
+    return BodyViews(len(body), _text(head, cut=len(body) > SHOWN), _pretty(body), lossy)
+
+
+def _text(head: bytes, *, cut: bool) -> str | None:
+    for length in range(len(head), max(-1, len(head) - 4), -1):
+        # a character cut in two at the end is no sign of binary content
+        try:
+            text = head[:length].decode("utf-8")
+        except UnicodeDecodeError:
+            if not cut:
+                return None
+            continue
+        return plain_text(text) if all(letter.isprintable() or letter in "\n\r\t" for letter in text) else None
+    return None
+
+
+def _pretty(body: bytes) -> str | None:
+    """The JSON laid out; only objects and lists, for a lone number or word has no structure to show."""
+    if len(body) > JSON_READ or body.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        # piece by piece: the blanks before deep lines can be a thousand times what is laid out
+        pieces, length = [], 0
+        for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(body)):
+            pieces.append(piece)
+            length += len(piece)
+            if length > SHOWN:
+                break
+    except (ValueError, RecursionError):
+        return None
+    return plain_text("".join(pieces)[:SHOWN]) + ("\n…" if length > SHOWN else "")
+
+
+def hex_lines(raw: bytes, start: int = 0, most: int = HEX_SHOWN) -> list[HexLine]:
+    """Lines of sixteen bytes from a position on, which is rounded down to a line."""
+    start -= start % 16
+    found = []
+    for at in range(start, min(len(raw), start + most), 16):
+        line = raw[at : at + 16]
+        found.append(HexLine(at, line.hex(" "), "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)))
+    return found

@@ -1,0 +1,146 @@
+"""What every request passes before a page sees it, and what every answer carries.
+
+    Host       on loopback only names of this machine: a page elsewhere whose name was made to lead here learns nothing
+    Origin     a form sent by another site is refused, and so is one without this session's form token
+    token      where one is set: the cookie of a session that gave it, or `Authorization: Bearer`
+    answers    nothing from elsewhere, no script of a message's: Content-Security-Policy, nosniff, no framing, no caching
+
+Sessions, forms and pages come later; this is plain ASGI, so that downloads stream through it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from mqstore.console.sessions import Session, Sessions
+from mqstore.console.settings import Settings
+
+__all__ = ["HEADERS", "Guard", "cookie_name"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+OPEN_PATHS = ("/static/", "/enter")
+
+
+def cookie_name(scope: Scope) -> str:
+    """Cookies are shared by all ports of a host, so the port is part of the name."""
+    server = scope.get("server")
+    return f"mqstore_console_{server[1] if server else 0}"
+
+
+class Guard:
+    """Wraps the app. The session of a request is in its scope as `session`."""
+
+    def __init__(self, app: App, settings: Settings, sessions: Sessions) -> None:
+        self._app = app
+        self._settings = settings
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        session: Session | None = None
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message.setdefault("headers", [])
+                message["headers"] += self._headers_of(scope, session)
+            await send(message)
+
+        refusal = self._refusal(scope, headers)
+        if refusal is None:
+            session = self._sessions.find(_cookie(headers, cookie_name(scope)))
+            if session is None and (self._sessions.open or self._has_bearer(headers)):
+                session = self._sessions.make()
+            scope["session"] = session
+            if session is not None or scope["path"].startswith(OPEN_PATHS):
+                await self._app(scope, receive, sending)
+                return
+            if scope["method"] in ("GET", "HEAD"):
+                await _answer(sending, 303, "Enter with the token first.", {"Location": "/enter"})
+                return
+            refusal = (401, "This console asks for its token: open /enter.")
+        await _answer(sending, refusal[0], refusal[1])
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return 405, "Only GET, HEAD and POST are answered."
+        host = headers.get("host", "")
+        if self._settings.is_loopback and not _is_this_machine(host, self._settings.host):
+            return 421, "This console answers to names of this machine only, such as 127.0.0.1."
+        if scope["method"] == "POST":
+            if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+                return 403, "The form was sent by another site."
+            origin = headers.get("origin")
+            if origin is not None and urlsplit(origin).netloc != host:
+                return 403, "The form was sent by another site."
+        return None
+
+    def _has_bearer(self, headers: dict[str, str]) -> bool:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and self._sessions.may_enter(token.strip())
+
+    def _headers_of(self, scope: Scope, session: Session | None) -> list[tuple[bytes, bytes]]:
+        found = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+        if not scope["path"].startswith("/static/"):
+            found.append((b"cache-control", b"no-store"))
+        made = scope.get("session") or session
+        if made is not None and made.new:
+            text = f"{cookie_name(scope)}={made.id}; HttpOnly; SameSite=Strict; Path=/"
+            found.append((b"set-cookie", text.encode()))
+        return found
+
+
+def _is_this_machine(host: str, bound: str) -> bool:
+    name = urlsplit(f"//{host}").hostname if host else None
+    if name is None:
+        return False
+    if name in ("localhost", bound):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _cookie(headers: dict[str, str], name: str) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return None
+    return None if found is None else found.value
+
+
+async def _answer(send: Send, status: int, sentence: str, extra: dict[str, str] | None = None) -> None:
+    body = f"{sentence}\n".encode()
+    headers = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **(extra or {})}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,180 @@
+"""Long work beside the pages: verify, usage, a log scan, a replay. It tells how far it is, and can be cancelled.
+
+Two jobs run at a time, the rest wait. A job asked for a second time over the same state of a store is the same job. Of those that have
+ended the newest are kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from mqstore.errors import MqstoreError, NotFoundError, UsageError
+from mqstore.wording import printable
+
+__all__ = ["CancelledError", "Job", "Jobs", "Progress", "State"]
+
+KEPT = 40
+WAITING = 20
+
+Progress = Callable[[int, int], None]
+Work = Callable[[Progress], Any]
+
+
+class State(StrEnum):
+    """How far a job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class CancelledError(MqstoreError):
+    """The job was cancelled."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One piece of work. store: number of the store it reads, None for none. done, total: in whatever unit; total 0: not known.
+
+    result: what the work returned; error: a sentence. writes: it cannot be repeated at will.
+    """
+
+    id: str
+    kind: str
+    title: str
+    store: int | None
+    key: Hashable
+    unit: str = "bytes"
+    writes: bool = False
+    state: State = State.WAITING
+    done: int = 0
+    total: int = 0
+    result: Any = None
+    error: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+    stop: bool = False
+    settled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def over(self) -> bool:
+        return self.state in (State.DONE, State.FAILED, State.CANCELLED)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        if not self.started:
+            return 0.0
+        return (self.ended or time.monotonic()) - self.started
+
+    @property
+    def share(self) -> float | None:
+        """Part that is done, 0 to 1; None where it is not known."""
+        return min(1.0, self.done / self.total) if self.total > 0 else None
+
+    def progress(self, done: int, total: int) -> None:
+        """Told by the work. Raises CancelledError once the job was cancelled."""
+        if self.stop:
+            raise CancelledError("the job was cancelled")
+        self.done, self.total = done, total
+
+
+class Jobs:
+    """The jobs of one console."""
+
+    def __init__(self, width: int = 2) -> None:
+        self._pool = ThreadPoolExecutor(width, thread_name_prefix="job")
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+
+    def start(
+        self,
+        kind: str,
+        title: str,
+        work: Work,
+        *,
+        store: int | None = None,
+        key: Hashable = None,
+        unit: str = "bytes",
+        writes: bool = False,
+        again: bool = False,
+    ) -> Job:
+        """Start a job, or find the one of the same kind and key that runs or is done. again: not one that is done. Raises UsageError."""
+        with self._lock:
+            if key is not None:
+                for job in reversed(self._jobs.values()):
+                    usable = not job.over or (job.state is State.DONE and not again)
+                    if job.kind == kind and job.key == key and usable and not job.stop:
+                        return job
+            if sum(not job.over for job in self._jobs.values()) >= WAITING:
+                raise UsageError(f"{WAITING} jobs are running or waiting already; wait for one to end, or cancel one")
+            job = Job(secrets.token_hex(8), kind, title, store, key, unit, writes)
+            self._jobs[job.id] = job
+            self._forget()
+        self._pool.submit(self._run, job, work)
+        return job
+
+    def _forget(self) -> None:
+        over = [job for job in self._jobs.values() if job.over]
+        for job in over[: max(0, len(over) - KEPT)]:
+            del self._jobs[job.id]
+
+    def _run(self, job: Job, work: Work) -> None:
+        try:
+            job.progress(0, 0)
+            job.started = time.monotonic()
+            job.state = State.RUNNING
+            job.result = work(job.progress)
+            state = State.DONE
+        except CancelledError:
+            state = State.CANCELLED
+        except MqstoreError as error:
+            job.error, state = str(error), State.FAILED
+        except OSError as error:
+            job.error, state = f"{error.filename or 'the operating system'}: {error.strerror or error}", State.FAILED
+        except MemoryError:
+            job.error, state = "out of memory; narrow the question, or give the process more", State.FAILED
+        except Exception as error:
+            job.error = f"a bug in mqstore, not in the store: {type(error).__name__}: {printable(str(error))}; please report it"
+            state = State.FAILED
+        job.ended = time.monotonic()
+        job.state = state
+        job.settled.set()
+
+    def get(self, job_id: str) -> Job:
+        """Raises NotFoundError."""
+        with self._lock:
+            found = self._jobs.get(job_id)
+        if found is None:
+            raise NotFoundError("there is no such job; it has ended long ago, or the console was started anew")
+        return found
+
+    def find(self, kind: str, key: Hashable) -> Job | None:
+        """The newest job of a kind and key that is not cancelled or failed."""
+        with self._lock:
+            fitting = [job for job in self._jobs.values() if job.kind == kind and job.key == key]
+        return next((job for job in reversed(fitting) if job.state not in (State.CANCELLED, State.FAILED)), None)
+
+    def all(self) -> list[Job]:
+        """The newest first."""
+        with self._lock:
+            return list(reversed(self._jobs.values()))
+
+    def cancel(self, job: Job) -> None:
+        """Ask it to end; it does so at the next thing it tells."""
+        job.stop = True
+
+    def close(self) -> None:
+        """Cancel all, and wait for them."""
+        for job in self.all():
+            job.stop = True
+        self._pool.shutdown(wait=True, cancel_futures=True)

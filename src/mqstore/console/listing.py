@@ -1,0 +1,292 @@
+"""The messages of a topic in a time range, page by page, newest first.
+
+The queues say which messages a topic has, the log says when they were stored. Messages are stored one behind the other, so a time is a
+place in the log, found by bisection; from there on no time is looked at:
+
+    time        first record stored at or after it    its physical offset p
+    queue       entries that lead behind p            the queue offsets from some i on
+
+A page is what the queues, merged by physical offset, have next to a *cursor*: one queue offset for each queue. So every entry is on
+exactly one page, also where a damaged queue does not ascend. What is in no queue is not listed: `from_log` reads the log itself.
+
+    >>> Cursor.of("0:12,3:7").at, str(Cursor({0: 12, 3: 7}))
+    ({0: 12, 3: 7}, '0:12,3:7')
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqstore.errors import UsageError
+from mqstore.messages import Selection
+from mqstore.rocketmq.record import body_crc
+from mqstore.rocketmq.view import QueueView, View
+
+__all__ = ["PAGE", "Cursor", "Listed", "Range", "Row", "first_stored", "from_log", "newer", "older", "ranges"]
+
+PAGE = 200
+WINDOW = 32 << 20  # bytes of log read between two looks at the clock
+BUDGET = 2.0  # seconds of reading for one page
+
+_HIGHEST = 2**63 - 1
+_COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "size", "tags", "keys", "uniq_key", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a list. verdict: `intact` or `damaged` as far as the record itself tells; note: what is odd about it."""
+
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    stored: int | None
+    size: int
+    tags: str
+    keys: str
+    uniq_key: str
+    verdict: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Of one queue the queue offsets low..high-1."""
+
+    queue: QueueView
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A queue offset for each queue, by queue id."""
+
+    at: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, text: str) -> Cursor:
+        """Raises UsageError."""
+        try:
+            pairs = [part.split(":") for part in text.split(",") if part]
+            found = {int(queue): int(offset) for queue, offset in pairs}
+        except ValueError:
+            raise UsageError("the place in the list cannot be read; start at its newest page") from None
+        if any(not -_HIGHEST <= value <= _HIGHEST for pair in found.items() for value in pair):
+            raise UsageError("the place in the list cannot be read; start at its newest page")
+        return cls(found)
+
+    def __str__(self) -> str:
+        return ",".join(f"{queue}:{offset}" for queue, offset in sorted(self.at.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One page. first: number of its first row, from 1; total: of all rows. top, bottom: cursors above and below it."""
+
+    rows: tuple[Row, ...]
+    first: int
+    total: int
+    top: Cursor
+    bottom: Cursor
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.rows) - 1
+
+
+def first_stored(view: View, moment: int) -> int:
+    """Physical offset from which on records are stored at or after a time in ms; the log's end where there are none."""
+    low, high = view.log_range()
+    while low < high:
+        middle = (low + high) // 2
+        found = _first_behind(view, middle, high)
+        if found is None or found[1] >= moment:
+            high = middle
+        else:
+            low = found[0] + 1
+    return low
+
+
+def _first_behind(view: View, at: int, end: int) -> tuple[int, int] | None:
+    """(physical offset, store time) of the first record that starts at or behind a place."""
+    for batch in view.batches(("physical_offset", "store_timestamp"), Selection(from_offset=at, to_offset=end, limit=1), milliseconds=True):
+        return batch.column(0)[0].as_py(), batch.column(1)[0].as_py()
+    return None
+
+
+def ranges(queues: Sequence[QueueView], view: View, since: int | None, until: int | None) -> list[Range]:
+    """Of each queue the entries whose messages were stored in [since, until)."""
+    low = None if since is None else first_stored(view, since)
+    high = None if until is None else first_stored(view, until)
+    found = []
+    for queue in queues:
+        start = queue.min_offset if low is None else _first_entry(queue, low)
+        stop = queue.max_offset if high is None else _first_entry(queue, high)
+        found.append(Range(queue, start, max(start, stop)))
+    return found
+
+
+def _first_entry(queue: QueueView, physical_offset: int) -> int:
+    """Queue offset of the first entry that leads to a place or behind it."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        entries = queue.entries(middle, middle + 1)
+        if len(entries) and int(entries["physical_offset"][0]) < physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+# pages
+
+
+Entry = tuple[int, int, int, int]  # physical offset, queue id, queue offset, size
+
+
+def _entries(queue: QueueView, low: int, high: int) -> list[Entry]:
+    found = queue.entries(low, high)
+    if not queue.batch:
+        pairs = zip(found["physical_offset"].tolist(), found["size"].tolist(), strict=True)
+        return [(physical, queue.queue_id, low + k, size) for k, (physical, size) in enumerate(pairs)]
+    # one record holds several messages: each of its queue offsets leads to it
+    return [
+        (unit["physical_offset"].item(), queue.queue_id, offset, unit["size"].item())
+        for unit in found
+        for offset in range(max(low, int(unit["base_offset"])), min(high, int(unit["base_offset"]) + int(unit["count"])))
+    ]
+
+
+def older(ranges: Sequence[Range], view: View, cursor: Cursor | None = None, most: int = PAGE) -> Listed:
+    """The page below a cursor; without one, the newest page."""
+    tops = {each.queue.queue_id: _within(each, cursor, each.high) for each in ranges}
+    parts = [_entries(each.queue, max(each.low, tops[each.queue.queue_id] - most), tops[each.queue.queue_id])[::-1] for each in ranges]
+    taken = _first(heapq.merge(*parts, key=lambda entry: entry[0], reverse=True), most)
+    # of a queue's entries the last one taken is the lowest
+    bottoms = tops | {queue_id: offset for _, queue_id, offset, _ in taken}
+    return _page(ranges, view, taken, tops, bottoms)
+
+
+def newer(ranges: Sequence[Range], view: View, cursor: Cursor, most: int = PAGE) -> Listed:
+    """The page above a cursor."""
+    bottoms = {each.queue.queue_id: _within(each, cursor, each.low) for each in ranges}
+    parts = [_entries(each.queue, bottoms[each.queue.queue_id], min(each.high, bottoms[each.queue.queue_id] + most)) for each in ranges]
+    taken = _first(heapq.merge(*parts, key=lambda entry: entry[0]), most)
+    tops = bottoms | {queue_id: offset + 1 for _, queue_id, offset, _ in taken}
+    return _page(ranges, view, taken[::-1], tops, bottoms)
+
+
+def _within(each: Range, cursor: Cursor | None, default: int) -> int:
+    at = default if cursor is None else cursor.at.get(each.queue.queue_id, default)
+    return min(max(at, each.low), each.high)
+
+
+def _first(entries: Iterator[Entry], most: int) -> list[Entry]:
+    return [entry for _, entry in zip(range(most), entries, strict=False)]
+
+
+def _page(ranges: Sequence[Range], view: View, taken: list[Entry], tops: dict[int, int], bottoms: dict[int, int]) -> Listed:
+    topics = {each.queue.queue_id: each.queue for each in ranges}
+    above = sum(each.high - tops[each.queue.queue_id] for each in ranges)
+    total = sum(each.high - each.low for each in ranges)
+    rows = tuple(_row(view, topics[queue_id], physical, offset, size) for physical, queue_id, offset, size in taken)
+    return Listed(rows, above + 1 if rows else 0, total, Cursor(tops), Cursor(bottoms))
+
+
+def _row(view: View, queue: QueueView, physical: int, offset: int, size: int) -> Row:
+    message = view.record(physical) if size > 0 else None
+    if message is None:
+        note = "no believable record stands where the entry leads" if size > 0 else "the entry is not written"
+        return Row(physical, queue.topic, queue.queue_id, offset, None, size, "", "", "", "damaged", note)
+    properties = message.property_map()
+    note = ""
+    if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
+        note = f"the entry leads to a record of topic {message.topic}, queue {message.queue_id}"
+    elif message.queue_offset != offset and not queue.batch:
+        note = f"the record says that it is queue offset {message.queue_offset}"
+    fits = message.body_crc is None or message.body_crc == body_crc(message.body)
+    return Row(
+        physical,
+        message.topic,
+        queue.queue_id,
+        offset,
+        message.store_timestamp,
+        size,
+        properties.get("TAGS", ""),
+        properties.get("KEYS", ""),
+        properties.get("UNIQ_KEY", ""),
+        "intact" if fits else "damaged",
+        note if fits else "the body does not fit its checksum",
+    )
+
+
+# the log itself
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Rows of the log in physical order. upto: where reading ended, the next page's beginning; over: there is nothing behind it."""
+
+    rows: tuple[Row, ...]
+    begin: int
+    upto: int
+    over: bool
+    skipped: int
+
+
+def from_log(view: View, selection: Selection, begin: int | None = None, most: int = PAGE, budget: float = BUDGET) -> Walked:
+    """Records as they stand in the log, listed by a queue or not, oldest first. skipped: stretches of log that are no records."""
+    low, high = view.log_range()
+    if selection.since is not None:
+        low = max(low, first_stored(view, selection.since))
+    at = begin = max(low, begin or 0)
+    rows: list[Row] = []
+    lost: set[tuple[str, int]] = set()
+    ends = time.monotonic() + budget
+    while at < high and len(rows) < most and time.monotonic() < ends:
+        stop = min(high, at + WINDOW)
+        part = Selection(
+            topics=selection.topics,
+            queue_ids=selection.queue_ids,
+            since=selection.since,
+            until=selection.until,
+            from_offset=at,
+            to_offset=stop,
+            limit=most - len(rows),
+        )
+        for batch in view.batches(_COLUMNS, part, milliseconds=True, on_damage=lambda item: lost.add((item.file, item.offset))):
+            rows += [_told(row) for row in batch.to_pylist()]
+        at = rows[-1].physical_offset + 1 if len(rows) >= most else stop
+    return Walked(tuple(rows), begin, at, at >= high, len(lost))
+
+
+def _told(row: dict[str, Any]) -> Row:
+    note = {"unindexed": "no queue leads to it", "duplicate": "its queue leads to a twin"}.get(row["verdict"], "")
+    return Row(
+        row["physical_offset"],
+        row["topic"],
+        row["queue_id"],
+        row["queue_offset"],
+        row["store_timestamp"],
+        row["size"],
+        row["tags"] or "",
+        row["keys"] or "",
+        row["uniq_key"] or "",
+        row["verdict"],
+        note,
+    )
+
+
+def rows_at(view: View, places: Sequence[int]) -> list[Row]:
+    """The rows of the records at these physical offsets; those where none starts are left out."""
+    found = []
+    for place in places:
+        for batch in view.batches(_COLUMNS, Selection(from_offset=place, to_offset=place + 1), milliseconds=True):
+            found += [_told(row) for row in batch.to_pylist()]
+    return found

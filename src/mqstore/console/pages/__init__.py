@@ -1,0 +1,12 @@
+"""The pages of the console, by what they show; `ROUTES` is all of them."""
+
+from __future__ import annotations
+
+from mqstore.console.pages import basket, checks, files, health, jobs, keys, message, messages, queues, topics
+from mqstore.console.pages.rule import Rule
+
+__all__ = ["ROUTES"]
+
+ROUTES: tuple[Rule, ...] = tuple(
+    rule for module in (health, topics, messages, keys, message, queues, files, checks, basket, jobs) for rule in module.RULES
+)

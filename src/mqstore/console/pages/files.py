@@ -1,0 +1,146 @@
+"""The files of a store, and the damage map of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from mqstore.console import bodies
+from mqstore.console.damagemap import Map, map_of
+from mqstore.console.pages.health import last_report
+from mqstore.console.pages.rule import Rule
+from mqstore.console.site import Asked
+from mqstore.console.stores import Opened
+from mqstore.errors import NotFoundError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.remote import RemoteDirectory
+from mqstore.findings import Damage
+from mqstore.rocketmq.reader import RocketMQStore
+
+__all__ = ["RULES", "damage_of"]
+
+SHOWN = 200
+LISTED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file. changed: ms."""
+
+    name: str
+    size: int
+    changed: int
+    findings: int
+    map: Map
+
+
+def damage_of(asked: Asked, opened: Opened) -> tuple[Sequence[Damage], bool]:
+    """What is known of damage, and whether every byte was looked at for it."""
+    report = last_report(asked.console, opened)
+    if report is not None:
+        return report.damage, True
+    return opened.kept("findings", lambda: tuple(opened.store.findings)), False
+
+
+def _log_end(opened: Opened) -> int | None:
+    return opened.view("disk").log_range()[1] if isinstance(opened.store, RocketMQStore) else None
+
+
+def _written(name: str, size: int, log_end: int | None) -> int:
+    """Of a log file the bytes before the end of the log; of another file all."""
+    start = name.rpartition("/")[2]
+    if log_end is None or not name.startswith("commitlog/") or not start.isdigit():
+        return size
+    return min(size, max(0, log_end - int(start)))
+
+
+def files(asked: Asked) -> Response:
+    opened = asked.store
+    damage, proved = damage_of(asked, opened)
+    counts: dict[str, list[Damage]] = {}
+    for item in damage:
+        counts.setdefault(item.file, []).append(item)
+    wanted, start, only = asked.text("name").lower(), asked.number("from") or 0, asked.text("only") == "damaged"
+    end = _log_end(opened)
+    entries = [(name, entry) for name, entry in opened.store.directory.walk() if wanted in name.lower() and (not only or name in counts)]
+    # what is missing has a finding and no entry
+    there = {name for name, _ in entries}
+    missing = sorted(name for name in counts if name not in there and wanted in name.lower() and not opened.store.directory.exists(name))
+    found = [
+        File(
+            name,
+            entry.size,
+            entry.mtime_ms,
+            len(mine := counts.get(name, [])),
+            map_of(name, entry.size, _written(name, entry.size, end), mine),
+        )
+        for name, entry in entries[start : start + SHOWN]
+    ]
+    return asked.show(
+        "files.html",
+        store=opened,
+        section="files",
+        found=found,
+        start=start,
+        total=len(entries),
+        size=SHOWN,
+        proved=proved,
+        missing=missing[:LISTED],
+        only=only,
+        wide=True,
+    )
+
+
+def _leads_out(directory: ReadOnlyDirectory, name: str) -> bool:
+    """Whether a file is a link to somewhere else: a store may come from anybody."""
+    if isinstance(directory, RemoteDirectory):
+        return False
+    root = os.path.realpath(directory.root)
+    return os.path.commonpath([root, os.path.realpath(directory.path(name))]) != root
+
+
+def file(asked: Asked) -> Response:
+    opened = asked.store
+    directory = opened.store.directory
+    name = asked.text("name", longest=8192)
+    # the name is looked for among those that the store has; it is never made a path
+    entry = next((entry for each, entry in directory.walk() if each == name), None)
+    damage, proved = damage_of(asked, opened)
+    mine = [item for item in damage if item.file == name]
+    if entry is None:
+        if not mine:
+            raise NotFoundError(f"the store has no file {name}; the list of files has all that there are")
+        return asked.show("file.html", store=opened, section="files", name=name, size=None, damage=mine, proved=proved, map=None)
+    at = asked.number("at")
+    start = max(0, min(asked.number("bytes") or at or 0, entry.size))
+    if _leads_out(directory, name):
+        raise NotFoundError(f"{name} is a link that leads out of the store; what it leads to is not shown")
+    mapped = directory.map(name)  # not kept: each map holds a descriptor
+    written = mapped.last_nonzero(0, mapped.size) + 1 if mapped.size else 0
+    shown = map_of(name, entry.size, written, mine)
+    line = start - start % 16
+    raw = mapped.bytes(line, min(mapped.size, line + bodies.HEX_SHOWN // 4)) if mapped.size else b""
+    return asked.show(
+        "file.html",
+        store=opened,
+        section="files",
+        name=name,
+        size=entry.size,
+        changed=entry.mtime_ms,
+        damage=mine,
+        proved=proved,
+        map=shown,
+        at=at,
+        here_x=shown._scaled(at) if at is not None else None,
+        lines=bodies.hex_lines(raw),
+        first=line,
+    )
+
+
+RULES = (
+    Rule("/stores/{number:int}/files", files),
+    Rule("/stores/{number:int}/file", file),
+)

@@ -1,0 +1,149 @@
+"""Messages by key and by id, and why a key query answers as it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from mqstore.console import listing
+from mqstore.console.jobs import Progress
+from mqstore.console.pages.rule import Rule
+from mqstore.console.site import Asked, address
+from mqstore.console.stores import Opened
+from mqstore.errors import NotFoundError, UsageError
+from mqstore.rocketmq import explain as explaining
+from mqstore.rocketmq.indexquery import END_OF_TIME, MAX_RESULTS
+from mqstore.rocketmq.javatext import index_hash
+from mqstore.rocketmq.record import parse_message_id
+from mqstore.rocketmq.view import View
+
+__all__ = ["RULES"]
+
+STEPS = 200
+
+
+def _values(opened: Opened, view: View, tab: str) -> dict[str, Any]:
+    topics = sorted({queue.topic for queue in view.queues()} | set(opened.rocketmq.topics.names))
+    return {"store": opened, "section": "messages", "tab": tab, "topics": topics, "wide": True, "answer": None, "rows": []}
+
+
+def by_key(asked: Asked) -> Response:
+    opened = asked.store
+    view = opened.view(asked.view)
+    topic, key = asked.text("topic"), asked.text("key")
+    values = _values(opened, view, "key") | {"basket": asked.session.basket if asked.session else ()}
+    if not key:
+        return asked.show("bykey.html", **values)
+    if not topic:
+        raise UsageError("a key is looked up within a topic, for the index keeps keys by topic; choose one")
+    begin, end, most = _limits(asked)
+    answer = explaining.query(opened.rocketmq, view, topic, key, most, begin, end, scan=False)
+    return asked.show("bykey.html", **values | {"answer": answer, "rows": listing.rows_at(view, answer.messages)[::-1]})
+
+
+def _limits(asked: Asked) -> tuple[int, int, int]:
+    begin, end = asked.moment("since"), asked.moment("until")
+    most = asked.number("max", MAX_RESULTS, low=1, high=MAX_RESULTS)
+    return begin or 0, END_OF_TIME if end is None else end, most or MAX_RESULTS
+
+
+def explain(asked: Asked) -> Response:
+    """Every step of the search, and a scan of the log for what it missed: a job."""
+    opened = asked.store
+    topic, key, name = asked.text("topic"), asked.text("key"), asked.view
+    if not topic or not key:
+        raise UsageError("a query to explain has a topic and a key")
+    begin, end, most = _limits(asked)
+    view = opened.view(name)
+
+    def work(progress: Progress) -> explaining.KeyAnswer:
+        return explaining.query(opened.rocketmq, view, topic, key, most, begin, end, explain=True, progress=progress)
+
+    job = asked.waited(
+        asked.console.jobs.start(
+            "explain",
+            f"Explaining key {key} of topic {topic}",
+            work,
+            store=opened.number,
+            key=(*opened.key, topic, key, name, begin, end, most),
+        )
+    )
+    if not job.over:
+        return asked.show("job.html", store=opened, section="messages", job=job, refresh=True)
+    answer: explaining.KeyAnswer = asked.outcome(job)
+    steps: dict[str, list[object]] = {}
+    for step in answer.steps[:STEPS]:
+        steps.setdefault(step.file, []).append(step)
+    low, high = view.log_range()
+    return asked.show(
+        "explain.html",
+        **_values(opened, view, "key"),
+        found=answer,
+        hits=listing.rows_at(view, answer.messages)[::-1],
+        missing=listing.rows_at(view, answer.missing[:50]),
+        files=list(reversed(view.index_files())),
+        steps=steps,
+        untold=max(0, len(answer.steps) - STEPS),
+        key_hash=index_hash(topic, key),
+        low=low,
+        high=high,
+    )
+
+
+def by_id(asked: Asked) -> Response:
+    """An id may be the broker's (store host and physical offset) or a client's (UNIQ_KEY): nothing in its form tells, so both are tried."""
+    opened = asked.store
+    view = opened.view(asked.view)
+    wanted, topic = asked.text("id"), asked.text("topic")
+    values = _values(opened, view, "id")
+    if not wanted:
+        return asked.show("byid.html", **values)
+    tried: list[str] = []
+    place = _by_offset(view, wanted, tried)
+    if place is None:
+        place = _by_unique_key(opened, view, wanted, topic, tried)
+    if place is None:
+        raise NotFoundError(f"no message with id {wanted} is found: {'; '.join(tried)}")
+    return asked.go(address(f"/stores/{opened.number}/message", offset=place, view=asked.text("view")))
+
+
+def _by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
+    low, high = view.log_range()
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 20:
+        if view.record(int(wanted)) is not None:
+            return int(wanted)
+        tried.append(f"no believable record starts at physical offset {wanted} (the log goes from {low:,} to {high:,})")
+        if len(wanted) != 32:
+            return None
+    try:
+        host, offset = parse_message_id(wanted)
+    except ValueError:
+        tried.append("it is no offset message id, which has 32 or 56 hexadecimal digits")
+        return None
+    message = view.record(offset) if low <= offset < high else None
+    if message is not None and message.store_host == host:
+        return offset
+    where = "where another broker's message stands" if message is not None else f"outside or between the records of {low:,} to {high:,}"
+    tried.append(f"as the id of broker {host} it leads to physical offset {offset:,}, {where}")
+    return None
+
+
+def _by_unique_key(opened: Opened, view: View, wanted: str, topic: str, tried: list[str]) -> int | None:
+    topics = [topic] if topic else sorted({queue.topic for queue in view.queues()})
+    for each in topics:
+        answer = explaining.query(opened.rocketmq, view, each, wanted, scan=False)
+        for place in reversed(answer.messages):
+            message = view.record(place)
+            if message is not None and message.property_map().get("UNIQ_KEY") == wanted:
+                return place
+    where = f"topic {topic}" if topic else f"any of {len(topics):,} topics"
+    tried.append(f"the index leads to no message of {where} with this unique key; explain the query by key to have the log searched")
+    return None
+
+
+RULES = (
+    Rule("/stores/{number:int}/key", by_key),
+    Rule("/stores/{number:int}/id", by_id),
+    Rule("/stores/{number:int}/explain", explain),
+)

@@ -1,0 +1,139 @@
+"""Queues of RabbitMQ with their counts, and the messages of one with their state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from mqstore.console.basket import InQueue
+from mqstore.console.pages.rule import Rule
+from mqstore.console.site import Asked, address
+from mqstore.console.stores import Opened
+from mqstore.errors import NotFoundError, UsageError
+from mqstore.messages import QueueSelection
+from mqstore.rabbitmq import listing
+from mqstore.rabbitmq.messagetable import Rows
+
+__all__ = ["RULES"]
+
+SHOWN = 200
+STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden")
+
+
+def queues(asked: Asked) -> Response:
+    opened = asked.store
+    store = opened.rabbitmq
+    wanted, start = asked.text("name").lower(), asked.number("from") or 0
+    rows = opened.kept("queues", lambda: list(listing.queue_rows(store)))
+    found = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
+    return asked.show(
+        "queues.html",
+        store=opened,
+        section="queues",
+        vhosts=store.vhosts,
+        found=found[start : start + SHOWN],
+        start=start,
+        total=len(found),
+        size=SHOWN,
+        wide=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A page of index entries. following: (level, sequence id) of the next one, None at the end."""
+
+    rows: list[dict[str, Any]]
+    following: tuple[int | None, int] | None
+
+
+def _counts(opened: Opened, vhost: str, queue: str) -> Counter[str]:
+    """Entries of a queue by state; reads its whole index once."""
+
+    def count() -> Counter[str]:
+        states: Counter[str] = Counter()
+        for rows in opened.rabbitmq.rows(_of(vhost, queue)):
+            states.update(row["state"] for row in listing.entry_rows(rows))
+        return states
+
+    return opened.kept(("states", vhost, queue), count)
+
+
+def _of(vhost: str, queue: str) -> QueueSelection:
+    return QueueSelection(vhosts=frozenset({vhost}), queues=frozenset({queue}), everything=True)
+
+
+def _part(opened: Opened, vhost: str, queue: str, state: str, level: int | None, start: int) -> _Part:
+    """The entries from a place on: levels come high first, sequence ids ascend within one."""
+    found: list[dict[str, Any]] = []
+    for rows in opened.rabbitmq.rows(_of(vhost, queue)):
+        if rows.priority_level is not None and level is not None and rows.priority_level > level:
+            continue
+        begin = start if level is None or rows.priority_level == level else 0
+        for row in listing.entry_rows(_from(rows, begin)):
+            if state in ("", row["state"]):
+                if len(found) == SHOWN:
+                    return _Part(found, (row["priority_level"], row["seq_id"]))
+                found.append(row)
+    return _Part(found, None)
+
+
+def _from(rows: Rows, seq_id: int) -> Rows:
+    return rows.take(np.flatnonzero(rows.judged.entries["seq"] >= seq_id)) if seq_id else rows
+
+
+def queue(asked: Asked) -> Response:
+    opened = asked.store
+    vhost, name, state = asked.text("vhost"), asked.text("queue"), asked.text("state")
+    if state not in ("", *STATES):
+        raise UsageError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
+    directories = opened.rabbitmq.queue(vhost, name)
+    part = _part(opened, vhost, name, state, asked.number("level"), asked.number("seq") or 0)
+    counts = _counts(opened, vhost, name)
+    for row in part.rows:
+        row["place"] = InQueue(opened.number, vhost, name, row["priority_level"], row["seq_id"])
+    return asked.show(
+        "queue.html",
+        store=opened,
+        section="queues",
+        directories=directories,
+        crashes=[crash for each in directories for crash in each.crashes],
+        part=part,
+        counts=counts,
+        states=STATES,
+        state=state,
+        total=counts[state] if state else sum(counts.values()),
+        vhost=vhost,
+        queue=name,
+        wide=True,
+        basket=asked.session.basket if asked.session else (),
+    )
+
+
+def by_id(asked: Asked) -> Response:
+    """A message id of RabbitMQ is in no index of its own: all of them are read."""
+    opened = asked.store
+    wanted = asked.text("id").lower()
+    if len(wanted) != 32 or any(letter not in "0123456789abcdef" for letter in wanted):
+        raise UsageError("a message id of RabbitMQ has 32 hexadecimal digits")
+    key = (int(wanted[:16], 16), int(wanted[16:], 16))
+    signed = [value - (1 << 64) if value >= 1 << 63 else value for value in key]
+    for rows in opened.rabbitmq.rows(QueueSelection(everything=True)):
+        entries = rows.judged.entries
+        hits = np.flatnonzero((entries["hi"] == signed[0]) & (entries["lo"] == signed[1]))
+        if len(hits) and rows.indexed and rows.queue is not None:
+            seq = int(entries["seq"][hits[0]])
+            level = rows.priority_level
+            return asked.go(address(f"/stores/{opened.number}/message", vhost=rows.vhost, queue=rows.queue, level=level, seq=seq))
+    raise NotFoundError(f"no index entry of this store has message id {wanted}; a version 2 queue keeps ids of small messages elsewhere")
+
+
+RULES = (
+    Rule("/stores/{number:int}/queues", queues),
+    Rule("/stores/{number:int}/queue", queue),
+    Rule("/stores/{number:int}/queued", by_id),
+)

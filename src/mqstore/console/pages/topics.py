@@ -1,0 +1,111 @@
+"""Topics with their queues, and consumer groups with their lag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from mqstore.console.pages.rule import Rule
+from mqstore.console.site import Asked
+from mqstore.rocketmq.view import ConsumerOffset, QueueView
+
+__all__ = ["RULES", "SYSTEM_TOPICS"]
+
+SHOWN = 200
+
+SYSTEM_TOPICS = frozenset(
+    {
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: its queues, and which kind it is by its name."""
+
+    name: str
+    queues: tuple[QueueView, ...]
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.max_offset - queue.min_offset for queue in self.queues)
+
+    @property
+    def kind(self) -> str:
+        if self.name.startswith("%RETRY%"):
+            return "retry"
+        if self.name.startswith("%DLQ%"):
+            return "dead letters"
+        return "system" if self.name in SYSTEM_TOPICS or self.name.lower().startswith("rmq_sys_") else ""
+
+
+def topics(asked: Asked) -> Response:
+    opened = asked.store
+    view = opened.view(asked.view)
+    wanted, start = asked.text("name").lower(), asked.number("from") or 0
+    by_name: dict[str, list[QueueView]] = {name: [] for name in opened.rocketmq.topics.names}
+    for queue in view.queues():
+        by_name.setdefault(queue.topic, []).append(queue)
+    found = [Topic(name, tuple(queues)) for name, queues in sorted(by_name.items()) if wanted in name.lower()]
+    return asked.show(
+        "topics.html",
+        store=opened,
+        section="topics",
+        found=found[start : start + SHOWN],
+        start=start,
+        total=len(found),
+        size=SHOWN,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One consumer group and where it is. lag: of the queues that there are."""
+
+    name: str
+    offsets: tuple[ConsumerOffset, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag or 0 for each in self.offsets)
+
+    @property
+    def odd(self) -> int:
+        return sum(each.state != "ok" for each in self.offsets)
+
+
+def groups(asked: Asked) -> Response:
+    opened = asked.store
+    view = opened.view(asked.view)
+    wanted, start = asked.text("name").lower(), asked.number("from") or 0
+    by_group: dict[str, list[ConsumerOffset]] = {}
+    for each in view.consumer_offsets():
+        if wanted in each.group.lower() or wanted in each.topic.lower():
+            by_group.setdefault(each.group, []).append(each)
+    found = [Group(name, tuple(offsets)) for name, offsets in by_group.items()]
+    found.sort(key=lambda group: (-group.lag, group.name))
+    return asked.show(
+        "groups.html",
+        store=opened,
+        section="groups",
+        found=found[start : start + SHOWN],
+        start=start,
+        total=len(found),
+        size=SHOWN,
+    )
+
+
+RULES = (
+    Rule("/stores/{number:int}/topics", topics),
+    Rule("/stores/{number:int}/groups", groups),
+)

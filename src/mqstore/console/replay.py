@@ -1,0 +1,152 @@
+"""Messages of a basket put into another place: a RocketMQ store that no broker holds, or a broker that speaks AMQP 0-9-1.
+
+Only the places that `--replay-to` named can be written to, and none of the stores that are shown. A message keeps what it is; where it
+comes to the other kind of broker, what the other has no name for becomes properties or headers:
+
+    RocketMQ -> AMQP       to the queue named as the topic; message id from the unique key, headers from the properties
+    RabbitMQ -> RocketMQ   to the topic named as the queue; KEYS from the message id
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqstore.console.basket import InLog, Place
+from mqstore.console.jobs import Progress
+from mqstore.console.stores import Shelf
+from mqstore.console.taking import log_batches, queue_rows
+from mqstore.errors import TargetError, UsageError
+from mqstore.messages import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
+from mqstore.rabbitmq.outgoing import outgoing_at
+from mqstore.rabbitmq.properties import properties_to_bin
+from mqstore.rabbitmq.sending import Outgoing, Sender, hidden
+from mqstore.rocketmq.engine import MessageStore
+from mqstore.rocketmq.message import Message
+from mqstore.rocketmq.storeconfig import StoreConfig
+
+__all__ = ["Replayed", "Target", "families", "replay", "targets_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place to write to. shown: without a password."""
+
+    address: str
+    shown: str
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Outcome. stored: taken by the target; returned, refused: not taken; gone: no longer there, or not readable."""
+
+    target: str
+    stored: int
+    returned: int = 0
+    refused: int = 0
+    gone: int = 0
+
+
+def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[Target, ...]:
+    """The targets of a command line. Raises UsageError."""
+    found = []
+    for address in addresses:
+        if address.startswith(("amqp://", "amqps://")):
+            found.append(Target(address, hidden(address), False))
+            continue
+        if "://" in address:
+            raise UsageError(
+                f"{hidden(address)} is no place to replay to; give amqp://user:password@host:port/vhost, or a store's directory"
+            )
+        if any(isinstance(place, Path) and _same(Path(address), place) for place in shown):
+            raise UsageError(f"{address} is one of the stores that are shown; replay into another, so that what is read stays as it is")
+        found.append(Target(address, address, True))
+    return tuple(found)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return any(os.path.realpath(one) == os.path.realpath(each) for each in (other, other / "store"))
+
+
+def replay(shelf: Shelf, places: Sequence[Place], target: Target, progress: Progress) -> Replayed:
+    """Send the messages in the order of the basket, those of RocketMQ stores first. Raises TargetError, CancelledError."""
+    if target.is_store:
+        return _into_store(shelf, places, target, progress)
+    sender = Sender(target.address)
+    sent = sender.send(_outgoing(shelf, places, sender.user, progress))
+    return Replayed(target.shown, sent.confirmed - sent.returned, sent.returned, sent.refused, len(places) - sent.sent)
+
+
+def _into_store(shelf: Shelf, places: Sequence[Place], target: Target, progress: Progress) -> Replayed:
+    done = 0
+    with MessageStore.open(target.address, StoreConfig(services=False)) as store:
+        for batch in log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=False):
+            progress(done, len(places))
+            result = store.put_batch(batch, stored=True)
+            done += result.count
+            if result.count < batch.num_rows:
+                raise TargetError(f"{target.shown} does not take a message: {result.detail}; {done} are stored")
+        for message in _as_messages(shelf, places):
+            progress(done, len(places))
+            put = store.put(message)
+            if not put.stored:
+                raise TargetError(f"{target.shown} does not take a message of topic {message.topic}: {put.detail}; {done} are stored")
+            done += 1
+        store.dispatch_now()
+        progress(done, done)
+    return Replayed(target.shown, done, gone=len(places) - done)
+
+
+def _as_messages(shelf: Shelf, places: Sequence[Place]) -> Iterator[Message]:
+    for store, rows in queue_rows(shelf, places):
+        batch = store.batch(rows, RABBITMQ_COLUMNS)
+        for row in [] if batch is None else batch.to_pylist():
+            if row["payload"] is not None:
+                yield Message(row["queue"], row["payload"], keys=_keys(row), properties=_properties(row))
+
+
+def _keys(row: dict[str, Any]) -> str:
+    return str((row["properties"] or {}).get("message_id") or "")
+
+
+def _properties(row: dict[str, Any]) -> dict[str, str]:
+    """AMQP properties by their names, headers behind `header.`, as far as they are plain."""
+    known = dict(row["properties"] or {})
+    headers = known.pop("headers", None) or ()
+    plain = {name: str(value) for name, value in known.items() if value is not None and name != "message_id"}
+    return plain | {f"header.{each['name']}": str(each["value"]) for each in headers if each["value"] is not None}
+
+
+def _outgoing(shelf: Shelf, places: Sequence[Place], user: str, progress: Progress) -> Iterator[Outgoing]:
+    done = 0
+    for batch in log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=True):
+        for row in batch.to_pylist():
+            progress(done, len(places))
+            if row["body"] is not None:
+                done += 1
+                yield Outgoing("", row["topic"], _block(row), row["body"])
+    for store, rows in queue_rows(shelf, places):
+        for number in range(len(rows)):
+            progress(done, len(places))
+            message = outgoing_at(store, rows, number, user=user)
+            if message is not None:
+                done += 1
+                yield message
+
+
+def _block(row: dict[str, Any]) -> bytes:
+    headers = [(name, "longstr", value.encode()) for name, value in (row["properties"] or ())]
+    properties: dict[str, Any] = {"headers": headers, "delivery_mode": 2, "timestamp": max(0, row["born_timestamp"] // 1000)}
+    if row["uniq_key"]:
+        properties["message_id"] = row["uniq_key"].encode()[:255]
+    return properties_to_bin(properties)
+
+
+def families(places: Sequence[Place]) -> dict[str, int]:
+    """How many of these places are of which family."""
+    logs = sum(isinstance(place, InLog) for place in places)
+    return {name: number for name, number in (("rocketmq", logs), ("rabbitmq", len(places) - logs)) if number}

@@ -1,0 +1,63 @@
+"""What a console is started with."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from mqstore.errors import UsageError
+from mqstore.files.place import Place, place_of
+
+__all__ = ["Settings", "address_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """stores: paths or URLs. token: what a visitor must know; None: whoever reaches the address may read. targets: where messages may be
+    replayed to, paths of RocketMQ stores or `amqp://` addresses; only with allow_writes. Raises UsageError for what cannot be safe.
+    """
+
+    stores: tuple[str | Place, ...]
+    host: str = "127.0.0.1"
+    port: int = 8082
+    token: str | None = None
+    allow_writes: bool = False
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.stores:
+            raise UsageError("the console needs a store to show; give one path or more")
+        if self.token is not None and not self.token:
+            raise UsageError("the token is empty; give one that cannot be guessed, or leave --token out for one that is made")
+        if not self.is_loopback and self.token is None:
+            raise UsageError(f"{self.host} can be reached by others, so a token is needed; give --token, or listen on 127.0.0.1")
+        if self.targets and not self.allow_writes:
+            raise UsageError("--replay-to names a place to write to; it needs --allow-writes")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The stores as places."""
+        return tuple(place_of(store) if isinstance(store, str) else store for store in self.stores)
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """(host, port) of `host:port`, `[ip]:port`, `:port` or a port alone. Raises UsageError.
+
+    >>> address_of("127.0.0.1:8082"), address_of("[::1]:0"), address_of("9000")
+    (('127.0.0.1', 8082), ('::1', 0), ('127.0.0.1', 9000))
+    """
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{listen!r} is no address to listen on; give HOST:PORT, such as 127.0.0.1:8082")
+    return host, int(port)

@@ -1,0 +1,154 @@
+"""The stores that a console shows: opened once, opened anew when their files change.
+
+A store is known by its number alone; no path comes from a visitor. What an opened store has worked out (the recovered view, counts) is
+kept with it and goes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mqstore.errors import NotFoundError, UnsupportedError, UsageError
+from mqstore.files.archive import is_archive
+from mqstore.files.place import Place, Url
+from mqstore.opening import open_store
+from mqstore.rabbitmq.reader import RabbitMQStore
+from mqstore.rocketmq.reader import RocketMQStore
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.view import View
+
+__all__ = ["Opened", "Shelf"]
+
+LOOK_AGAIN = 5.0  # seconds after which the files are looked at again
+
+T = TypeVar("T")
+
+
+class Opened:
+    """One state of one store. number: its place on the shelf; token: changes when it is opened anew."""
+
+    def __init__(self, number: int, name: str, store: RocketMQStore | RabbitMQStore, token: int) -> None:
+        self.number = number
+        self.name = name
+        self.store = store
+        self.token = token
+        self.looked = time.monotonic()
+        self.print = _fingerprint(store)
+        self._kept: dict[Hashable, Any] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def family(self) -> str:
+        return self.store.family
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What jobs over this state are known by."""
+        return self.number, self.token
+
+    @property
+    def rocketmq(self) -> RocketMQStore:
+        """Raises UnsupportedError for a store of RabbitMQ."""
+        if not isinstance(self.store, RocketMQStore):
+            raise UnsupportedError(f"{self.name} is a RabbitMQ message store; this page is about RocketMQ stores")
+        return self.store
+
+    @property
+    def rabbitmq(self) -> RabbitMQStore:
+        """Raises UnsupportedError for a store of RocketMQ."""
+        if not isinstance(self.store, RabbitMQStore):
+            raise UnsupportedError(f"{self.name} is a RocketMQ store; this page is about RabbitMQ message stores")
+        return self.store
+
+    def kept(self, what: Hashable, make: Callable[[], T]) -> T:
+        """What was worked out before, or is now; two who ask at once wait for one answer."""
+        with self._lock:
+            lock = self._locks.setdefault(what, threading.Lock())
+        with lock:
+            if what not in self._kept:
+                self._kept[what] = make()
+            found: T = self._kept[what]
+            return found
+
+    def view(self, name: str) -> View:
+        """`disk` or `recovered`. Raises UsageError, RefusedError, UnsupportedError."""
+        if name not in ("disk", "recovered"):
+            raise UsageError(f"there is no view {name!r}; the views are disk and recovered")
+        store = self.rocketmq
+        return self.kept(("view", name), lambda: store.view(name))
+
+
+def _fingerprint(store: RocketMQStore | RabbitMQStore) -> int | None:
+    """Names, sizes and times of all files; None for what does not change: an archive, or a place behind a URL."""
+    root = store.directory.root
+    if isinstance(store.path, Url) or (store.path != root and is_archive(Path(store.path))):
+        return None
+    return hash(tuple((name, entry.size, entry.mtime_ms) for name, entry in store.directory.walk()))
+
+
+class _Slot:
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.lock = threading.Lock()
+        self.opened: Opened | None = None
+        self.openings = 0
+
+
+class Shelf:
+    """The given stores, by number from 0."""
+
+    def __init__(self, places: tuple[Place, ...]) -> None:
+        self._slots = [_Slot(place) for place in places]
+        self.names = _names(places)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def place(self, number: int) -> str:
+        """Where a store is, for a person."""
+        place = self._slots[number].place
+        return os.path.abspath(place) if isinstance(place, Path) else str(place)
+
+    def get(self, number: int) -> Opened:
+        """The store as it is now. Raises NotFoundError for a number that was not given, and what `mqstore.open` raises."""
+        if not 0 <= number < len(self._slots):
+            raise NotFoundError(f"there is no store {number}; the first page lists those that there are")
+        slot = self._slots[number]
+        with slot.lock:
+            opened = slot.opened
+            if opened is not None and time.monotonic() - opened.looked > LOOK_AGAIN:
+                if opened.print is not None and _fingerprint(opened.store) != opened.print:
+                    opened = None
+                else:
+                    opened.looked = time.monotonic()
+            if opened is None:
+                slot.openings += 1
+                slot.opened = opened = Opened(number, self.names[number], _open(slot.place), slot.openings)
+            return opened
+
+    def reload(self, number: int) -> None:
+        """Forget what was read of a store."""
+        if 0 <= number < len(self._slots):
+            with self._slots[number].lock:
+                self._slots[number].opened = None
+
+
+def _open(place: Place) -> RocketMQStore | RabbitMQStore:
+    return open_store(place, now=int(time.time() * 1_000_000))
+
+
+def _names(places: tuple[Place, ...]) -> tuple[str, ...]:
+    """The last part of each path, with as much before it as tells them apart."""
+    parts = [str(place).rstrip("/").split("/") for place in (os.path.abspath(p) if isinstance(p, Path) else p for p in places)]
+    names = []
+    for mine in parts:
+        length = next((n for n in range(1, len(mine) + 1) if sum(other[-n:] == mine[-n:] for other in parts) == 1), len(mine))
+        names.append("/".join(mine[-length:]))
+    return tuple(names)

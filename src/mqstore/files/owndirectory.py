@@ -1,0 +1,85 @@
+"""A directory of which nothing is believed, not even that its files are its own.
+
+A link that leads out of it, and whatever is neither file nor directory (a pipe would hold its reader for ever), is as if it was not there.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place:
+    ...     _ = Path(place, "inside").write_bytes(b"own")
+    ...     Path(place, "link").symlink_to(Path(place, "inside"))
+    ...     Path(place, "secret").symlink_to("/etc/hostname")
+    ...     own = OwnDirectory(place)
+    ...     [entry.name for entry in own.entries()], own.read("link"), own.read("secret"), list(own.strange())
+    (['inside', 'link'], b'own', None, ['secret'])
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqstore.errors import CannotOpenError
+from mqstore.files.readonly import DirectoryEntry, MappedFile, ReadOnlyDirectory
+
+__all__ = ["OwnDirectory"]
+
+
+class OwnDirectory(ReadOnlyDirectory):
+    """As `ReadOnlyDirectory`, of what is in the directory itself."""
+
+    def __reduce__(self) -> tuple[type[OwnDirectory], tuple[Path]]:
+        return OwnDirectory, (self.root,)
+
+    def _is_own(self, relative: str) -> bool:
+        """Whether a name is that of a file or a directory in here. One that does not exist is."""
+        path = f"{self.root}/{relative}"
+        try:
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                if not Path(path).resolve().is_relative_to(self.root.resolve()):
+                    return False
+                mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            return True
+        except (OSError, RuntimeError):
+            return False
+        return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+    def exists(self, relative: str) -> bool:
+        return super().exists(relative) and self._is_own(relative)
+
+    def entries(self, relative: str = "") -> list[DirectoryEntry]:
+        return [entry for entry in self._all_entries(relative) if self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]
+
+    def _all_entries(self, relative: str) -> list[DirectoryEntry]:
+        # a link in a circle cannot even be asked what it is
+        try:
+            return super().entries(relative)
+        except CannotOpenError:
+            names = sorted(os.listdir(self.root / relative)) if os.access(self.root / relative, os.R_OK | os.X_OK) else None
+            if names is None:
+                raise
+        return [self._entry(relative, name) for name in names if self._is_own(f"{relative}/{name}" if relative else name)]
+
+    def _entry(self, relative: str, name: str) -> DirectoryEntry:
+        status = os.stat(self.root / relative / name)
+        directory, file = stat.S_ISDIR(status.st_mode), stat.S_ISREG(status.st_mode)
+        return DirectoryEntry(name, status.st_size, directory, file, status.st_mtime_ns // 1_000_000, getattr(status, "st_blocks", 0))
+
+    def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
+        return super().read(relative, limit) if self._is_own(relative) else None
+
+    def map(self, relative: str) -> MappedFile:
+        if not self._is_own(relative):
+            raise CannotOpenError(f"{self.root}/{relative} is no file of this directory; copy what it leads to in its place")
+        return super().map(relative)
+
+    def strange(self) -> Iterator[str]:
+        """What is passed over: links that lead out, and what is neither file nor directory."""
+        for directory, directories, files in os.walk(self.root):
+            above = "" if directory == str(self.root) else os.path.relpath(directory, self.root)
+            for name in sorted((*directories, *files)):
+                relative = f"{above}/{name}" if above else name
+                if not self._is_own(relative):
+                    yield relative

@@ -1,0 +1,1 @@
+from mqstore.kernels.loads cimport LOW32, cell, i64, word64

@@ -1,0 +1,19 @@
+import numpy as np
+from numpy.typing import NDArray
+
+MARKED: int
+PROVED: int
+
+def strict_scan(b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64]) -> tuple[int, int]: ...
+def resynchronising_scan(b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64]) -> tuple[int, int]: ...
+def careful_scan(
+    b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64], quality: NDArray[np.uint8]
+) -> tuple[int, int]: ...
+def record_ids(b: NDArray[np.uint8], at: NDArray[np.int64], hi: NDArray[np.int64], lo: NDArray[np.int64]) -> None: ...
+def find_ids(
+    hi: NDArray[np.int64],
+    lo: NDArray[np.int64],
+    wanted_hi: NDArray[np.int64],
+    wanted_lo: NDArray[np.int64],
+    found: NDArray[np.int64],
+) -> None: ...

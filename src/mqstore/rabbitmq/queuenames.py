@@ -1,0 +1,61 @@
+"""Names of queues that a user gives, for directories that do not tell their own.
+
+Either lines of text, vhost and queue with a tab between them, or the definitions that `rabbitmqctl export_definitions` and the management
+plugin write. A name counts only where the digest of it is a directory's name, so a list that is too long does no harm.
+
+    >>> list(parsed("/\\torders\\n/\\tбилеты\\n"))
+    [('/', 'orders'), ('/', 'билеты')]
+    >>> list(parsed('{"queues": [{"name": "orders", "vhost": "/", "durable": true}]}'))
+    [('/', 'orders')]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files import ReadOnlyDirectory
+
+__all__ = ["parsed", "read"]
+
+LARGEST = 256 << 20
+
+
+def read(file: Path) -> tuple[tuple[str, str], ...]:
+    """The pairs of vhost and queue that a file names. Raises CannotOpenError, UsageError."""
+    raw = ReadOnlyDirectory(file.parent).read(file.name, LARGEST)
+    if raw is None:
+        raise CannotOpenError(f"{file} does not exist; give lines `vhost<TAB>queue`, or what `rabbitmqctl export_definitions` writes")
+    try:
+        return tuple(parsed(raw.decode("utf-8")))
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not text in UTF-8; give lines `vhost<TAB>queue`") from None
+    except ValueError as error:
+        raise UsageError(f"{file} {error}; give lines `vhost<TAB>queue`, or what `rabbitmqctl export_definitions` writes") from None
+
+
+def parsed(text: str) -> Iterator[tuple[str, str]]:
+    """The pairs of vhost and queue in a text. Raises ValueError."""
+    if text.lstrip().startswith("{"):
+        yield from _defined(text)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        vhost, tab, queue = line.partition("\t")
+        if line and (not tab or "\t" in queue):
+            raise ValueError(f"has a line {number} that is not `vhost<TAB>queue`")
+        if line:
+            yield vhost, queue
+
+
+def _defined(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        queues = json.loads(text).get("queues", [])
+    except (ValueError, RecursionError):
+        raise ValueError("begins like JSON and is none") from None
+    for queue in queues if isinstance(queues, list) else []:
+        vhost, name = (queue.get("vhost"), queue.get("name")) if isinstance(queue, dict) else (None, None)
+        if not isinstance(vhost, str) or not isinstance(name, str):
+            raise ValueError("has a queue without vhost and name: definitions of one vhost do not tell which it is")
+        yield vhost, name

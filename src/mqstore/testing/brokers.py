@@ -1,0 +1,181 @@
+"""A broker in the process of a test: its event loop runs in a thread, tests stay plain functions.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place, RunningBroker(place) as rocketmq:
+    ...     _ = rocketmq.produce("orders", "paid", keys="o-17")
+    ...     [message] = rocketmq.consume("orders")
+    ...     message.text, message.keys
+    ('paid', 'o-17')
+
+`address` is what clients of any language take as their name server. With pytest the fixture `rocketmq` is such a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from mqstore.broker.servedstore import ServedStore
+from mqstore.broker.server import Broker
+from mqstore.broker.settings import Settings
+from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.testing.client import Client, Received, Sent
+
+__all__ = ["SMALL", "RunningBroker"]
+
+T = TypeVar("T")
+
+# a store as small as tests want it: made in milliseconds, some megabytes on disk
+SMALL = StoreConfig(commit_log_file_size=16 << 20, consume_queue_file_size=20_000, max_hash_slot_num=10_000, max_index_num=40_000)
+_QUICK = Settings(transaction_check_interval=1000, transaction_timeout=500, property_filter=True)
+
+
+class RunningBroker:
+    """A broker over a directory, and helpers that speak to it. Messages to new topics make them, unless told otherwise.
+
+    options: those of `mqstore.broker.Broker`. Half messages are checked each second; a message is asked back for after half a second.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        self.path = Path(path)
+        self._options: dict[str, Any] = {"auto_create_topics": True, "config": SMALL, "settings": _QUICK} | options
+        self._broker: Broker | None = None
+        self._client: Client | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ended: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    # start and stop
+
+    def start(self) -> None:
+        """Open the store and listen. Raises what keeps the broker from starting."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="mqstore-broker", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._broker is None:
+            self._thread.join()
+            if self._failure is not None:
+                raise self._failure
+            raise RuntimeError("the broker ended while it started")
+        self.address = self._broker.address
+
+    def stop(self) -> None:
+        """End in order: the store is closed, and can be opened again."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._thread is None or self._loop is None or self._ended is None:
+            return
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._thread = None
+        if self._failure is not None:
+            raise self._failure
+
+    def restart(self) -> None:
+        """Stop, and start again at the same address, over the same store."""
+        address = self.address
+        self.stop()
+        self._options["listen"] = address
+        self.start()
+
+    def _run(self, ready: threading.Event) -> None:
+        self._failure = None
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._broker = None
+            ready.set()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        async with Broker(self.path, **self._options) as broker:
+            self._broker = broker
+            ready.set()
+            await self._ended.wait()
+
+    # what tests ask
+
+    @property
+    def broker(self) -> Broker:
+        """The broker; it lives in another thread, see `inside`."""
+        if self._broker is None:
+            raise RuntimeError("the broker is not running; start it first")
+        return self._broker
+
+    @property
+    def store(self) -> ServedStore:
+        """The store; it may be read, and written, from any thread."""
+        return self.broker.store
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def inside(self, function: Callable[[], T]) -> T:
+        """Call a function in the broker's thread and return what it returns."""
+        if self._loop is None:
+            raise RuntimeError("the broker is not running; start it first")
+
+        async def called() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result()
+
+    @property
+    def client(self) -> Client:
+        """A connection to the broker, made when it is first wanted."""
+        if self._client is None:
+            self._client = Client(self.address)
+        return self._client
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Make a topic."""
+        self.client.create_topic(topic, queues)
+
+    def produce(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        keys: str | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        delay: int = 0,
+    ) -> Sent:
+        """Send a message, see `Client.produce`."""
+        return self.client.produce(topic, body, keys=keys, tags=tags, properties=properties, queue_id=queue_id, delay=delay)
+
+    def consume(
+        self, topic: str, count: int = 1, *, group: str | None = None, tags: str = "*", timeout: float = 10.0, commit: bool = True
+    ) -> list[Received]:
+        """The next messages of a topic for a group, see `Client.consume`."""
+        return self.client.consume(topic, count, group=group, tags=tags, timeout=timeout, commit=commit)
+
+    def with_settings(self, **changes: Any) -> Self:
+        """This broker, not started yet, with other `mqstore.broker.Settings`."""
+        self._options["settings"] = replace(self._options["settings"], **changes)
+        return self

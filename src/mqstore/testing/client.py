@@ -1,0 +1,260 @@
+"""A small blocking client of the remoting protocol: what a test needs to put messages into a broker and to get them out.
+
+    with Client("127.0.0.1:9876") as client:
+        client.produce("orders", b"paid", keys="o-17")
+        [message] = client.consume("orders")
+
+It asks name server and broker at one address. It is no client for production: it knows of no second broker, and does not reconnect.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.2, 3.3 and 3.5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from mqstore.broker import bodies
+from mqstore.broker.codes import V4_9_3, RequestCode, ResponseCode
+from mqstore.broker.frames import Frame, FrameError, decode, encode
+from mqstore.errors import MqstoreError
+from mqstore.rocketmq import compression
+from mqstore.rocketmq.message import Message
+from mqstore.rocketmq.record import Record, decode_properties, offset_message_id, parse_host
+from mqstore.rocketmq.record import decode as decode_record
+from mqstore.rocketmq.sending import UniqueIds
+
+__all__ = ["Client", "ClientError", "Received", "Sent"]
+
+TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
+SUBSCRIPTION_IN_REQUEST = 4
+BATCH = 32
+PAUSE = 0.005  # seconds between pulls of a topic that has nothing new
+
+
+class ClientError(MqstoreError):
+    """The broker refused a request, or nothing came in time. code: of the answer, -1 without one."""
+
+    def __init__(self, sentence: str, code: int = -1) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a message. offset_msg_id: where it is, as an id; unique_id: by which clients know it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    offset_msg_id: str
+    unique_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message. topic: that of a retry is the one it was first sent to. body: decompressed."""
+
+    topic: str
+    body: bytes
+    keys: str | None
+    tags: str | None
+    properties: Mapping[str, str]
+    queue_id: int
+    queue_offset: int
+    offset_msg_id: str
+    reconsume_times: int
+    born_timestamp: int
+    store_timestamp: int
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+
+class Client:
+    """A connection to a broker. Not safe for threads. address: `ip:port`. timeout: seconds that an answer may take."""
+
+    def __init__(self, address: str, *, timeout: float = 10.0, group: str = "mqstore-test") -> None:
+        host, _, port = address.rpartition(":")
+        self.address = address
+        self.group = group
+        self._timeout = timeout
+        self._opaques = itertools.count(1)
+        self._turn = itertools.count()
+        self._unique = UniqueIds()
+        self._next: dict[tuple[str, str, int], int] = {}
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
+        except OSError as error:
+            raise ClientError(f"no broker answers at {address}: {error.strerror or error}; start one first") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    # requests
+
+    def request(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
+        """Send a request and return its answer, whatever its code. Raises ClientError where none comes."""
+        fields = None if ext is None else {name: _text(value) for name, value in ext.items() if value is not None}
+        asked = Frame(code, fields, body, opaque=next(self._opaques), version=V4_9_3)
+        try:
+            self._socket.sendall(encode(asked))
+            while True:
+                answered = decode(self._exactly(int.from_bytes(self._exactly(4), "big")))
+                if answered.is_response and answered.opaque == asked.opaque:
+                    return answered
+        except (OSError, FrameError) as error:
+            raise ClientError(f"the broker at {self.address} did not answer request {code}: {error}") from None
+
+    def call(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
+        """As `request`. Raises ClientError for an answer that is no success."""
+        answered = self.request(code, ext, body)
+        if answered.code != ResponseCode.SUCCESS:
+            raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
+        return answered
+
+    def _exactly(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self._socket.recv(count - len(parts))
+            if not part:
+                raise ConnectionResetError("it closed the connection")
+            parts += part
+        return bytes(parts)
+
+    # topics
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Make a topic, or change its number of queues."""
+        fields = {"topic": topic, "defaultTopic": TEMPLATE, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+        self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False})
+
+    def queues(self, topic: str) -> int:
+        """How many queues of a topic can be read; 0 where it is not known."""
+        answered = self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if answered.code == ResponseCode.TOPIC_NOT_EXIST:
+            return 0
+        found: Any = bodies.parse(answered.body)
+        return sum(queue["readQueueNums"] for queue in found["queueDatas"])
+
+    # messages
+
+    def produce(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        keys: str | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        delay: int = 0,
+    ) -> Sent:
+        """Send a message, to the queues in turn unless one is named; a new topic is made if the broker does that.
+
+        delay: level after which it is delivered. Raises ClientError where it is not stored.
+        """
+        unique = self._unique.next()
+        added = {"UNIQ_KEY": unique, "WAIT": "true"} | ({"DELAY": str(delay)} if delay else {})
+        message = Message(topic, b"", keys=keys, tags=tags, properties={**(properties or {}), **added})
+        queue = next(self._turn) % (self.queues(topic) or TEMPLATE_QUEUES) if queue_id is None else queue_id
+        header = {"a": self.group, "b": topic, "c": TEMPLATE, "d": TEMPLATE_QUEUES, "e": queue, "f": 0, "g": time.time_ns() // 1_000_000}
+        header |= {"h": 0, "i": message.encoded_properties("4.9.3").decode(), "j": 0, "k": False, "m": False}
+        answered = self.call(RequestCode.SEND_MESSAGE_V2, header, body.encode() if isinstance(body, str) else body)
+        fields = answered.ext or {}
+        return Sent(topic, int(fields["queueId"]), int(fields["queueOffset"]), fields["msgId"], unique)
+
+    def consume(
+        self, topic: str, count: int = 1, *, group: str | None = None, tags: str = "*", timeout: float = 10.0, commit: bool = True
+    ) -> list[Received]:
+        """The next messages of a topic for a group, count of them, from where it stood before. commit: move it on at the broker, too.
+
+        A new group begins with the first message. Raises ClientError where fewer come within timeout seconds; it stays where it was then.
+        """
+        who = group or self.group
+        found: list[Received] = []
+        ahead: dict[tuple[str, str, int], int] = {}
+        end = time.monotonic() + timeout
+        while True:
+            for queue_id in range(self.queues(topic)):
+                if len(found) == count:
+                    break
+                found += self._pull(who, topic, queue_id, count - len(found), tags, ahead)
+            if len(found) == count:
+                break
+            if time.monotonic() > end:
+                raise ClientError(f"{len(found)} of {count} messages of {topic} came within {timeout:g} s")
+            time.sleep(PAUSE)
+        self._next |= ahead
+        if commit:
+            for (_, _, queue_id), offset in ahead.items():
+                place = {"consumerGroup": who, "topic": topic, "queueId": queue_id}
+                self.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": offset})
+        return found
+
+    def _pull(self, group: str, topic: str, queue_id: int, most: int, tags: str, ahead: dict[tuple[str, str, int], int]) -> list[Received]:
+        key = (group, topic, queue_id)
+        offset = ahead.get(key, self._next.get(key, -1))
+        if offset < 0:
+            offset = self._begin(group, topic, queue_id)
+        header = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": min(most, BATCH)}
+        header |= {"sysFlag": SUBSCRIPTION_IN_REQUEST, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0}
+        answered = self.request(RequestCode.PULL_MESSAGE, {**header, "subscription": tags, "expressionType": "TAG"})
+        if answered.code not in (0, 19, 20, 21):
+            raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
+        ahead[key] = int((answered.ext or {})["nextBeginOffset"])
+        wanted = None if tags.strip() in ("", "*") else {tag.strip() for tag in tags.split("||")}
+        messages = [_received(record) for record in _records(answered.body)]
+        return [message for message in messages if wanted is None or message.tags in wanted]
+
+    def _begin(self, group: str, topic: str, queue_id: int) -> int:
+        place = {"topic": topic, "queueId": queue_id}
+        known = self.request(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": group, **place})
+        if known.code == ResponseCode.SUCCESS:
+            return int((known.ext or {})["offset"])
+        return int((self.call(RequestCode.GET_MIN_OFFSET, place).ext or {})["offset"])
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _records(body: bytes | memoryview) -> list[Record]:
+    view, at, found = memoryview(body), 0, []
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "big")
+        found.append(decode_record(bytes(view[at : at + size])))
+        at += size
+    return found
+
+
+def _received(record: Record) -> Received:
+    properties = decode_properties(record.properties)
+    return Received(
+        properties.get("RETRY_TOPIC", record.topic),
+        compression.expand(record.body, record.sys_flag),
+        properties.get("KEYS"),
+        properties.get("TAGS"),
+        properties,
+        record.queue_id,
+        record.queue_offset,
+        offset_message_id(parse_host(record.store_host), record.physical_offset),
+        record.reconsume_times,
+        record.born_timestamp,
+        record.store_timestamp,
+    )

@@ -1,0 +1,117 @@
+"""How values are shown to a person: sizes, times, counts, and text from a store made harmless for a terminal or a page.
+
+>>> size(1_048_576), moment(1640995200123), count(2, "queue"), printable("a\\x1b[2Jb")
+('1.0 MiB', '2022-01-01 00:00:00.123', '2 queues', 'a\\\\x1b[2Jb')
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import UTC, datetime, timedelta
+
+from mqstore.errors import UsageError
+
+__all__ = ["TELLING", "clock", "command", "count", "moment", "pace", "parse_time", "printable", "shorten", "size"]
+
+TELLING = 64 << 20  # bytes from which on a rate says something about the machine rather than about starting up
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# a terminal obeys control characters, and a store may hold any; lone surrogates cannot be encoded
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def printable(text: str) -> str:
+    """The text with control characters, direction marks and lone surrogates as escapes."""
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def size(count_of_bytes: int) -> str:
+    """Bytes in the largest binary unit that leaves a number of at least one."""
+    amount = float(count_of_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{count_of_bytes} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def moment(milliseconds: int | None) -> str:
+    """A time in UTC, to the millisecond; the bare number where it is no time of the calendar."""
+    if milliseconds is None:
+        return "-"
+    try:
+        return (_EPOCH + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except OverflowError:
+        return str(milliseconds)
+
+
+def clock(seconds: float) -> str:
+    """A duration for a person.
+
+    >>> clock(0.0042), clock(3.21), clock(75)
+    ('4 ms', '3.2 s', '1 min 15 s')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def pace(count_of_bytes: int, seconds: float) -> str:
+    """How long something took, and how fast that was where there was enough to tell.
+
+    >>> pace(4_000_000_000, 2.0), pace(1000, 0.5)
+    ('2.0 s, 2.00 GB/s', '500 ms')
+    """
+    fast = f", {count_of_bytes / seconds / 1e9:.2f} GB/s" if seconds > 0 and count_of_bytes >= TELLING else ""
+    return clock(seconds) + fast
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun, thousands apart.
+
+    >>> count(1, "message"), count(12000, "queue entry"), count(0, "key")
+    ('1 message', '12,000 queue entries', '0 keys')
+    """
+    plural = noun[:-1] + "ies" if noun.endswith("try") else noun + "s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def shorten(text: str, width: int) -> str:
+    """At most width characters, an ellipsis for what is left out."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def command(*words: object) -> str:
+    """A command line that can be copied into a shell.
+
+    >>> command("mqstore", "query", "store", "-k", "two words")
+    "mqstore query store -k 'two words'"
+    """
+    return " ".join(shlex.quote(printable(str(word))) for word in words)
+
+
+def parse_time(text: str, option: str) -> int:
+    """Milliseconds since the epoch: of a number, or of an ISO time, in UTC where it names no zone. Raises UsageError.
+
+    >>> parse_time("2022-01-01T00:00:00.123Z", "--since"), parse_time("2022-01-01 01:00+01:00", "--since"), parse_time("5", "--since")
+    (1640995200123, 1640995200000, 5)
+    """
+    stripped = text.strip()
+    if stripped.removeprefix("-").isdecimal():
+        return int(stripped)
+    try:
+        found = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise UsageError(
+            f"{option} {printable(text)!r} is no time; give milliseconds since the epoch, or ISO such as 2024-05-01T12:30:00Z "
+            "(UTC where no zone is named)"
+        ) from None
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,92 @@
+"""What is answered in the event loop and what in threads; frames however they are cut up on their way."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+from brokerkit import OPEN, SMALL, BrokerThread, Wire, records
+
+from mqstore.broker.frames import Frame
+from mqstore.broker.queries import KeyQueries, query_message
+
+FOREVER = (1 << 63) - 1
+
+
+def asked(end: int = FOREVER) -> dict[str, str]:
+    return {"topic": "T", "key": "k-7", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(end)}
+
+
+@pytest.fixture
+def stored(tmp_path: Path):
+    with BrokerThread(tmp_path / "store", settings=OPEN, config=SMALL) as thread, Wire(thread.address) as wire:
+        wire.make_topic("T", 1)
+        for number in range(10):
+            assert wire.send("T", b"%d" % number, properties=f"KEYS\x01k-{number}").code == 0
+        assert thread.broker.store.writable.wait_dispatched()
+        yield thread, wire
+
+
+def test_a_key_query_finds_the_same_in_the_event_loop_and_in_a_thread(stored) -> None:
+    thread, wire = stored
+    in_loop = wire.call(12, asked())
+    thread.broker.context.part(KeyQueries).took(1.0)
+    in_thread = wire.call(12, asked())
+    assert (in_loop.code, in_loop.ext, in_loop.body) == (in_thread.code, in_thread.ext, in_thread.body)
+    assert [each.body for each in records(in_loop.body)] == [b"7"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "end", "waits"),
+    [(0.0, FOREVER, False), (1.0, FOREVER, True), (0.0, 1_000_000, True)],
+    ids=["quick", "after-slow", "of-the-past"],
+)
+def test_a_key_query_that_may_take_long_leaves_the_event_loop_alone(stored, slow: float, end: int, waits: bool) -> None:
+    thread, _ = stored
+    context = thread.broker.context
+
+    async def answered() -> bool:
+        context.part(KeyQueries).took(slow)
+        work = query_message(context, next(iter(context.connections)), Frame(12, ext=asked(end)))
+        later = inspect.isawaitable(work)
+        if later:
+            await work
+        return later
+
+    assert thread.run(answered()) is waits
+
+
+@pytest.mark.parametrize("ser", [0, 1], ids=["JSON", "ROCKETMQ"])
+def test_requests_are_answered_in_order_wherever_the_bytes_are_cut(stored, ser: int) -> None:
+    _, wire = stored
+    asked_for = {"topic": "T", "queueId": "0"}
+    frames, opaques = zip(*[wire.frame(code, asked_for, b"body", ser=ser) for code in (30, 31, 30)], strict=True)
+    whole = b"".join(frames)
+    for cut in range(1, len(whole), 7):
+        wire.socket.sendall(whole[:cut])
+        wire.socket.sendall(whole[cut:])
+        told = [wire.read() for _ in opaques]
+        assert [each.opaque for each in told] == list(opaques)
+        assert [each.ext for each in told] == [{"offset": "10"}, {"offset": "0"}, {"offset": "10"}]
+
+
+def test_what_was_asked_before_bytes_that_are_no_frame_is_answered(stored) -> None:
+    thread, _ = stored
+    with Wire(thread.address) as wire:
+        first, opaque = wire.frame(30, {"topic": "T", "queueId": "0"})
+        wire.socket.sendall(first + b"\x7f\xff\xff\xff garbage")
+        assert wire.answer(opaque).ext == {"offset": "10"}
+        assert wire.closed()
+
+
+def test_large_answers_to_requests_that_came_together_are_whole_and_in_order(stored) -> None:
+    thread, wire = stored
+    for _ in range(40):
+        assert wire.send("T", b"z" * 60_000).code == 0
+    assert thread.broker.store.writable.wait_dispatched()
+    opaques = [wire.post_pull("T", offset, flag=4, count=4) for offset in range(0, 48, 4)]
+    told = [wire.read() for _ in opaques]
+    assert [each.opaque for each in told] == opaques
+    bodies = [each.body for answer in told for each in records(answer.body)]
+    assert bodies == [b"%d" % number for number in range(10)] + [b"z" * 60_000] * 38

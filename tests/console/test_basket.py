@@ -1,0 +1,213 @@
+"""The basket: what is put aside comes out as it is, and is written only where and when someone is sure."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import goldenkit
+import pyarrow.parquet as pq
+import pytest
+from consolekit import Visitor, golden, visiting, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqstore
+from mqstore.console import basket as module
+from mqstore.console.basket import Basket, InLog, InQueue, place_from
+from mqstore.console.replay import targets_of
+from mqstore.errors import UsageError
+from mqstore.messages import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
+
+LOG, QUEUES = golden("4.9.3/a-clean-small"), golden("3.10.8/f-mixed-features")
+
+
+@pytest.fixture
+def visitor() -> Iterator[Visitor]:
+    with visiting(LOG, QUEUES) as found:
+        yield found
+
+
+def command(*argv: object) -> list[dict[str, object]]:
+    done = goldenkit.run_cli(*argv, "-o", "jsonl", "--body", "base64")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+names = st.text(st.characters(exclude_categories=()), max_size=12)
+numbers = st.integers(0, 2**63 - 1)
+
+
+@given(st.one_of(st.builds(InLog, numbers, numbers), st.builds(InQueue, numbers, names, names, st.none() | st.integers(0, 255), numbers)))
+def test_a_place_is_told_by_its_text(place: InLog | InQueue) -> None:
+    text = str(place)
+    assert text.isascii()
+    if not re.search("[\ud800-\udfff]", repr(place)):
+        assert place_from(text) == place
+
+
+@pytest.mark.parametrize("text", ["", ":", "0:", "x:1", "0:-1", "0:1/2", "0:a/b/c/d", "0:a/b//", f"0:{2**63}", "0:٣", "0:" + "9" * 5000])
+def test_a_text_that_is_no_place_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="names no message"):
+        place_from(text)
+
+
+def test_a_basket_has_an_end() -> None:
+    kept = Basket()
+    assert kept.add(InLog(0, number) for number in range(module.LIMIT)) == module.LIMIT
+    with pytest.raises(UsageError, match="mqstore export"):
+        kept.add([InLog(1, 0)])
+    assert len(kept) == module.LIMIT
+    assert kept.add([InLog(0, 5)]) == 0
+
+
+def test_chosen_messages_come_out_as_the_command_prints_them(visitor: Visitor) -> None:
+    log, queued = command("messages", LOG)[:7], command("messages", QUEUES)[:9]
+    visitor.submit("/basket/add", place=[f"0:{row['physical_offset']}" for row in reversed(log)])
+    places = [str(InQueue(1, str(row["vhost"]), str(row["queue"]), row["priority_level"], int(str(row["seq_id"])))) for row in queued]  # type: ignore[arg-type]
+    visitor.submit("/basket/add", place=places)
+    told = visitor.get("/basket/export?family=rocketmq&format=jsonl")
+    assert [json.loads(line) for line in told.text.splitlines()] == log[::-1]
+    assert told.headers["content-disposition"] == 'attachment; filename="rocketmq-messages.jsonl"'
+    told = visitor.get("/basket/export?family=rabbitmq&format=jsonl")
+    found = {(row["queue"], row["priority_level"], row["seq_id"]): row for row in map(json.loads, told.text.splitlines())}
+    assert len(found) == len(queued)
+    for row in queued:
+        assert {**found[row["queue"], row["priority_level"], row["seq_id"]], "pos": row["pos"]} == row
+    for family, columns, number in (("rocketmq", ROCKETMQ_COLUMNS, 7), ("rabbitmq", RABBITMQ_COLUMNS, 9)):
+        table = pq.read_table(io.BytesIO(visitor.get(f"/basket/export?family={family}&format=parquet").content))
+        assert tuple(table.column_names) == columns
+        assert table.num_rows == number
+
+
+def test_all_that_a_page_shows_can_be_put_in_and_taken_out_again(visitor: Visitor) -> None:
+    page = visitor.get("/stores/0/messages?topic=TopicTest")
+    shown = re.findall(r'name="shown" value="([^"]+)"', page.text)
+    assert shown
+    visitor.submit("/basket/add", all="1", shown=shown, back="/stores/0/messages?topic=TopicTest")
+    assert f"of {len(shown)} messages" in words(visitor.get("/basket"))
+    visitor.submit("/basket/remove", place=shown[0])
+    assert f"of {len(shown) - 1} messages" in words(visitor.get("/basket"))
+    visitor.submit("/basket/clear")
+    assert "It is empty" in words(visitor.get("/basket"))
+
+
+def test_acknowledged_messages_are_put_in_only_by_choosing_them(visitor: Visitor) -> None:
+    page = visitor.get("/stores/1/queue?vhost=/&queue=prio.q")
+    shown = set(re.findall(r'name="shown" value="([^"]+)"', page.text))
+    chosen = set(re.findall(r'name="place" value="([^"]+)"', page.text))
+    assert len(chosen - shown) == words(page).count("acknowledged") - 2  # the tab and the button say it too
+    assert shown < chosen
+
+
+def test_nothing_is_put_in_by_a_place_that_is_none_or_of_a_store_that_is_not_there(visitor: Visitor) -> None:
+    assert visitor.submit("/basket/add", place="0:x").status_code == 400
+    assert visitor.submit("/basket/add", place="7:0").status_code == 404
+    assert visitor.submit("/basket/add").status_code == 400
+    assert "It is empty" in words(visitor.get("/basket"))
+
+
+def test_what_is_no_longer_there_is_left_out_of_an_export(visitor: Visitor) -> None:
+    visitor.submit("/basket/add", place=["0:1", "0:0"])
+    assert len(visitor.get("/basket/export?family=rocketmq").text.splitlines()) == 1
+    assert visitor.get("/basket/export?family=rabbitmq").status_code == 400
+    assert visitor.get("/basket/export?family=rocketmq&format=exe").status_code == 400
+
+
+# replay
+
+
+def test_without_leave_to_write_there_is_no_replay(visitor: Visitor) -> None:
+    visitor.submit("/basket/add", place="0:0")
+    assert "--allow-writes" in words(visitor.get("/basket"))
+    for path in ("/basket/replay", "/basket/replay/run"):
+        page = visitor.submit(path, target="0", sure="yes")
+        assert page.status_code == 400
+        assert "--allow-writes" in words(page)
+
+
+def confirmed(visitor: Visitor, **fields: str) -> dict[str, str]:
+    """The fields of the confirmation page."""
+    page = visitor.submit("/basket/replay", target="0")
+    assert "cannot be taken back" in words(page)
+    found = dict(re.findall(r'<input type="hidden" name="(target|fingerprint)" value="([^"]*)"', page.text))
+    return found | {"sure": "yes"} | fields
+
+
+def test_messages_are_replayed_into_a_store_after_a_confirmation(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    rows = command("messages", LOG)[:5]
+    with goldenkit.unchanged(Path(LOG)), visiting(LOG, QUEUES, allow_writes=True, targets=(str(target),)) as visitor:
+        visitor.submit("/basket/add", place=[f"0:{row['physical_offset']}" for row in rows])
+        visitor.submit("/basket/add", place=str(InQueue(1, "/", "dead.letters", None, 0)))
+        fields = confirmed(visitor)
+        assert not target.exists()
+        page = visitor.submit("/basket/replay/run", **fields)
+        (job,) = (job for job in visitor.console.jobs.all() if job.kind == "replay")
+        assert job.settled.wait(60)
+        assert job.state == "done", job.error
+        page = visitor.get(f"/jobs/{job.id}")
+        assert "Stored 6 messages" in words(page)
+        assert "It is empty" in words(visitor.get("/basket"))
+    found = mqstore.open(target).to_arrow(("topic", "body")).to_pylist()  # type: ignore[union-attr]
+    import base64
+
+    assert found[:5] == [{"topic": row["topic"], "body": base64.b64decode(str(row["body"]))} for row in rows]
+    assert found[5:] == [{"topic": "dead.letters", "body": b"dead-0"}]
+
+
+def test_a_queue_whose_name_is_no_topic_is_told_and_nothing_of_it_is_written(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with visiting(QUEUES, allow_writes=True, targets=(str(target),)) as visitor:
+        row = next(row for row in command("messages", QUEUES) if not str(row["queue"]).isascii())
+        place = InQueue(0, str(row["vhost"]), str(row["queue"]), None, int(str(row["seq_id"])))
+        visitor.submit("/basket/add", place=str(place))
+        visitor.submit("/basket/replay/run", **confirmed(visitor))
+        (job,) = (job for job in visitor.console.jobs.all() if job.kind == "replay")
+        assert job.settled.wait(60)
+        assert job.state == "failed"
+        assert "does not take a message" in job.error
+    assert mqstore.open(target).to_arrow(("topic",)).num_rows == 0  # type: ignore[union-attr]
+
+
+def test_nothing_is_written_without_being_sure_or_when_the_basket_has_changed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with visiting(LOG, allow_writes=True, targets=(str(target),)) as visitor:
+        visitor.submit("/basket/add", place="0:0")
+        assert "tick" in words(visitor.submit("/basket/replay/run", **confirmed(visitor, sure="")))
+        fields = confirmed(visitor)
+        visitor.submit("/basket/add", place=f"0:{command('messages', LOG)[1]['physical_offset']}")
+        assert "has changed" in words(visitor.submit("/basket/replay/run", **fields))
+        assert visitor.submit("/basket/replay", target="1").status_code == 400
+        assert visitor.submit("/basket/replay", target="x").status_code == 400
+        assert not target.exists()
+
+
+def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
+    with visiting(LOG, allow_writes=True, targets=("amqp://guest:secret@127.0.0.1:1/",)) as visitor:
+        visitor.submit("/basket/add", place="0:0")
+        assert "secret" not in visitor.get("/basket").text
+        visitor.submit("/basket/replay/run", **confirmed(visitor))
+        (job,) = (job for job in visitor.console.jobs.all() if job.kind == "replay")
+        assert job.settled.wait(60)
+        assert job.state == "failed"
+        page = visitor.get(f"/jobs/{job.id}")
+        assert "secret" not in page.text
+        assert "127.0.0.1:1" in words(page)
+
+
+@pytest.mark.parametrize("target", ["http://127.0.0.1/", "rocketmq://127.0.0.1:9876"])
+def test_a_target_that_cannot_be_written_is_refused_at_the_start(target: str) -> None:
+    with pytest.raises(UsageError, match="no place to replay to"):
+        targets_of((target,), ())
+
+
+def test_a_store_that_is_shown_is_no_target(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "store")
+    with pytest.raises(UsageError, match="one of the stores that are shown"):
+        targets_of((str(link),), (tmp_path / "store",))
+    assert [target.is_store for target in targets_of((str(link),), (tmp_path / "other",))] == [True]

@@ -1,0 +1,319 @@
+"""The console in a real browser: with and without scripts, light and dark, wide and narrow, by keyboard; axe finds no serious fault.
+
+Needs a Chromium on the machine and the package playwright; skipped with a reason where either is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consolekit import golden
+
+from mqstore.console.app import server
+from mqstore.console.jobs import Jobs
+from mqstore.console.settings import Settings
+from mqstore.console.site import Console
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine; .ci/run installs Debian's")
+
+AXE = Path(__file__).parent / "axe" / "axe.min.js.xz"
+KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)
+STORES = (
+    "4.9.3/b-kill9",
+    "5.3.3/g-clean-small",
+    "4.9.3/m-damaged/16-everything",
+    "4.9.3/f-broker-offsets",
+    "3.10.8/f-mixed-features",
+    "3.10.8/b-dirty-journal",
+)
+PAGES = (
+    "/",
+    "/jobs",
+    "/basket",
+    "/nowhere",
+    "/stores/0",
+    "/stores/2",
+    "/stores/0/topics",
+    "/stores/3/groups",
+    "/stores/0/messages",
+    "/stores/0/messages?topic=TopicTest",
+    "/stores/2/messages?source=log",
+    "/stores/0/key?topic=TopicTest&key=K20",
+    "/stores/0/explain?topic=TopicTest&key=K20",
+    "/stores/0/explain?topic=none&key=none",
+    "/stores/0/id",
+    "/stores/3/message?offset=0&record=0",
+    "/stores/3/message?offset=0&body=hex",
+    "/stores/0/usage",
+    "/stores/2/verify",
+    "/stores/2/files",
+    "/stores/2/file?name=commitlog/00000000000000000000",
+    "/stores/4",
+    "/stores/4/queues",
+    "/stores/4/queue?vhost=/&queue=prio.q",
+    "/stores/4/message?vhost=/&queue=lazy.mixed&seq=0",
+    "/stores/4/usage",
+    "/stores/5/verify",
+)
+NARROW = tuple(page for page in PAGES if page.count("?") == 0 or "explain" in page or "prio" in page or "offset=0&record" in page)
+
+
+class Served:
+    """A console that answers on a free port. jobs: its jobs."""
+
+    def __init__(self, *stores: str, **settings: Any) -> None:
+        told = threading.Event()
+        place: list[object] = []
+
+        def ready(host: str, port: int) -> None:
+            place.extend((host, port))
+            told.set()
+
+        self._server = server(Settings(stores, port=0, **settings), ready)
+        self._thread = threading.Thread(target=self._server.run, name="console")
+        self._thread.start()
+        assert told.wait(30)
+        self.address = f"http://{place[0]}:{place[1]}"
+
+    @property
+    def jobs(self) -> Jobs:
+        found: Console = self._server.config.app.state.console  # type: ignore[union-attr]
+        return found.jobs
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    target = tmp_path_factory.mktemp("replayed") / "store"
+    made = Served(*map(golden, STORES), allow_writes=True, targets=(str(target),))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as run:
+        started = run.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Window:
+    """A browser window on a console. complaints: what the browser has said of pages, refused scripts and styles among it."""
+
+    def __init__(self, browser: Any, served: Served, **options: Any) -> None:
+        self.context = browser.new_context(base_url=served.address, **options)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def open(self, path: str) -> Any:
+        self.page.goto(path)
+        return self.page
+
+    def faults(self) -> list[str]:
+        """What axe calls serious or critical on the page that is open."""
+        self.page.evaluate(lzma.decompress(AXE.read_bytes()).decode())
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the page is wider than the window."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+@pytest.fixture
+def window(browser: Any, served: Served) -> Iterator[Any]:
+    opened: list[Window] = []
+
+    def make(**options: Any) -> Window:
+        opened.append(Window(browser, served, **options))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.context.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checked(served: Served, browser: Any) -> None:
+    """Verify and usage of every store that the pages show, started as a person does."""
+    first = Window(browser, served)
+    for path in ("/stores/2/verify", "/stores/5/verify", "/stores/0/usage", "/stores/4/usage"):
+        first.open(path).click("main form button")
+        first.page.wait_for_selector("text=/again/")
+    assert not first.complaints
+    first.context.close()
+
+
+def test_no_page_has_a_serious_accessibility_fault_or_a_refused_script(window: Any) -> None:
+    wide = window(viewport={"width": 1280, "height": 900})
+    for path in PAGES:
+        wide.open(path)
+        assert not wide.faults(), path
+        assert not wide.overflows, path
+        assert [each for each in wide.complaints if "404" not in each] == [], path
+
+
+def test_pages_fit_a_narrow_window_and_are_readable_in_the_dark(window: Any) -> None:
+    narrow = window(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    for path in NARROW:
+        narrow.open(path)
+        assert not narrow.overflows, path
+        assert not narrow.faults(), path
+
+
+def test_dark_and_light_follow_the_reader(window: Any) -> None:
+    colours = {}
+    for scheme in ("light", "dark"):
+        page = window(color_scheme=scheme).open("/")
+        colours[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    brightness = {scheme: sum(json.loads(f"[{text[4:-1]}]")) for scheme, text in colours.items()}
+    assert brightness["dark"] < 150 < 600 < brightness["light"]
+
+
+def read_messages(page: Any) -> None:
+    """From the first page to a message, by topic, by key and by id, and why a key is not found."""
+    page.goto("/")
+    page.click("main >> text=/b-kill9/")
+    page.click("nav.tabs >> text=Messages")
+    page.fill("input[name=topic]", "TopicTest")
+    page.fill("input[name=since]", "2022-01-01T00:00:05")
+    page.click("main form.filters button >> nth=0")
+    assert "newest first" in page.inner_text("p.count")
+    page.click("tbody a >> nth=0")
+    assert page.inner_text("h1").startswith("Message at")
+    page.click("text=Bytes >> nth=0")
+    assert "00000000" in page.inner_text("pre >> nth=0")
+    message_id = page.inner_text("dt:has-text('Message id') + dd")
+    page.click("nav.tabs >> text=Messages")
+    page.click("nav.subtabs >> text=Message id")
+    page.fill("input[name=id]", message_id)
+    page.click("main form.filters button")
+    assert message_id in page.inner_text("dl.facts")
+    page.goto("/stores/0/key")
+    page.fill("input[name=topic]", "TopicTest")
+    page.fill("input[name=key]", "K20")
+    page.click("main form.filters button >> text=Find")
+    assert "with this key" in page.inner_text("p.count")
+    page.click("main form.filters button >> text=Explain")
+    page.wait_for_selector("text=How the index was searched")
+    assert "after-index-end" in page.inner_text("main")
+
+
+def read_queues(page: Any) -> None:
+    """From the queues of RabbitMQ to a message and its bytes."""
+    page.goto("/stores/4/queues")
+    page.click("tbody a >> text=lazy.mixed")
+    page.click("tbody a >> nth=0")
+    assert page.inner_text("h1") == "Message 0 of lazy.mixed"
+    assert "would recover" in page.inner_text("dl.facts")
+    page.click("text=journal.jif >> nth=0")
+    assert "journal.jif" in page.inner_text("h1")
+
+
+def read_damage(page: Any) -> None:
+    """The damage map of a store, and of a file of it."""
+    page.goto("/stores/2/verify")
+    assert page.locator("svg.map .damage").count() > 5
+    page.click("h3 a >> nth=0")
+    assert "finding" in page.get_attribute("svg.map", "aria-label")
+    page.click("text=/^bytes at/ >> nth=0")
+    assert page.locator("svg.map .here").count() == 1
+
+
+def use_basket(page: Any, downloads: Path) -> None:
+    """Messages of both brokers into the basket, out as a file, and into another store."""
+    page.goto("/stores/0/messages?topic=TopicTest")
+    page.check("tbody input[type=checkbox] >> nth=0")
+    page.check("tbody input[type=checkbox] >> nth=2")
+    page.click("text=Put the chosen into the basket")
+    assert page.inner_text("#basket-count") == "2"
+    page.goto("/stores/4/queue?vhost=/&queue=ttl.q")
+    page.click("text=/^Put all/")
+    assert page.inner_text("#basket-count") == "14"
+    page.goto("/basket")
+    for family, rows in (("rocketmq", 2), ("rabbitmq", 12)):
+        with page.expect_download() as waiting:
+            page.click(f"a[href*='{family}'] >> text=JSON lines")
+        waiting.value.save_as(downloads / family)
+        assert len((downloads / family).read_text().splitlines()) == rows
+    page.click("text=Look at what would be written")
+    assert page.inner_text("h1") == "Replay 14 messages?"
+    page.check("input[name=sure]")
+    page.click("button >> text=Replay")
+    page.wait_for_selector("text=Stored")
+    assert "14 messages" in page.inner_text("dl.facts")
+    assert page.inner_text("#basket-count") == "0"
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_everything_can_be_done_with_and_without_scripts(window: Any, tmp_path: Path, scripts: bool, width: int) -> None:
+    opened = window(java_script_enabled=scripts, viewport={"width": width, "height": 800})
+    read_messages(opened.page)
+    read_queues(opened.page)
+    read_damage(opened.page)
+    use_basket(opened.page, tmp_path)
+    assert not opened.complaints
+
+
+def test_a_message_is_reached_by_the_keyboard_alone(window: Any) -> None:
+    page = window().open("/stores/0/messages?topic=TopicTest")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "topic"
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('tbody a')"):
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Where its bytes are")
+
+
+def test_a_job_shows_its_progress_and_is_cancelled_from_the_page(window: Any, served: Served) -> None:
+    go = threading.Event()
+
+    def slow(progress: Any) -> None:
+        done = 0
+        while not go.wait(0.02):
+            done = min(done + 1, 99)
+            progress(done, 100)
+
+    job = served.jobs.start("test", "A slow job", slow, unit="messages")
+    page = window().open(f"/jobs/{job.id}")
+    first = float(page.get_attribute("progress", "value"))
+    for _ in range(100):
+        if float(page.get_attribute("progress", "value")) > first:
+            break
+        page.wait_for_timeout(100)
+    assert float(page.get_attribute("progress", "value")) > first
+    page.click("text=Cancel")
+    page.wait_for_selector("text=cancelled")
+    assert job.settled.wait(10)
+    go.set()

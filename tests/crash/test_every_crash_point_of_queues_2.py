@@ -1,0 +1,16 @@
+"""Every crash point of recorded runs of the queue engine (part 2 of 2): what a dying machine leaves opens, with all that was confirmed.
+
+The number of states is printed. `--crash-states N` checks N of both halves together; 0, as without it, checks all there are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crash.queuekit import SEEDS, prove
+
+
+@pytest.mark.parametrize("seed", SEEDS[1::2])
+def test_after_any_crash_the_queues_open_and_keep_what_was_confirmed(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    prove(seed, tmp_path / "store", request)

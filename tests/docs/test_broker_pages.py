@@ -1,0 +1,115 @@
+"""The pages on the broker: their examples run, and print what is shown."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+import transcripts
+from brokerkit import Wire, records
+
+from mqstore.broker.codes import RequestCode
+from mqstore.testing.client import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "guide"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_examples_of_the_broker_page_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+    outcome = doctest.testfile(str(GUIDE / "broker.md"), module_relative=False, optionflags=flags)
+    assert outcome.attempted > 15
+    assert outcome.failed == 0
+
+
+def test_the_commands_of_the_broker_page_serve_and_tell_metrics(tmp_path: Path) -> None:
+    start, ask = re.findall(r"^```sh serve\n(.*?)^```$", (GUIDE / "broker.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    start, ask = (
+        text.replace("9876", str(client)).replace("9877", str(metrics))
+        for client, metrics in [(free_port(), free_port())]
+        for text in (start, ask)
+    )
+    words = start.removesuffix(" &\n").split()
+    assert words[0] == "mqstore"
+    serving = subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("Serving orders as RocketMQ 4.9.3 on 127.0.0.1:")
+        told = subprocess.run(
+            ["bash", "-c", ask.replace("python ", f"{sys.executable} ")], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert 'rocketmq_broker_tps{cluster="DefaultCluster"' in told.stdout
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        errors = serving.communicate(timeout=60)[1]
+    assert serving.returncode == 0, errors
+    assert not (tmp_path / "orders" / "abort").exists()
+
+
+def python_blocks(page: Path) -> str:
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize(("page", "count"), [(GUIDE / "pytest.md", 5), (ROOT / "README.md", 1)], ids=["pytest.md", "README.md"])
+def test_the_tests_that_the_pages_show_pass(page: Path, count: int, tmp_path: Path) -> None:
+    (tmp_path / "test_shown.py").write_text(python_blocks(page), encoding="utf-8")
+    installed = any(point.value == "mqstore.pytestplugin" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "mqstore.pytestplugin"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "test_shown.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} passed" in done.stdout
+
+
+def shown_serving() -> list[tuple[str, str]]:
+    """(command, the line that it prints) of what the README shows running."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```serving\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\$ mqstore (.*)\n(.*)$", block, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "line"), shown_serving(), ids=lambda text: text.split()[0])
+def test_what_the_readme_shows_running_says_so(command: str, line: str) -> None:
+    start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
+    with transcripts.stores() as place:
+        words = [sys.executable, "-c", start, *command.split(), "--listen", "127.0.0.1:0"]
+        running = subprocess.Popen(words, cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert running.stdout is not None
+            told = running.stdout.readline().rstrip()
+            assert re.sub(r":\d+", ":N", told) == re.sub(r":\d+", ":N", line)
+            asked = re.search(r"127\.0\.0\.1:\d+", told)
+            assert asked is not None
+            if command.startswith("serve"):
+                with Client(asked[0]) as client:
+                    assert len(client.consume("late", 3, group="readers")) == 3
+                with Wire(asked[0]) as wire:
+                    times = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+                    found = wire.call(RequestCode.QUERY_MESSAGE, {"topic": "late", "key": "OrderID392", "maxNum": "64", **times})
+                    assert len(records(found.body)) == 1
+            else:
+                with urllib.request.urlopen(f"http://{asked[0]}/stores/0/key?topic=late&key=OrderID390", timeout=60) as page:
+                    assert b"OrderID390" in page.read()
+        finally:
+            running.send_signal(signal.SIGINT)
+            errors = running.communicate(timeout=60)[1]
+    assert running.returncode in (0, 130), errors

@@ -1,0 +1,159 @@
+"""Salvaged messages in a real broker: a fresh store that it boots from, and messages sent to it, confirmed, taken up after a break."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import goldenkit
+import pytest
+from goldenkit import case_named, run_cli
+from interop.rabbitmq.adopting import Adopted, Declared, adopt, declare, drain_all
+from interop.rabbitmq.node import Node, new_node
+from rabbitmq.indexkit import message_id
+from rabbitmq.wrecks import STORE, Q, body, in_journal, in_segment, in_store, vhost
+
+from mqstore.errors import MqstoreError, TargetError
+from mqstore.rabbitmq import journal, segment
+from mqstore.rabbitmq.outgoing import Outgoing, outgoing
+from mqstore.rabbitmq.salvage import open_wreck, salvage_store
+from mqstore.rabbitmq.sending import Sender
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+
+B = case_named(f"{goldenkit.RABBITMQ_VERSION}/b-dirty-journal")
+F = case_named(f"{goldenkit.RABBITMQ_VERSION}/f-mixed-features")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_node_boots_from_what_is_left_of_a_store_it_would_not_boot_from(version: int, tmp_path: Path) -> None:
+    # a segment that ends inside an entry and a delivery that is missing: the node would hang while booting
+    torn = segment.publish(9, message_id(9), bytes(400), size=3)[:200]
+    files = {
+        f"{Q}/0.idx": in_segment(1) + in_segment(0, marked=False) + in_segment(2, embedded=False) + torn,
+        f"{Q}/journal.jif": journal.acknowledge(0) + in_journal(2050) + in_journal(2051)[:60],
+        f"{STORE}/3.rdq": bytes(500) + in_store(2) + in_store(7),
+    }
+    wreck = open_wreck(vhost(tmp_path / "msg_stores", files))
+    assert salvage_store(wreck, tmp_path / "fresh", version, into="saved").messages == 4
+    queues = [Declared("/", "q"), Declared("/", "saved")]
+    adopted = adopt(tmp_path / "fresh", queues, {"classic_queue_default_version": version}, boot_timeout=40)
+    assert adopted.sound, adopted
+    assert [(row["queue"], row["seq_id"], row["payload_len"]) for row in adopted.rows] == [
+        ("q", 1, len(body(1))),
+        ("q", 2, len(body(2))),
+        ("q", 2050, len(body(2050))),
+        ("saved", 0, len(body(7))),
+    ]
+    assert not [line for line in adopted.log if "[error]" in line or "crash" in line]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[tuple[Node, list[Declared]]]:
+    queues = [Declared("/", "orders.b")]
+    names = {(row["queue"], row["priority_level"] is not None) for row in goldenkit.expected(F) if row["vhost"] == "/"}
+    queues += [Declared("/", name, {"x-max-priority": 5} if levels else {}) for name, levels in sorted(names)]
+    with new_node() as node:
+        node.start()
+        declare(node, queues)
+        yield node, queues
+
+
+def url(node: Node, vhost: str = "%2F") -> str:
+    return f"amqp://guest:guest@127.0.0.1:{node.port}/{vhost}"
+
+
+def waiting(node: Node, queues: list[Declared]) -> dict[str, list[dict[str, Any]]]:
+    """What a broker delivers of each queue, in order."""
+    found = Adopted()
+    drain_all(node, queues, found)
+    assert not found.failed, found.failed
+    by_queue: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in found.rows:
+        by_queue[row["queue"]].append(row)
+    return by_queue
+
+
+def purge(node: Node, queues: list[Declared]) -> None:
+    connection = node.connect("/")
+    for queue in queues:
+        connection.channel().queue_purge(queue.queue)
+    connection.close()
+
+
+def test_messages_arrive_in_order_with_their_properties(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+    node, queues = broker
+    done = run_cli("salvage", goldenkit.opened(F), "--to", url(node), "-o", "json")
+    assert done.status == 0, done.stderr
+    want: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in goldenkit.expected(F):
+        if row["vhost"] == "/":
+            want[row["queue"]].append(row)
+    found = waiting(node, queues)
+    for name in sorted(want):
+        told = [row for row in want[name] if row["recovered"]]
+        got = {row["payload_sha256"]: row for row in found[name]}
+        order = [row["payload_sha256"] for row in found[name] if row["payload_sha256"] in {each["payload_sha256"] for each in told}]
+        assert order == [row["payload_sha256"] for row in told]
+        for row in told:
+            properties = dict(row["properties"])
+            if "headers" in properties:
+                properties["headers"] = [field for field in properties["headers"] if field[0] not in ("CC", "BCC")]
+            assert got[row["payload_sha256"]]["properties"] == properties
+    purge(node, queues)
+
+
+def test_a_run_that_broke_off_is_taken_up_where_the_broker_had_confirmed(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+    node, queues = broker
+    note = tmp_path / "sent.json"
+    store = open_wreck(goldenkit.opened(B))
+
+    def cut(messages: Iterator[Outgoing], after: int) -> Iterator[Outgoing]:
+        for number, message in enumerate(messages):
+            if number == after:
+                raise TargetError("cut off")
+            yield message
+
+    intact = frozenset({"intact"})
+    with pytest.raises(MqstoreError, match="cut off"):
+        Sender(url(node), resume=note, about="b").send(cut(outgoing(store, intact), 2500))
+    confirmed = json.loads(note.read_text())["confirmed"]
+    assert 0 <= confirmed <= 2500
+    sent = Sender(url(node), resume=note, about="b").send(outgoing(store, intact))
+    assert sent.skipped == confirmed
+    assert sent.confirmed == sent.sent == 3614 - confirmed
+    want = [row["payload_sha256"] for row in goldenkit.expected(B)]
+    found = [row["payload_sha256"] for row in waiting(node, queues)["orders.b"]]
+    assert found == want[:2500] + want[confirmed:]
+    # and there is nothing left to do
+    assert Sender(url(node), resume=note, about="b").send(outgoing(store, intact)).sent == 0
+    purge(node, queues)
+
+
+def test_messages_without_a_queue_come_back_and_are_told(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+    node, _ = broker
+    a = case_named(f"{goldenkit.RABBITMQ_VERSION}/a-small-clean")
+    done = run_cli("salvage", goldenkit.opened(a), "--to", url(node), "--rate", "200", "-o", "json")
+    assert done.status == 1
+    assert (done.document["confirmed"], done.document["returned"]) == (71, 71)
+    assert done.document["seconds"] >= 0.3
+    assert "guest:guest" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [("amqp://guest:wrong@127.0.0.1:{}/%2F", "does not let us in"), ("amqp://127.0.0.1:{}/nowhere", "nowhere")]
+)
+def test_a_broker_that_does_not_let_us_in_is_one_sentence(broker: tuple[Node, list[Declared]], address: str, said: str) -> None:
+    done = run_cli("salvage", goldenkit.opened(B), "--to", address.format(broker[0].port), "--vhost", "/")
+    assert done.status == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_nobody_listening_is_one_sentence(tmp_path: Path) -> None:
+    done = run_cli("salvage", goldenkit.opened(B), "--to", "amqp://127.0.0.1:1/")
+    assert done.status == 2
+    assert "does not let us in" in done.stderr

@@ -44,11 +44,12 @@ numbers = st.integers(0, 2**63 - 1)
 def test_a_place_is_told_by_its_text(place: InLog | InQueue) -> None:
     text = str(place)
     assert text.isascii()
-    if not re.search("[\ud800-\udfff]", repr(place)):
-        assert place_from(text) == place
+    assert place_from(text) == place
 
 
-@pytest.mark.parametrize("text", ["", ":", "0:", "x:1", "0:-1", "0:1/2", "0:a/b/c/d", "0:a/b//", f"0:{2**63}", "0:٣", "0:" + "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", ":", "0:", "x:1", "0:-1", "0:1/2", "0:a/b/c/d", "0:a/b//", "0:%ff/b//1", f"0:{2**63}", "0:٣", "0:" + "9" * 5000]
+)
 def test_a_text_that_is_no_place_is_told(text: str) -> None:
     with pytest.raises(UsageError, match="names no message"):
         place_from(text)

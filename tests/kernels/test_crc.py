@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernelkit import INSTALLED, Kernels, uncompiled
 
-from mqstore.kernels import crc
+from mqstore.kernels import crc, is_compiled
 
 NOISE = np.random.default_rng(20220101).integers(0, 256, 5000, np.uint8)
 
@@ -67,6 +68,35 @@ def test_arrays_that_are_too_small_are_refused(kernels: Kernels) -> None:
     for lengths, out in ((1, 2), (2, 1)):
         with pytest.raises(ValueError, match="too small"):
             kernels.checksums.crc_spans(NOISE, np.zeros(2, np.int64), np.zeros(lengths, np.int64), np.empty(out, np.int64))
+
+
+def test_the_kernel_calls_the_library_itself_where_both_are_there() -> None:
+    pytest.importorskip("isal", reason="the wheel of ISA-L is not installed")
+    direct = is_compiled() and crc._address() != 0
+    assert (len(NOISE) < crc.LONG_SPAN) == direct
+
+
+@pytest.mark.parametrize("lent", ["crc32_gzip_refl", "crc32_ieee"])
+def test_a_function_of_another_sum_is_not_taken(lent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    isal_zlib = pytest.importorskip("isal.isal_zlib", reason="the wheel of ISA-L is not installed")
+    library = ctypes.CDLL(isal_zlib.__file__)
+    if not hasattr(library, "crc32_gzip_refl"):
+        pytest.skip("the wheel of ISA-L does not show its functions")
+
+    class Lending:
+        crc32_gzip_refl = library.crc32_gzip_refl if lent == "crc32_gzip_refl" else library.crc32_ieee
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Lending)
+    assert bool(crc._address()) == (lent == "crc32_gzip_refl")
+
+
+@pytest.mark.parametrize("found", [OSError, AttributeError])
+def test_without_the_function_the_library_is_called_as_ever(found: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> None:
+        raise found
+
+    monkeypatch.setattr(ctypes, "CDLL", refused)
+    assert crc._address() == 0
 
 
 def test_a_read_only_buffer_is_read() -> None:

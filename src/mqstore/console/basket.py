@@ -58,6 +58,10 @@ def _quoted(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
+def _unquoted(text: str) -> str:
+    return unquote(text, errors="surrogatepass")
+
+
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _HIGHEST:
         raise ValueError(text)
@@ -72,7 +76,7 @@ def place_from(text: str) -> Place:
         if len(parts) == 1:
             return InLog(_number(store), _number(rest))
         vhost, queue, level, seq_id = parts
-        return InQueue(_number(store), unquote(vhost), unquote(queue), _number(level) if level else None, _number(seq_id))
+        return InQueue(_number(store), _unquoted(vhost), _unquoted(queue), _number(level) if level else None, _number(seq_id))
     except ValueError:
         raise UsageError(f"{text[:80]!r} names no message; choose messages on a page that lists them") from None
 

@@ -1,7 +1,10 @@
 from mqstore.kernels.loads cimport LOW32, mq_load64
 
+ctypedef unsigned int (*library_function)(unsigned int before, const unsigned char *b, unsigned long long n) noexcept nogil
+
 cdef unsigned int[2048] NEAR
 cdef unsigned int[2048] FAR
+cdef library_function LIBRARY
 
 cdef extern from *:
     unsigned long long mq_swap64 "__builtin_bswap64"(unsigned long long v) noexcept nogil

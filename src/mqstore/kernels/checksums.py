@@ -9,6 +9,8 @@ brings the five together word by word (`NEAR`: 1 to 8 bytes on).
     >>> hex(crc_of(np.frombuffer(b"Hello RocketMQ", np.uint8)))
     '0x69c865ed'
 
+A library that has a faster function can lend it (`use_library`): spans of some length are its own then, without a call by the interpreter.
+
 The broker clears the top bit of a body's CRC (docs/formats/rocketmq.md, 2.3); so does `crc_spans`.
 """
 
@@ -25,6 +27,13 @@ if not cython.compiled:
 
     def little64(b, p):
         return int.from_bytes(bytes(b[p : p + 8]), "little")
+
+
+def use_library(address: cython.size_t):
+    """Leave spans of 64 bytes and more to a C function, `crc(before, bytes, count)`, at that address. Uncompiled: no effect."""
+    if cython.compiled:
+        global LIBRARY
+        LIBRARY = cython.cast(library_function, address)  # noqa: F821
 
 
 def _fill_tables():
@@ -102,6 +111,9 @@ def crc_on(b: cython.pointer[cython.const[cython.uchar]], start: cython.Py_ssize
     w2: cython.ulonglong
     w3: cython.ulonglong
     w4: cython.ulonglong
+    if cython.compiled:
+        if n >= 64 and LIBRARY != cython.NULL:  # noqa: F821
+            return LIBRARY(crc, b + start, n)  # noqa: F821
     if n >= 80:
         w0 = little64(b, p) ^ c
         w1 = little64(b, p + 8)

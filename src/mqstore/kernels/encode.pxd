@@ -2,6 +2,8 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from mqstore.kernels.checksums cimport crc_on
 from mqstore.kernels.loads cimport LOW32, mq_store32, mq_store64, memcpy
 
+cdef Py_ssize_t CALLED
+
 cdef extern from *:
     """
     static CYTHON_INLINE void mq_publish(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }

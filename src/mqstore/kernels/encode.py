@@ -19,10 +19,12 @@ stored last and at once, behind everything else: who reads the file meanwhile me
 Format: docs/formats/rocketmq.md, sections 2.1 to 2.11.
 """
 
+import sys
+
 import cython
 import numpy as np
 
-from mqstore.kernels.crc import crc32
+from mqstore.kernels.crc import LONG_SPAN, crc32
 
 if not cython.compiled:
     from mqstore.kernels.checksums import crc_on
@@ -46,6 +48,9 @@ if not cython.compiled:
     def overlap(to, at, n, b, start, m):
         return bool(np.may_share_memory(to[at : at + n], b[start : start + m]))
 
+
+# bytes of a body from which the call of a library costs less than its CRC is faster; never, where the kernel has the library's function
+CALLED = 256 if LONG_SPAN < sys.maxsize else sys.maxsize
 
 END_OF_FILE = -1  # the record and the eight bytes behind it do not fit before the limit
 
@@ -303,8 +308,7 @@ class LogFileWriter:
             raise ValueError(f"a record of {size} bytes: at most 2147483647 fit")
         if overlap(self.start, position, size, source, 0, body_length):
             raise ValueError("the body lies where the record would be written")
-        if body_length >= 256:
-            # from here on the call of a library costs less than its CRC is faster
+        if body_length >= CALLED:
             crc = crc32(body)
         if body_length < 65536:
             put_record(

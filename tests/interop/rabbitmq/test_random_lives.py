@@ -95,7 +95,8 @@ def _prove(node: Node, lives: list[Script], kind: Kind, place: Path) -> None:
         assert found == expected, f"{name}: {_first_difference(found, expected)}"
         assert differences(rows, by_node.rows, NOT_ALIKE) == [], name
     strange = [line for line in adopted.log if "[warning]" in line or "[error]" in line]
-    assert [line for line in strange if line.partition("> ")[2] not in told_of_its_own] == []
+    new = [line for line in strange if line.partition("> ")[2] not in told_of_its_own]
+    assert not new, "\n".join(new)
 
 
 def _end(node: Node, sides: list[OurSide], end: str, kind: Kind) -> None:

@@ -71,10 +71,10 @@ def test_every_verb_has_help_with_an_example(verb: str) -> None:
     assert "--no-color" in told
 
 
-def test_help_needs_neither_numpy_nor_arrow_nor_spark() -> None:
+def test_help_needs_neither_numpy_nor_arrow_nor_spark_nor_an_event_loop() -> None:
     probe = (
         "import sys; from mqstore.cli.main import run; run(['--help']); "
-        "print([name for name in ('numpy', 'pyarrow', 'pyspark', 'rich.progress') if name in sys.modules], file=sys.stderr)"
+        "print([name for name in ('numpy', 'pyarrow', 'pyspark', 'asyncio', 'rich.progress') if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

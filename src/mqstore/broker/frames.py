@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from json.encoder import encode_basestring as _quoted
@@ -47,7 +47,7 @@ RESPONSE, ONEWAY = 1, 2
 _HEAD = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _JSON, _BINARY = 0, 1
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_DECODER = json.JSONDecoder()
 _FIXED = struct.Struct(">hbhii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -192,10 +192,7 @@ def _parsed(header: bytes) -> Any:
     """What `json.loads` makes of a header, with less ado where that is one object in UTF-8 and nothing else. Raises ValueError."""
     if header[:2] == b'{"':
         text = header.decode("utf-8", "surrogatepass")
-        try:
-            value, end = _scan(text, 0)
-        except StopIteration:
-            end = -1
+        value, end = _DECODER.raw_decode(text)
         if end == len(text):
             return value
     return json.loads(header)

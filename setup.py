@@ -20,10 +20,10 @@ def kernels() -> list[Extension]:
     except ImportError:
         return []
     checked = os.environ.get("MQSTORE_BOUNDSCHECK", "") not in ("", "0")
-    sources = [path for path in sorted(KERNELS.glob("*.py")) if "\nimport cython\n" in path.read_text(encoding="utf-8")]
+    sources = [path for path in sorted(KERNELS.rglob("*.py")) if "\nimport cython\n" in path.read_text(encoding="utf-8")]
     extensions = [
         Extension(
-            f"mqstore.kernels.{path.stem}",
+            ".".join(path.with_suffix("").parts[1:]),
             [path.as_posix()],
             extra_compile_args=[] if os.name == "nt" else ["-O3", "-g0"],
             optional=True,

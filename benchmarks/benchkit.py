@@ -178,7 +178,7 @@ def count_messages(store: Path) -> int:
 def log_size(store: Path) -> int:
     """Bytes of log up to the last written one."""
     import mqstore
-    from mqstore.rocketmq.splits import log_bytes, plan
+    from mqstore.rocketmq.scan.splits import log_bytes, plan
 
     log = mqstore.open(store).log
     return log_bytes(log, plan(log))

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import mqstore
 from mqstore import pipeline
-from mqstore.messages import ROCKETMQ_COLUMNS
-from mqstore.pipeline.session import session
-from mqstore.pipeline.stores import ddl_schema
+from mqstore.pipeline.source.stores import ddl_schema
+from mqstore.pipeline.spark.session import session
+from mqstore.table.columns import ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa

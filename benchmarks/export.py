@@ -16,10 +16,10 @@ from pathlib import Path
 from benchkit import Bench, Row, median, oracle
 
 import mqstore
-from mqstore.messages import ROCKETMQ_COLUMNS
-from mqstore.partfiles import REPETITIVE, SEARCHED
-from mqstore.pipeline.export import export
-from mqstore.pipeline.session import session
+from mqstore.pipeline.jobs.export import export
+from mqstore.pipeline.spark.session import session
+from mqstore.table.columns import ROCKETMQ_COLUMNS
+from mqstore.table.parts import REPETITIVE, SEARCHED
 
 BATCHES = 8
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow.dataset as ds
 from benchkit import Bench, Row, median
 
-from mqstore.pipeline.follow import FollowedBatch, follow
-from mqstore.pipeline.session import session
+from mqstore.pipeline.follow.follow import FollowedBatch, follow
+from mqstore.pipeline.spark.session import session
 
 RATE = 5000
 INTERVAL = 1.0
@@ -29,8 +29,8 @@ WRITER = textwrap.dedent(
     """
     import os, sys, time
     import pyarrow as pa
-    from mqstore.rocketmq.engine import MessageStore
-    from mqstore.rocketmq.storeconfig import StoreConfig
+    from mqstore.rocketmq.engine.message_store import MessageStore
+    from mqstore.rocketmq.config.store_config import StoreConfig
     path, rate, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     step = rate // 100
     texts = [os.urandom(512).hex().encode() for _ in range(step)]

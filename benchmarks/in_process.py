@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchkit import Bench, Row, median, peer_dispatch
 
-from mqstore.pipeline.rebuild import rebuild
+from mqstore.pipeline.jobs.rebuild import rebuild
 
 TARGETS = {1: 4.0, 2: 7.0}
 

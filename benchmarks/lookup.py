@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchkit import TOPICS, Bench, Row, count_messages, floor, link_log, log_size, median, oracle
 
-from mqstore.pipeline.lookup import LookupReport, lookup
-from mqstore.pipeline.session import session
+from mqstore.pipeline.jobs.lookup import LookupReport, lookup
+from mqstore.pipeline.spark.session import session
 
 COLUMNS = ("physical_offset", "queue_id", "queue_offset", "store_timestamp")
 

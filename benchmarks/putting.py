@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 from benchkit import TOPICS, Bench, Row, median, oracle
 
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Message
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
 
 MESSAGES = {1024: 400_000, 100: 1_200_000}
 SYNCED = 4000

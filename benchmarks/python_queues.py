@@ -17,8 +17,8 @@ from typing import Any
 
 from benchkit import Bench, Row, median
 
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Message
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
 
 MESSAGES = 100_000
 PEER_MESSAGES = 5000

@@ -12,7 +12,7 @@ import time
 from benchkit import TOPICS, Bench, Row, oracle
 
 import mqstore
-from mqstore.rocketmq.indexquery import query_offsets
+from mqstore.rocketmq.query.index_search import query_offsets
 
 COUNT = 20_000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import rabbitkit
 from benchkit import Bench, Row, median, timed
 
-from mqstore.rabbitmq.convert import convert
+from mqstore.rabbitmq.convert.convert_vhost import convert
 
 SMALL = 1_000_000
 LARGE = 200_000

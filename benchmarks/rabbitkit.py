@@ -18,8 +18,8 @@ from typing import Any
 
 from benchkit import ROOT, Bench, remove
 
-from mqstore.rabbitmq.engine import QueueStore
-from mqstore.rabbitmq.engineconfig import EngineConfig
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.queue_store import QueueStore
 
 sys.path.insert(0, str(ROOT / "tests"))
 from interop.rabbitmq.adopting import Declared, declare

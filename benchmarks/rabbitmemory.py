@@ -21,7 +21,7 @@ print(sum(queue.counts.ready for queue in store.queues))
 """
 TAKE = """
 import sys
-from mqstore.rabbitmq.engine import QueueStore
+from mqstore.rabbitmq.engine.queue_store import QueueStore
 store = QueueStore.open(sys.argv[1])
 print(store.counts("orders").ready)
 for _ in range(100):
@@ -33,8 +33,8 @@ PUBLISH = """
 import sys
 sys.path.insert(0, sys.argv[3])
 import rabbitkit
-from mqstore.rabbitmq.engine import QueueStore
-from mqstore.rabbitmq.engineconfig import EngineConfig
+from mqstore.rabbitmq.engine.queue_store import QueueStore
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
 store = QueueStore.open(sys.argv[1], config=EngineConfig(queue_index_embed_msgs_below=int(sys.argv[4])))
 store.declare("orders")
 rabbitkit.publish(store, rabbitkit.bodies(100), int(sys.argv[2]))

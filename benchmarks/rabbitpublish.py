@@ -11,7 +11,7 @@ import sys
 import rabbitkit
 from benchkit import Bench, Row, median
 
-from mqstore.rabbitmq.engine import QueueStore
+from mqstore.rabbitmq.engine.queue_store import QueueStore
 
 COUNT = 300_000
 THEIRS = 60_000

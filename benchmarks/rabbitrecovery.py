@@ -12,7 +12,7 @@ from pathlib import Path
 import rabbitkit
 from benchkit import Bench, Row, median, timed
 
-from mqstore.rabbitmq.engine import QueueStore
+from mqstore.rabbitmq.engine.queue_store import QueueStore
 
 COUNT = 1_000_000
 

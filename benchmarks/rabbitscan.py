@@ -13,7 +13,7 @@ import rabbitkit
 from benchkit import Bench, Row, median, timed
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.storescan import MessageStore
+from mqstore.rabbitmq.store.message_store import MessageStore
 
 COUNT = 200_000
 SIZES = (5000, 500)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from benchkit import TOPICS, Bench, Row, oracle, warm
 
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.pulling import GetResult
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.query.pull import GetResult
 
 MESSAGES = 200_000
 COUNT = 4000

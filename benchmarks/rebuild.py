@@ -10,8 +10,8 @@ import time
 
 from benchkit import Bench, Row, median, peer_dispatch
 
-from mqstore.pipeline.rebuild import rebuild
-from mqstore.pipeline.session import session
+from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.pipeline.spark.session import session
 
 
 def main() -> None:

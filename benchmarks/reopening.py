@@ -11,8 +11,8 @@ import subprocess
 
 from benchkit import Bench, Row, median, oracle, timed, warm
 
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
 
 MESSAGES = 900_000
 

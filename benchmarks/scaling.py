@@ -16,13 +16,13 @@ from pathlib import Path
 
 from benchkit import Bench, Row, link_log, log_files, log_size, median, peer_dispatch, warm
 
-from mqstore.pipeline.rebuild import rebuild
-from mqstore.pipeline.report import RebuildReport
-from mqstore.pipeline.session import session
+from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.pipeline.jobs.report import RebuildReport
+from mqstore.pipeline.spark.session import session
 
 PART = 100_000_000  # bytes of the smallest log
 BEGINNING = 1_000_000  # bytes of a last log file
-COLD = "import sys; from mqstore.pipeline.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
+COLD = "import sys; from mqstore.pipeline.jobs.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
 
 
 def part_of(store: Path, target: Path, files: int) -> Path:

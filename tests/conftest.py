@@ -70,7 +70,7 @@ def whole(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two cores, in which a task is tried three times."""
-    from mqstore.pipeline.session import session, stop
+    from mqstore.pipeline.spark.session import session, stop
 
     started = session("local[2,3]", app_name="mqstore tests")
     yield started

@@ -25,8 +25,8 @@ from mqstore.errors import (
 )
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.reader import RabbitMQStore
-    from mqstore.rocketmq.reader import RocketMQStore
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = [
     "CannotOpenError",
@@ -55,12 +55,12 @@ def open(
 
     path: RocketMQ: the directory that holds `commitlog/`, or one that has such a directory named `store` in it, or its URL
     (`s3://bucket/store`). RabbitMQ: `msg_stores`, the node's data directory, or one vhost's.
-    fs_options: how a URL is reached, by the names in `mqstore.files.remotefs`: endpoint_url, key, secret, …
+    fs_options: how a URL is reached, by the names in `mqstore.files.remote_fs`: endpoint_url, key, secret, …
     config: RocketMQ: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
     now: RabbitMQ: microseconds since 1970; messages whose time to live is over by then are told.
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
-    from mqstore.files.place import place_of
+    from mqstore.files.location import place_of
     from mqstore.opening import open_store
 
     return open_store(place_of(path, fs_options or {}), None if config is None else Path(config), now)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
-from mqstore.files.place import Place, Url, place_of
+from mqstore.files.location import Place, Url, place_of
 from mqstore.files.remote import open_directory
-from mqstore.rocketmq import brokerconfig
-from mqstore.rocketmq.reader import RocketMQStore, looks_like_rocketmq
+from mqstore.rocketmq.config import broker_config
+from mqstore.rocketmq.store.store import RocketMQStore, looks_like_rocketmq
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.reader import RabbitMQStore
+    from mqstore.rabbitmq.store.store import RabbitMQStore
 
 __all__ = ["open_rocketmq", "open_store"]
 
@@ -39,7 +39,7 @@ def open_store(path: Place, config: Path | None = None, now: int | None = None) 
         if inner is None or not looks_like_rocketmq(inner):
             return _open_rabbitmq(path, directory, keep, now)
         root = root / "store"
-    settings = None if config is None else brokerconfig.load(config)
+    settings = None if config is None else broker_config.load(config)
     store = RocketMQStore(root, config=settings, keep=keep)
     if keep is not None:
         store.path = path
@@ -60,7 +60,7 @@ def open_rocketmq(
 
 
 def _open_rabbitmq(path: Place, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None) -> RabbitMQStore:
-    from mqstore.rabbitmq.reader import RabbitMQStore, looks_like_rabbitmq
+    from mqstore.rabbitmq.store.store import RabbitMQStore, looks_like_rabbitmq
 
     if not looks_like_rabbitmq(directory):
         raise _not_a_store(path, directory)

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from brokerkit import OPEN, VERSIONS, BrokerThread, Wire, batch_body, framed, heartbeat_body, lenient, properties, records
+from support.broker import OPEN, VERSIONS, BrokerThread, Wire, batch_body, framed, heartbeat_body, lenient, properties, records
 
 from mqstore.broker import Settings
-from mqstore.broker.codes import RequestCode
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.javatext import java_hash
+from mqstore.broker.protocol.codes import RequestCode
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.java_text import java_hash
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -767,7 +767,7 @@ def test_a_client_that_dies_in_a_frame_leaves_nothing_behind(served: BrokerThrea
     while wire.call(38, {"consumerGroup": group}).code == 0 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert wire.call(38, {"consumerGroup": group}).code == 1
-    from mqstore.broker.longpolling import LongPolling
+    from mqstore.broker.handlers.long_polling import LongPolling
 
     assert served.broker.context.part(LongPolling).count == 0
 

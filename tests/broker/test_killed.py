@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from brokerkit import Wire, records
+from support.broker import Wire, records
 
 SETTINGS = "mappedFileSizeCommitLog=262144\nmappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
 LIVES = 3

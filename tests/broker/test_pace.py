@@ -6,10 +6,10 @@ import inspect
 from pathlib import Path
 
 import pytest
-from brokerkit import OPEN, SMALL, BrokerThread, Wire, records
+from support.broker import OPEN, SMALL, BrokerThread, Wire, records
 
-from mqstore.broker.frames import Frame
-from mqstore.broker.queries import KeyQueries, query_message
+from mqstore.broker.handlers.queries import KeyQueries, query_message
+from mqstore.broker.protocol.frames import Frame
 
 FOREVER = (1 << 63) - 1
 

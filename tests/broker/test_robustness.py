@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wirekit import alive, asked, connected, ended, received, running
+from support.wire import alive, asked, connected, ended, received, running
 
 from mqstore.broker import Settings
-from mqstore.broker.codes import Language, RequestCode
-from mqstore.broker.frames import MAX_FRAME, Frame, Serialization, decode, encode
-from mqstore.broker.logs import LOGGER
+from mqstore.broker.protocol.codes import Language, RequestCode
+from mqstore.broker.protocol.frames import MAX_FRAME, Frame, Serialization, decode, encode
+from mqstore.broker.runtime.logs import LOGGER
 from mqstore.testing.brokers import RunningBroker
 
 FIELDS = (

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wirekit import asked, connected, ended, received, running
+from support.wire import asked, connected, ended, received, running
 
 from mqstore.broker import Broker, Settings
-from mqstore.broker.codes import RequestCode
-from mqstore.broker.frames import AnswerError, Frame, Serialization, answer, encode, request
-from mqstore.broker.server import advertised, gathered
+from mqstore.broker.protocol.codes import RequestCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, Serialization, answer, encode, request
+from mqstore.broker.runtime.address import advertised
+from mqstore.broker.server import gathered
 from mqstore.errors import NotAStoreError, TargetError, UsageError
 from mqstore.rocketmq import MessageStore
 from mqstore.testing.brokers import SMALL

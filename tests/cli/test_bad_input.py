@@ -10,8 +10,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from goldenkit import Outcome, case_named, opened, run_cli, tree_checksum, unpack
-from storekit import Store, message
+from support.golden import Outcome, case_named, opened, run_cli, tree_checksum, unpack
+from support.stores import Store, message
 
 VERBS = ("inspect", "verify", "messages", "topics", "groups")
 

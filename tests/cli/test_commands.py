@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from goldenkit import Outcome, case_named, expected, opened, run_cli, unchanged
-from storekit import BEGIN, Store, message
+from support.golden import Outcome, case_named, expected, opened, run_cli, unchanged
+from support.stores import BEGIN, Store, message
 
 KILLED = case_named("4.9.3/b3-kill9-torn")
 
@@ -392,7 +392,7 @@ def test_mqadmins_times_are_understood(store: Path) -> None:
 
 
 def test_colours_are_written_to_terminals_only_and_never_with_no_color(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqstore.cli.output import Output, Settings
+    from mqstore.cli.common.output import Output, Settings
 
     class Terminal(io.StringIO):
         encoding = "utf-8"

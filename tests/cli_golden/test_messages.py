@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from goldenkit import CASES, DAMAGED, PLAIN, GoldenCase, case_id, case_named, expected, opened, run_cli, same_fields, unchanged
+from support.golden import CASES, DAMAGED, PLAIN, GoldenCase, case_id, case_named, expected, opened, run_cli, same_fields, unchanged
 
 # the table's columns that expectations can be held against; body_len and body_sha256 stand for the body
 FIELDS = (

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from goldenkit import case_named, opened, run_cli, unchanged
+from support.golden import case_named, opened, run_cli, unchanged
 
 CASE = case_named("4.9.3/a-clean-small")
 COMMANDS = (

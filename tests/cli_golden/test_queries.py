@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from goldenkit import CASES, GoldenCase, Outcome, case_id, expected, has, keys_of, opened, queries, run_cli, unchanged
+from support.golden import CASES, GoldenCase, Outcome, case_id, expected, has, keys_of, opened, queries, run_cli, unchanged
 
 import mqstore
-from mqstore.rocketmq import explain, indexquery
-from mqstore.rocketmq.reader import RocketMQStore
-from mqstore.rocketmq.view import View
+from mqstore.rocketmq.lookup import explain
+from mqstore.rocketmq.query import index_search
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.view import View
 
 ASKED = tuple(case for case in CASES if has(case, "queries.jsonl"))
 SAMPLE = 12  # questions per case that go through the whole command
@@ -60,7 +61,7 @@ def test_query_message_gives_the_brokers_messages_in_its_order(case: GoldenCase)
         return None if message is None else message.store_timestamp
 
     for query in queries(case):
-        answer = indexquery.query_messages(
+        answer = index_search.query_messages(
             view.index_files(), store_timestamp_at, query["topic"], query["key"], query["max_num"], query["begin"], query["end"]
         )
         asked = f"{query['topic']} {query['key']} {query['max_num']} {query['begin']} {query['end']} {query.get('note', '')}"

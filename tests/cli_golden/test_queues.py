@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from goldenkit import (
+from support.golden import (
     CASES,
     DAMAGED,
     PLAIN,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from goldenkit import PLAIN, GoldenCase, case_id, case_named, expected, keys_of, opened, run_cli, unchanged
+from support.golden import PLAIN, GoldenCase, case_id, case_named, expected, keys_of, opened, run_cli, unchanged
 
 import mqstore
-from mqstore.rocketmq import explain
+from mqstore.rocketmq.lookup import explain
 
 # the broker's own limit on the answers to one query
 MOST = 64

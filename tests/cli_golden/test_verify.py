@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from goldenkit import CASES, DAMAGED, PLAIN, GoldenCase, case_id, case_named, damage, expected, opened, run_cli, unchanged
+from support.golden import CASES, DAMAGED, PLAIN, GoldenCase, case_id, case_named, damage, expected, opened, run_cli, unchanged
 
 # half of its last record was zeroed after the broker died
 TORN = "4.9.3/b3-kill9-torn"

@@ -8,19 +8,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import goldenkit
 import pyarrow.parquet as pq
 import pytest
-from consolekit import Visitor, golden, visiting, words
 from hypothesis import given
 from hypothesis import strategies as st
+from support import golden as goldenkit
+from support.console import Visitor, golden, visiting, words
 
 import mqstore
-from mqstore.console import basket as module
+from mqstore.console import basket
 from mqstore.console.basket import Basket, InLog, InQueue, place_from
 from mqstore.console.replay import targets_of
 from mqstore.errors import UsageError
-from mqstore.messages import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
+from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
 LOG, QUEUES = golden("4.9.3/a-clean-small"), golden("3.10.8/f-mixed-features")
 
@@ -57,10 +57,10 @@ def test_a_text_that_is_no_place_is_told(text: str) -> None:
 
 def test_a_basket_has_an_end() -> None:
     kept = Basket()
-    assert kept.add(InLog(0, number) for number in range(module.LIMIT)) == module.LIMIT
+    assert kept.add(InLog(0, number) for number in range(basket.LIMIT)) == basket.LIMIT
     with pytest.raises(UsageError, match="mqstore export"):
         kept.add([InLog(1, 0)])
-    assert len(kept) == module.LIMIT
+    assert len(kept) == basket.LIMIT
     assert kept.add([InLog(0, 5)]) == 0
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consolekit import golden
+from support.console import golden
 
 from mqstore.console.app import server
 from mqstore.console.jobs import Jobs
+from mqstore.console.page import Console
 from mqstore.console.settings import Settings
-from mqstore.console.site import Console
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 

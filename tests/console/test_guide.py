@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from consolekit import golden, visiting
+from support.console import golden, visiting
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide" / "console.md"

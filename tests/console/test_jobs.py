@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from consolekit import golden, visiting, words
+from support.console import golden, visiting, words
 
 from mqstore.console import jobs as module
 from mqstore.console.jobs import Jobs, Progress, State

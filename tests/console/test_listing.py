@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import goldenkit
 import pytest
-import storekit
-from goldenkit import GoldenCase
+from support import golden as goldenkit
+from support import stores as storekit
+from support.golden import GoldenCase
 
 import mqstore
 from mqstore.console import listing
 from mqstore.console.listing import Cursor, Range
 from mqstore.errors import UsageError
-from mqstore.messages import Selection
-from mqstore.rocketmq.reader import RocketMQStore
-from mqstore.rocketmq.view import View
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.view import View
+from mqstore.table.columns import Selection
 
 
 def opened(case: GoldenCase) -> RocketMQStore:

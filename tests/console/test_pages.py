@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import goldenkit
 import pytest
-import storekit
-from consolekit import Visitor, counted, golden, links, visiting, words
+from support import golden as goldenkit
+from support import stores as storekit
+from support.console import Visitor, counted, golden, links, visiting, words
 
-from mqstore.console.damagemap import WIDTH, Map, Stretch
+from mqstore.console.damage_map import WIDTH, Map, Stretch
 from mqstore.console.trace import TRACE_TOPIC
 
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)

@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-import goldenkit
 import pytest
-import storekit
-from consolekit import ADDRESS, Visitor, golden, visiting, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import golden as goldenkit
+from support import stores as storekit
+from support.console import ADDRESS, Visitor, golden, visiting, words
 
 from mqstore.console.app import create_app
-from mqstore.console.guard import HEADERS
+from mqstore.console.middleware import HEADERS
+from mqstore.console.page import LARGEST_FORM
 from mqstore.console.settings import Settings, address_of
-from mqstore.console.site import LARGEST_FORM
 from mqstore.errors import UsageError
 
 STORE = "4.9.3/b-kill9"

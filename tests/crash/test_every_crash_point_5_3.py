@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crash.every_point import SEEDS, prove
+from support.crash_points import SEEDS, prove
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crash.queuekit import SEEDS, prove
+from support.crash_queues import SEEDS, prove
 
 
 @pytest.mark.parametrize("seed", SEEDS[1::2])

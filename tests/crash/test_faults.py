@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from crash.enginekit import Clock, Run, check_store, settings
+from support.crash_engine import Clock, Run, check_store, settings
 
 from mqstore.errors import MqstoreError
 from mqstore.files.recorder import RecordedWrites
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Inner, Message, MessageBatch, PutStatus
-from mqstore.rocketmq.record import parse_message_id
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutStatus
+from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.testing.faults import FailingDisk, Fault, every_fault
 
 HOUR = 3_600_000

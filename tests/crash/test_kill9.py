@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 
 import pytest
-from crash.enginekit import Run, check_store, log_records
-from crash.life import settings
+from support.crash_engine import Run, check_store, log_records
+from support.crash_life import settings
 
 from mqstore.files.recorder import RecordedWrites
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.record import Record
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.record import Record
 
 CI_LIVES = 26  # of both versions together
 TESTS = Path(__file__).parent.parent

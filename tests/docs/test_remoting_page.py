@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brokerkit import VERSIONS, BrokerThread, Wire
+from support.broker import VERSIONS, BrokerThread, Wire
 
-from mqstore.broker.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.server import gathered
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,18 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from goldenkit import CASES, GoldenCase, case_id, case_named, opened, run_cli
-from s3kit import KEY, SECRET, endpoint, locked
-from storekit import Store, message
+from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_cli
+from support.s3 import KEY, SECRET, endpoint, locked
+from support.stores import Store, message
 
 import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UnsupportedError, UsageError
-from mqstore.files.place import Url
+from mqstore.files.location import Url
 from mqstore.files.remote import RemoteDirectory, matching
-from mqstore.messages import Selection
-from mqstore.pipeline.export import export
-from mqstore.rocketmq.narrowing import narrow
-from mqstore.rocketmq.verify import verify
+from mqstore.pipeline.jobs.export import export
+from mqstore.rocketmq.lookup.pruning import narrow
+from mqstore.rocketmq.verify.verification import verify
+from mqstore.table.columns import Selection
 
 SMALL = 64 << 10  # bytes of a window; files of the golden stores are not much larger than that
 DEFAULTS = "4.9.3/l-default-sizes"  # index files of 420 MB, nearly all of them unwritten: the endpoint would be asked for all of it
@@ -80,7 +80,7 @@ def test_a_large_log_is_read_in_windows_and_small_memory(tmp_path: Path) -> None
     url = endpoint().uploaded(store.write(), window=2 << 20)
     script = """
 import sys, mqstore
-from mqstore.files.place import Url
+from mqstore.files.location import Url
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 store = mqstore.open(Url(sys.argv[1], dict(pair.split("=", 1) for pair in sys.argv[2:])))
@@ -164,7 +164,7 @@ def test_credentials_travel_but_are_never_printed() -> None:
     url = Url("s3://bucket/store", {"key": KEY, "secret": SECRET})
     assert pickle.loads(pickle.dumps(url)) == url
     assert dict(pickle.loads(pickle.dumps(url)).options)["secret"] == SECRET
-    assert SECRET not in f"{url} {url!r} {[url / 'x']} {mqstore.files.place.place_of(url)!r}"
+    assert SECRET not in f"{url} {url!r} {[url / 'x']} {mqstore.files.location.place_of(url)!r}"
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from goldenkit import case_named, unpack
+from support.golden import case_named, unpack
 
 import mqstore
 from mqstore.findings import Report
-from mqstore.kernels import frames
-from mqstore.rocketmq.columns import RecordColumns
-from mqstore.rocketmq.commitlog import Records
-from mqstore.rocketmq.verify import verify
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.verify.verification import verify
 
 CHECKED = "5.3.3/i-v2-codecs-crc"  # every record has a __CRC32# property
 PLAIN = "4.9.3/f-broker-offsets"  # no record has one; with configuration files

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from goldenkit import Row
 from interop.scripts import KEYS, Operation, decoded_batch
 from interop.storeimage import copied
+from support.golden import Row
 
-from mqstore.rocketmq import record
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.javamap import JavaMap
-from mqstore.rocketmq.message import Inner, Message, MessageBatch, PutResult
-from mqstore.rocketmq.record import encode_properties
-from mqstore.rocketmq.storeconfig import StoreConfig, milliseconds
-from mqstore.rocketmq.tagfilter import TagFilter
+from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.java_map import JavaMap
+from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult
+from mqstore.rocketmq.format.record import encode_properties
+from mqstore.rocketmq.format.tag_filter import TagFilter
 
 ENTRY_FIELDS = ("physical_offset", "size", "tags_code", "base_offset", "count")
 LONG_AGO = 1000 * 3600 * 1000  # ms: what a file's time is set back by so that it has expired

@@ -10,7 +10,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from mqstore.rocketmq.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from mqstore.rocketmq.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 CHECKPOINT = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp", "master_flushed_offset", "confirm_phy_offset")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokerkit import Wire, records
 from interop.realbroker import ORACLE, Job, java, run, why_not
+from support.broker import Wire, records
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -94,10 +94,10 @@ def committed(store: Path) -> dict[int, int]:
     file = store / "config" / "consumerOffset.json"
     if not file.exists():
         return {}
-    from mqstore.rocketmq import configjson
+    from mqstore.rocketmq.config import fastjson
 
     try:
-        table = configjson.parse(file.read_text(encoding="utf-8"))["offsetTable"]
+        table = fastjson.parse(file.read_text(encoding="utf-8"))["offsetTable"]
     except (ValueError, KeyError):
         return {}  # it is being written
     return {int(queue): offset for queue, offset in table.get(f"{TOPIC}@killed-consumers", {}).items()}

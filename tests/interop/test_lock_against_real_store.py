@@ -14,8 +14,8 @@ from interop.realbroker import VERSIONS, oracle, why_not
 from interop.replaying import settings
 
 from mqstore.errors import TargetError
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Message
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.parametrize("version", VERSIONS)]
 

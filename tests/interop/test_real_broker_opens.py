@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from goldenkit import PLAIN, GoldenCase, boot, case_id, expected, has, opened, queries, unpack
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
+from support.golden import PLAIN, GoldenCase, boot, case_id, expected, has, opened, queries, unpack
 
-from mqstore.pipeline.rebuild import rebuild
+from mqstore.pipeline.jobs.rebuild import rebuild
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 

@@ -16,14 +16,14 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from goldenkit import PLAIN, GoldenCase, boot, case_id, expected, opened
 from interop.replaying import Clock, settings
 from interop.storeimage import QUEUE_FOLDERS, first_difference, folder_image, index_image, log_image
+from support.golden import PLAIN, GoldenCase, boot, case_id, expected, opened
 
-from mqstore.rocketmq.consumequeue import ENTRY, ENTRY_SIZE
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Inner, Message, MessageBatch
-from mqstore.rocketmq.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, Record, decode
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.consume_queue import ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.format.message import Inner, Message, MessageBatch
+from mqstore.rocketmq.format.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, Record, decode
 
 
 @dataclass(frozen=True)

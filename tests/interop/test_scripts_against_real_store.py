@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from goldenkit import Row, same_fields
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
 from interop.replaying import Questions, apply, comparable, messages, queries, questions, queues, reads, settings, times
 from interop.scripts import Operation, Script, placed, random_script
 from interop.storeimage import checkpoint_image, copied, differences, full_index_times, partial_index_survives
+from support.golden import Row, same_fields
 
-from mqstore.rocketmq.engine import MessageStore
+from mqstore.rocketmq.engine.message_store import MessageStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernelkit import Kernels, both
+from support.kernels import Kernels, both
 
 _SETS = both()
 

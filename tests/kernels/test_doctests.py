@@ -10,7 +10,9 @@ import pytest
 
 from mqstore import kernels
 
+NAMES = sorted(module.name for module in pkgutil.walk_packages(kernels.__path__, "mqstore.kernels.") if not module.ispkg)
 
-@pytest.mark.parametrize("name", sorted(module.name for module in pkgutil.iter_modules(kernels.__path__)))
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_examples_hold(name: str) -> None:
-    assert doctest.testmod(import_module(f"mqstore.kernels.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
+    assert doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0

@@ -21,14 +21,14 @@ import duckdb_ext
 import pyarrow as pa
 import pyspark
 import pytest
-from goldenkit import case_named, opened
+from support.golden import case_named, opened
 
 import mqstore
 from mqstore import pipeline
-from mqstore.messages import ROCKETMQ_COLUMNS, rocketmq_schema
-from mqstore.pipeline.export import export
-from mqstore.pipeline.follow import follow
-from mqstore.pipeline.lakehouse import CATALOG, TABLE
+from mqstore.pipeline.follow.follow import follow
+from mqstore.pipeline.jobs.export import export
+from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
+from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,7 +216,7 @@ ASK_DELTA = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from test_one_answer import DELTA_TABLES, in_spark
-from mqstore.pipeline.session import running
+from mqstore.pipeline.spark.session import running
 with running("local[2]", config=json.loads(sys.argv[3])) as spark:
     for place in DELTA_TABLES:
         table = spark.read.format("delta").load("/".join((sys.argv[2], *place))).cache()

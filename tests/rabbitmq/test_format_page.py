@@ -21,7 +21,7 @@ def test_the_examples_of_the_page_are_true() -> None:
 def test_every_section_that_a_source_cites_is_on_the_page() -> None:
     sections = set(re.findall(r"^#+ (\d+(?:\.\d+)?)\.? ", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     cited = set()
-    for source in (Path(mqstore.__file__).parent / "rabbitmq").glob("*.py"):
+    for source in (Path(mqstore.__file__).parent / "rabbitmq").rglob("*.py"):
         text = re.sub(r"\s*\n\s*#?\s*", " ", source.read_text(encoding="utf-8"))
         for numbers in re.findall(r"docs/formats/rabbitmq\.md,? (?:sections? )?((?:\d+(?:\.\d+)?(?:, | and | to )?)+)", text):
             cited.update(re.findall(r"\d+(?:\.\d+)?", numbers))

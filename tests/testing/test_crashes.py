@@ -34,7 +34,7 @@ from mqstore.files.recorder import (
     Write,
 )
 from mqstore.testing import CrashCheckError, CrashState, CrashStates, LossKind, run_states, scratch_directory
-from mqstore.testing.diskmodel import Disk
+from mqstore.testing.disk_model import Disk
 from mqstore.testing.losses import losses
 
 FRAME = struct.Struct(">II")

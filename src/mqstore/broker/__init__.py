@@ -8,7 +8,7 @@ There is no replication and no access control. What is stored, and how, is `mqst
 
 from __future__ import annotations
 
+from mqstore.broker.runtime.settings import Settings
 from mqstore.broker.server import Broker
-from mqstore.broker.settings import Settings
 
 __all__ = ["Broker", "Settings"]

@@ -2,7 +2,7 @@
 
     >>> import asyncio
     >>> from tempfile import TemporaryDirectory
-    >>> from mqstore.broker.frames import decode, encode
+    >>> from mqstore.broker.protocol.frames import decode, encode
     >>> async def unknown() -> tuple[int, str | None]:
     ...     with TemporaryDirectory() as place:
     ...         async with Broker(place) as broker:
@@ -24,31 +24,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from mqstore.broker.codes import ResponseCode
-from mqstore.broker.connection import Connection
-from mqstore.broker.context import Context, Handler
-from mqstore.broker.families import FAMILIES
-from mqstore.broker.frames import AnswerError, Frame, answer
-from mqstore.broker.logs import log
-from mqstore.broker.profile import FOUR, profile
-from mqstore.broker.servedstore import LiveStore, ServedStore
-from mqstore.broker.settings import Settings
+from mqstore.broker.handlers.registry import FAMILIES
+from mqstore.broker.protocol.codes import ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.address import advertised, bound
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler
+from mqstore.broker.runtime.logs import log
+from mqstore.broker.runtime.profile import FOUR, profile
+from mqstore.broker.runtime.settings import Settings
+from mqstore.broker.served.served_store import LiveStore, ServedStore
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rocketmq.storeconfig import StoreConfig
-from mqstore.rocketmq.topicsconfig import TopicConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.config.topic_config import TopicConfig
 
 if TYPE_CHECKING:
-    from mqstore.broker.readonlystore import ViewName
+    from mqstore.broker.served.read_only_store import ViewName
 
-__all__ = ["Broker", "advertised", "bound", "failure", "gathered", "may_write", "only_read", "opened", "prepare", "store_root"]
+__all__ = ["Broker", "failure", "gathered", "may_write", "only_read", "opened", "prepare", "store_root"]
 
 _DEFAULTS = StoreConfig()
 TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
@@ -290,7 +290,7 @@ def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | Non
 
 def only_read(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
     """A store of which nothing is changed. What that takes is imported when it is wanted: most brokers write."""
-    from mqstore.broker.readonlystore import ReadOnlyStore
+    from mqstore.broker.served.read_only_store import ReadOnlyStore
 
     return ReadOnlyStore(path, config, version, view)
 
@@ -298,7 +298,7 @@ def only_read(path: str | os.PathLike[str], config: StoreConfig, version: str | 
 def store_root(path: Path) -> Path:
     """Where a store is, or is to be made: the directory if it is one or empty, else that of the store in it. Raises NotAStoreError."""
     from mqstore.opening import open_rocketmq
-    from mqstore.rocketmq.reader import looks_like_rocketmq
+    from mqstore.rocketmq.store.store import looks_like_rocketmq
 
     directory = ReadOnlyDirectory(path)
     if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:
@@ -326,35 +326,3 @@ def prepare(store: ServedStore, settings: Settings) -> None:
         topics.put(TopicConfig(TRACE_TOPIC, read_queues=1, write_queues=1))
     store.groups.add_built_in()
     written.persist()
-
-
-def bound(listen: str) -> socket.socket:
-    """A socket bound to `host:port` or `[host]:port`. Raises UsageError."""
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"cannot listen on {listen!r}: it must be HOST:PORT, such as 127.0.0.1:9876")
-    try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(found[0], found[1])
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(found[4])
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise UsageError(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen") from None
-    listener.setblocking(False)
-    return listener
-
-
-def advertised(host: str, port: int) -> str:
-    """What clients are told to connect to: where we listen, or for a socket on all addresses this machine's first."""
-    if host in ("0.0.0.0", "::"):
-        family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
-        try:
-            host = str(socket.getaddrinfo(socket.gethostname(), port, family, socket.SOCK_STREAM)[0][4][0])
-        except OSError:
-            host = "127.0.0.1" if family == socket.AF_INET else "::1"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

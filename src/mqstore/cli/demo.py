@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli import rabbitexport, rabbitmessages, rabbitqueues
-from mqstore.cli.convert import convert
-from mqstore.cli.grid import Column
-from mqstore.cli.inspect import inspect
-from mqstore.cli.jobs import ExportFormat, export, rebuild
-from mqstore.cli.options import option, verb
-from mqstore.cli.output import Output
-from mqstore.cli.query import ask
-from mqstore.cli.text import clock, command, size
-from mqstore.cli.verify import verify
+from mqstore.cli.common.arguments import option, verb
+from mqstore.cli.common.formatting import clock, command, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Output
+from mqstore.cli.jobs.rebuild_export import ExportFormat, export, rebuild
+from mqstore.cli.rabbitmq import export as rabbitexport
+from mqstore.cli.rabbitmq import messages, queues
+from mqstore.cli.rabbitmq.convert import convert
+from mqstore.cli.read.inspect import inspect
+from mqstore.cli.read.query import ask
+from mqstore.cli.read.verify import verify
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,8 +146,8 @@ def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master
         "The other family: RabbitMQ's queues.",
         "A 3.10.8 node was killed while it merged message files. Brokers from 4.3 on cannot read such queues; here are their messages.",
     )
-    story.show(("topics", node), lambda: rabbitqueues.topics(out, node))
-    story.show(("messages", node, "--limit", 4), lambda: rabbitmessages.messages(out, node, limit=4))
+    story.show(("topics", node), lambda: queues.topics(out, node))
+    story.show(("messages", node, "--limit", 4), lambda: messages.messages(out, node, limit=4))
 
     story.step("Queues as a table.", "As for a log: Parquet, each row with its file, position and verdict.")
     words = ("export", node, "--to", table, "--format", "parquet", "--master", master)
@@ -159,7 +160,7 @@ def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master
 
     story.step("Queues of version 2.", "Every message that is there goes into a new directory, from which a broker boots.")
     story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, 2))
-    story.show(("topics", new), lambda: rabbitqueues.topics(out, new))
+    story.show(("topics", new), lambda: queues.topics(out, new))
 
 
 def _place(keep: Path | None) -> Path:
@@ -197,7 +198,7 @@ def _weight(place: Path) -> str:
 
 @contextmanager
 def _spark(out: Output, master: str) -> Iterator[SparkSession]:
-    from mqstore.pipeline.session import running
+    from mqstore.pipeline.spark.session import running
 
     begun = time.perf_counter()
     out.line("Spark starts, which takes some seconds …", style="dim")

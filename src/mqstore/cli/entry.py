@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process."""
     if len(sys.argv) > 2 and sys.argv[1] == "serve":
-        from mqstore.cli.serving import run, taken
+        from mqstore.cli.serve.fast_start import run, taken
 
         options = taken(sys.argv[2:])
         if options is not None:

@@ -18,29 +18,19 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
-from mqstore.cli import (
-    console,
-    convert,
-    demo,
-    follow,
-    inspect,
-    jobs,
-    loading,
-    lookup,
-    messages,
-    mqadmin,
-    putting,
-    query,
-    queues,
-    salvage,
-    serve,
-    usage,
-    verify,
-)
-from mqstore.cli.options import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
-from mqstore.cli.output import Format, Settings
-from mqstore.cli.text import printable
-from mqstore.cli.writing import StoppedError
+from mqstore.cli import demo
+from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
+from mqstore.cli.common.formatting import printable
+from mqstore.cli.common.output import Format, Settings
+from mqstore.cli.jobs import follow, salvage
+from mqstore.cli.jobs import rebuild_export as jobs
+from mqstore.cli.rabbitmq import convert
+from mqstore.cli.read import inspect, lookup, messages, mqadmin, query, queues, usage, verify
+from mqstore.cli.serve import command as serve
+from mqstore.cli.serve import console
+from mqstore.cli.write import load as loading
+from mqstore.cli.write import put as putting
+from mqstore.cli.write.target import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 
 __all__ = ["app", "failed", "main", "run"]

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mqstore.console.guard import Guard
+from mqstore.console.middleware import Guard
+from mqstore.console.page import Asked, Console, endpoint
 from mqstore.console.pages import ROUTES
 from mqstore.console.settings import Settings
-from mqstore.console.site import Asked, Console, endpoint
 
 __all__ = ["create_app", "new_token", "server"]
 

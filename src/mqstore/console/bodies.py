@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqstore.wording import printable
+from mqstore.table.formatting import printable
 
 __all__ = ["SHOWN", "BodyViews", "HexLine", "hex_lines", "plain_text", "views"]
 

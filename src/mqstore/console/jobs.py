@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from mqstore.errors import MqstoreError, NotFoundError, UsageError
-from mqstore.wording import printable
+from mqstore.table.formatting import printable
 
 __all__ = ["CancelledError", "Job", "Jobs", "Progress", "State"]
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqstore.errors import UsageError
-from mqstore.messages import Selection
-from mqstore.rocketmq.record import body_crc
-from mqstore.rocketmq.view import QueueView, View
+from mqstore.rocketmq.format.record import body_crc
+from mqstore.rocketmq.store.view import QueueView, View
+from mqstore.table.columns import Selection
 
 __all__ = ["PAGE", "Cursor", "Listed", "Range", "Row", "first_stored", "from_log", "newer", "older", "ranges"]
 

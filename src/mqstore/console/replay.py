@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.console.basket import InLog, Place
+from mqstore.console.basket_export import log_batches, queue_rows
 from mqstore.console.jobs import Progress
 from mqstore.console.stores import Shelf
-from mqstore.console.taking import log_batches, queue_rows
 from mqstore.errors import TargetError, UsageError
-from mqstore.messages import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
-from mqstore.rabbitmq.outgoing import outgoing_at
-from mqstore.rabbitmq.properties import properties_to_bin
-from mqstore.rabbitmq.sending import Outgoing, Sender, hidden
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Message
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rabbitmq.message.properties import properties_to_bin
+from mqstore.rabbitmq.salvage.amqp_sender import Outgoing, Sender, hidden
+from mqstore.rabbitmq.salvage.outgoing import outgoing_at
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
+from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
 __all__ = ["Replayed", "Target", "families", "replay", "targets_of"]
 

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from mqstore.errors import UsageError
-from mqstore.files.place import Place, place_of
+from mqstore.files.location import Place, place_of
 
 __all__ = ["Settings", "address_of"]
 

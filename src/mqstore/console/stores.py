@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files.archive import is_archive
-from mqstore.files.place import Place, Url
+from mqstore.files.location import Place, Url
 from mqstore.opening import open_store
-from mqstore.rabbitmq.reader import RabbitMQStore
-from mqstore.rocketmq.reader import RocketMQStore
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.store.store import RocketMQStore
 
 if TYPE_CHECKING:
-    from mqstore.rocketmq.view import View
+    from mqstore.rocketmq.store.view import View
 
 __all__ = ["Opened", "Shelf"]
 

@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqstore.errors import CannotOpenError, TargetError
-from mqstore.files.durablefile import DurableFile, copy_file, sync_path, target_error, writing
+from mqstore.files.durable_file import DurableFile, copy_file, sync_path, target_error, writing
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
 __all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "make_root"]

@@ -26,7 +26,7 @@ import os
 import threading
 
 from mqstore.errors import TargetError
-from mqstore.files.durablefile import FileOwner, writing
+from mqstore.files.durable_file import FileOwner, writing
 from mqstore.files.recorder import Create, Sync
 
 __all__ = ["HeldError", "LockedDirectory", "LockedFile"]

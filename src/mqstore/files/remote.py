@@ -26,9 +26,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mqstore.errors import CannotOpenError, UnsupportedError
-from mqstore.files.place import Place, Url, place_of
+from mqstore.files.location import Place, Url, place_of
 from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, Stretch
-from mqstore.files.remotefs import OpenFile, RemoteFiles, attempt, connect, window_of
+from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
 
 __all__ = ["RemoteDirectory", "RemoteFile", "matching", "open_directory"]
 

@@ -13,6 +13,6 @@ __all__ = ["is_compiled"]
 
 def is_compiled() -> bool:
     """Whether the kernels run as machine code."""
-    from mqstore.kernels import frames
+    from mqstore.kernels.rocketmq import frames
 
     return not frames.__file__.endswith(".py")

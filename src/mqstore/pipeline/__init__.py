@@ -1,7 +1,7 @@
 """Work on whole stores, on Spark: `local[*]` by default, any cluster by its master URL.
 
 The names below are imported when they are first used, so that `import mqstore.pipeline` needs neither Java nor Spark.
-A session comes from `mqstore.pipeline.session`, or is the caller's own.
+A session comes from `mqstore.pipeline.spark.session`, or is the caller's own.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.explainread import explain_read as explain_read
-    from mqstore.pipeline.follow import follow as follow
-    from mqstore.pipeline.rabbitjoin import joined as joined
-    from mqstore.pipeline.session import running as running
-    from mqstore.pipeline.session import stop as stop
-    from mqstore.pipeline.source import read as read
-    from mqstore.pipeline.source import register as register
-    from mqstore.pipeline.tasks import run_tasks as run_tasks
-    from mqstore.pipeline.usage import usage as usage
-    from mqstore.pipeline.verify import verify as verify
-    from mqstore.pipeline.views import views as views
+    from mqstore.pipeline.follow.follow import follow as follow
+    from mqstore.pipeline.jobs.usage import usage as usage
+    from mqstore.pipeline.jobs.verify import verify as verify
+    from mqstore.pipeline.source.explain import explain_read as explain_read
+    from mqstore.pipeline.source.rabbitmq_join import joined as joined
+    from mqstore.pipeline.source.rocketmq import read as read
+    from mqstore.pipeline.source.rocketmq import register as register
+    from mqstore.pipeline.source.views import views as views
+    from mqstore.pipeline.spark.session import running as running
+    from mqstore.pipeline.spark.session import stop as stop
+    from mqstore.pipeline.spark.tasks import run_tasks as run_tasks
 
 _WHERE = {
-    "explain_read": "explainread",
-    "follow": "follow",
-    "joined": "rabbitjoin",
-    "read": "source",
-    "register": "source",
-    "run_tasks": "tasks",
-    "running": "session",
-    "stop": "session",
-    "usage": "usage",
-    "verify": "verify",
-    "views": "views",
+    "explain_read": "source.explain",
+    "follow": "follow.follow",
+    "joined": "source.rabbitmq_join",
+    "read": "source.rocketmq",
+    "register": "source.rocketmq",
+    "run_tasks": "spark.tasks",
+    "running": "spark.session",
+    "stop": "spark.session",
+    "usage": "jobs.usage",
+    "verify": "jobs.verify",
+    "views": "source.views",
 }
 
 __all__ = ["explain_read", "follow", "joined", "read", "register", "run_tasks", "running", "stop", "usage", "verify", "views"]

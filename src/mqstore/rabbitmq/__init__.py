@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.engine import Counts, Delivery, QueueStore
-    from mqstore.rabbitmq.engineconfig import EngineConfig
+    from mqstore.rabbitmq.engine.engine_config import EngineConfig
+    from mqstore.rabbitmq.engine.queue_store import Counts, Delivery, QueueStore
 
 __all__ = ["Counts", "Delivery", "EngineConfig", "QueueStore"]
 
@@ -16,4 +16,4 @@ def __getattr__(name: str) -> Any:
     """The public names, imported when they are first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{'engineconfig' if name == 'EngineConfig' else 'engine'}"), name)
+    return getattr(import_module(f"{__name__}.{'engine.engine_config' if name == 'EngineConfig' else 'engine.queue_store'}"), name)

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mqstore.broker.servedstore import ServedStore
+from mqstore.broker.runtime.settings import Settings
+from mqstore.broker.served.served_store import ServedStore
 from mqstore.broker.server import Broker
-from mqstore.broker.settings import Settings
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.testing.client import Client, Received, Sent
 
 __all__ = ["SMALL", "RunningBroker"]

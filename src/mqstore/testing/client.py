@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from mqstore.broker import bodies
-from mqstore.broker.codes import V4_9_3, RequestCode, ResponseCode
-from mqstore.broker.frames import Frame, FrameError, decode, encode
+from mqstore.broker.protocol import bodies
+from mqstore.broker.protocol.codes import V4_9_3, RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import Frame, FrameError, decode, encode
 from mqstore.errors import MqstoreError
-from mqstore.rocketmq import compression
-from mqstore.rocketmq.message import Message
-from mqstore.rocketmq.record import Record, decode_properties, offset_message_id, parse_host
-from mqstore.rocketmq.record import decode as decode_record
-from mqstore.rocketmq.sending import UniqueIds
+from mqstore.rocketmq.append.send_path import UniqueIds
+from mqstore.rocketmq.format import compression
+from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.record import Record, decode_properties, offset_message_id, parse_host
+from mqstore.rocketmq.format.record import decode as decode_record
 
 __all__ = ["Client", "ClientError", "Received", "Sent"]
 

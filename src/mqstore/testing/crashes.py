@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.files.recorder import Mark, Operation, RecordedWrites
-from mqstore.testing.diskmodel import Disk, Tree
+from mqstore.testing.disk_model import Disk, Tree
 from mqstore.testing.losses import LossKind, losses, told
 
 __all__ = ["CrashCheckError", "CrashRun", "CrashState", "CrashStates", "run_states", "scratch_directory"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from mqstore.files.durablefile import written_ranges
+from mqstore.files.durable_file import written_ranges
 from mqstore.files.recorder import Truncate, Write
 
 __all__ = ["PAGE", "Image", "Inode", "Laid", "Page", "Unsynced"]

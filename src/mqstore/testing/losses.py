@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mqstore.files.recorder import Create, Mark, Operation, Rename, Truncate, Write
-from mqstore.testing.diskmodel import Disk, NameChange, Node, Tree, directory_part, file_part
+from mqstore.testing.disk_model import Disk, NameChange, Node, Tree, directory_part, file_part
 from mqstore.testing.images import PAGE, Inode, Laid, Page
 
 __all__ = ["Loss", "LossKind", "losses", "told"]

@@ -14,9 +14,9 @@ from interop.rabbitmq.amqp import json_bytes
 from interop.rabbitmq.node import Node
 from interop.rabbitmq.queuescripts import Acknowledge, Idle, Operation, Publish, Purge, Requeue, Script, Take, body
 
-from mqstore.rabbitmq.content import json_properties
-from mqstore.rabbitmq.engine import Delivery, QueueStore
-from mqstore.rabbitmq.engineconfig import EngineConfig
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.queue_store import Delivery, QueueStore
+from mqstore.rabbitmq.message.message_term import json_properties
 
 
 def declared(scripts: Sequence[Script]) -> list[Declared]:

@@ -9,8 +9,8 @@ import pytest
 from interop.rabbitmq.adopting import Declared, adopt_in, declare
 from interop.rabbitmq.node import new_node
 
-from mqstore.rabbitmq.engine import QueueStore
-from mqstore.rabbitmq.engineconfig import EngineConfig
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.queue_store import QueueStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.xdist_group("interop")]
 

@@ -7,11 +7,11 @@ import re
 from collections import defaultdict
 from typing import Any
 
-import goldenkit
 import pytest
-from consolekit import golden, visiting, words
 from interop.rabbitmq.adopting import Adopted, Declared, declare, drain_all
 from interop.rabbitmq.node import new_node
+from support import golden as goldenkit
+from support.console import golden, visiting, words
 
 from mqstore.console.basket import InQueue
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import goldenkit
 import pytest
-from goldenkit import GoldenCase, case_named
 from interop.rabbitmq.adopting import Declared, adopt_in, declare, differences
 from interop.rabbitmq.node import Node, new_node
+from support import golden as goldenkit
+from support.golden import GoldenCase, case_named
 
-from mqstore.rabbitmq import dets
-from mqstore.rabbitmq.convert import convert
-from mqstore.rabbitmq.recoveryterms import QueueTerms, read_terms, write_terms
+from mqstore.rabbitmq.convert.convert_vhost import convert
+from mqstore.rabbitmq.erlang import dets
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms, read_terms, write_terms
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("rabbitmq")]
 

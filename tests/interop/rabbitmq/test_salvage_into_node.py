@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import goldenkit
 import pytest
-from goldenkit import case_named, run_cli
 from interop.rabbitmq.adopting import Adopted, Declared, adopt, declare, drain_all
 from interop.rabbitmq.node import Node, new_node
-from rabbitmq.indexkit import message_id
-from rabbitmq.wrecks import STORE, Q, body, in_journal, in_segment, in_store, vhost
+from support import golden as goldenkit
+from support.golden import case_named, run_cli
+from support.rabbitmq_index import message_id
+from support.rabbitmq_wrecks import STORE, Q, body, in_journal, in_segment, in_store, vhost
 
 from mqstore.errors import MqstoreError, TargetError
-from mqstore.rabbitmq import journal, segment
-from mqstore.rabbitmq.outgoing import Outgoing, outgoing
-from mqstore.rabbitmq.salvage import open_wreck, salvage_store
-from mqstore.rabbitmq.sending import Sender
+from mqstore.rabbitmq.format import journal, segment
+from mqstore.rabbitmq.salvage.amqp_sender import Sender
+from mqstore.rabbitmq.salvage.outgoing import Outgoing, outgoing
+from mqstore.rabbitmq.salvage.salvaging import open_wreck, salvage_store
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cataloguekit import START, VERSIONS, Clock, bodies, opened, put_some
-from readkit import batch_queue
+from support.catalogue import START, VERSIONS, Clock, bodies, opened, put_some
+from support.reading import batch_queue
 
 from mqstore.errors import RefusedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rocketmq import lookups, timelookup
-from mqstore.rocketmq.appending import INNER_BATCH
-from mqstore.rocketmq.batchqueue import UNIT_SIZE
-from mqstore.rocketmq.consumequeueext import ConsumeQueueExt, ExtUnit, address_of, is_address, position_of
-from mqstore.rocketmq.dispatch import QueueRun
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.extwriting import END_ROOM, ExtQueueWriter
-from mqstore.rocketmq.filequeue import load as load_files
-from mqstore.rocketmq.logslices import LogFiles
-from mqstore.rocketmq.message import Message, PutStatus
-from mqstore.rocketmq.queuebuild import ENTRY, BatchQueueImage, QueueImage
-from mqstore.rocketmq.queuepage import entry_at
-from mqstore.rocketmq.queuewriting import QueueFiles, StoredBatchQueue
+from mqstore.rocketmq.append.appender import INNER_BATCH
+from mqstore.rocketmq.dispatch.consume_queue_image import ENTRY, BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.dispatcher import QueueRun
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address, position_of
+from mqstore.rocketmq.format.log_slices import LogFiles
+from mqstore.rocketmq.format.mapped_file_queue import load as load_files
+from mqstore.rocketmq.format.message import Message, PutStatus
+from mqstore.rocketmq.format.queue_page import entry_at
+from mqstore.rocketmq.live.consume_queue_ext_writer import END_ROOM, ExtQueueWriter
+from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredBatchQueue
+from mqstore.rocketmq.query import point_lookup, time_lookup
 
 # plain queues
 
@@ -253,12 +253,12 @@ def test_a_batch_queue_is_searched_by_offset_and_time() -> None:
     """queue/BatchConsumeQueueTest.testBuildAndSearchBatchConsumeQueue: 20000 units from 1 on; the last base is 199991."""
     queue = batch_queue([10] * 20_000, times=[START + 10 * number for number in range(20_000)], first=1)
     log = LogFiles([], 4096)
-    assert lookups.commit_log_offset_in_queue(queue, queue.max_offset) == 0
+    assert point_lookup.commit_log_offset_in_queue(queue, queue.max_offset) == 0
     assert entry_at(queue, queue.max_offset) is None
     assert len(queue.entries(0, queue.min_offset)) == 0
     times = [(START - 1, 1), (START, 1), (START + 10 * 777, 7771), (START + 10**9, 199_991)]
     for time, base in times:
-        assert timelookup.offset_by_time(queue, log, time, "5.3.3") == base
+        assert time_lookup.offset_by_time(queue, log, time, "5.3.3") == base
 
 
 def stored(root: Path, *, per_file: int = 20, existing: bool = False) -> StoredBatchQueue:
@@ -390,8 +390,8 @@ def test_an_ordinary_queue_answers_times_up_to_its_maximum(store: MessageStore) 
     queue = store.queue_or_none("simple", 0)
     assert queue is not None
     assert store.earliest_time("simple", 0) == results[0].store_timestamp
-    assert lookups.message_total(queue) == 100
-    assert lookups.commit_log_offset_in_queue(queue, 50) == results[50].physical_offset
+    assert point_lookup.message_total(queue) == 100
+    assert point_lookup.commit_log_offset_in_queue(queue, 50) == results[50].physical_offset
 
 
 def test_a_batch_queue_is_dispatched_with_base_and_count(store: MessageStore) -> None:

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cataloguekit import START, VERSIONS, FailingPlace, SlowDisk, bodies, opened, put_some
+from support.catalogue import START, VERSIONS, FailingPlace, SlowDisk, bodies, opened, put_some
 
 from mqstore.errors import TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rocketmq import checkpoint
-from mqstore.rocketmq.broker import LogFile
-from mqstore.rocketmq.checkpoint import Checkpoint
-from mqstore.rocketmq.filequeue import QueueFile
-from mqstore.rocketmq.livecheckpoint import LiveCheckpoint
-from mqstore.rocketmq.livelog import LiveLog
-from mqstore.rocketmq.message import Message, PutStatus
+from mqstore.rocketmq.format import checkpoint
+from mqstore.rocketmq.format.checkpoint import Checkpoint
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.message import Message, PutStatus
+from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
+from mqstore.rocketmq.live.commit_log_writer import LiveLog
+from mqstore.rocketmq.recovery.broker_recovery import LogFile
 
 SIXTEEN = b"0123456789abcdef"
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cataloguekit import START, VERSIONS, opened, put_some
+from support.catalogue import START, VERSIONS, opened, put_some
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rocketmq.dispatch import KEY_ROW
-from mqstore.rocketmq.indexfile import load
-from mqstore.rocketmq.indexlive import IndexPlace, StoredIndex
-from mqstore.rocketmq.indexquery import query_offsets, search
-from mqstore.rocketmq.javatext import index_hash, java_hash
+from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
+from mqstore.rocketmq.format.index_file import load
+from mqstore.rocketmq.format.java_text import index_hash, java_hash
+from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex
+from mqstore.rocketmq.query.index_search import query_offsets, search
 
 SLOTS, POSITIONS = 100, 400
 

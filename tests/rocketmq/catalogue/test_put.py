@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cataloguekit import IPV6, START, VERSIONS, Clock, bodies, opened, put_some
+from support.catalogue import IPV6, START, VERSIONS, Clock, bodies, opened, put_some
 
-from mqstore.rocketmq import record
-from mqstore.rocketmq.delayoffsets import DelayOffsetTable
-from mqstore.rocketmq.dispatch import SCHEDULE_TOPIC
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Inner, Message, MessageBatch, PutStatus
-from mqstore.rocketmq.record import Record
+from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
+from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutStatus
+from mqstore.rocketmq.format.record import Record
 
 HOSTS = pytest.mark.parametrize("host", ["127.0.0.1:8123", IPV6], ids=["ipv4", "ipv6"])
 SHARED = {"a": "1"}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cataloguekit import START, VERSIONS, Clock, bodies
+from support.catalogue import START, VERSIONS, Clock, bodies
 
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.message import Message, PutStatus
-from mqstore.rocketmq.retention import disk_ratio
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message, PutStatus
+from mqstore.rocketmq.live.retention import disk_ratio
 
 LOG_FILE = 128
 COUNT = 55

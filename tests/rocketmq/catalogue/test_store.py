@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cataloguekit import IPV6, START, VERSIONS, Clock, bodies, opened, put_some
+from support.catalogue import IPV6, START, VERSIONS, Clock, bodies, opened, put_some
 
 from mqstore.errors import TargetError
-from mqstore.rocketmq import lookups, record
-from mqstore.rocketmq.engine import MessageStore
-from mqstore.rocketmq.logslices import store_timestamp_at
-from mqstore.rocketmq.message import Message, PutStatus
-from mqstore.rocketmq.record import Record
-from mqstore.rocketmq.storeconfig import StoreConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.log_slices import store_timestamp_at
+from mqstore.rocketmq.format.message import Message, PutStatus
+from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.query import point_lookup
 
 BOTH = pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
 
@@ -102,7 +103,7 @@ def test_a_queue_that_nobody_knows_has_no_times(version: str, tmp_path: Path) ->
         assert store.earliest_time("FooBar", 1) == -1
         queue = store.queue_or_none("FooBar", 0)
         assert queue is not None
-        assert lookups.store_timestamp_of(queue, store.log, -1, version) == -1
+        assert point_lookup.store_timestamp_of(queue, store.log, -1, version) == -1
 
 
 @VERSIONS
@@ -112,7 +113,7 @@ def test_the_store_time_of_every_entry_is_that_of_its_put(version: str, tmp_path
         results = put_some(store, 25, step=10)
         queue = store.queue_or_none("FooBar", 0)
         assert queue is not None
-        assert [lookups.store_timestamp_of(queue, store.log, number, version) for number in range(25)] == [
+        assert [point_lookup.store_timestamp_of(queue, store.log, number, version) for number in range(25)] == [
             result.store_timestamp for result in results
         ]
 

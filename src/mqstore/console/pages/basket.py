@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from starlette.responses import Response, StreamingResponse
 
-from mqstore.console import taking
+from mqstore.console import basket_export
 from mqstore.console.basket import LIMIT, Basket, InLog, Place, place_from
 from mqstore.console.jobs import Progress
+from mqstore.console.page import Asked, address
 from mqstore.console.pages.rule import Rule
 from mqstore.console.replay import Replayed, Target, families, replay, targets_of
-from mqstore.console.site import Asked, address
 from mqstore.errors import NotFoundError, UsageError
 
 __all__ = ["RULES"]
@@ -93,10 +93,10 @@ def export(asked: Asked) -> Response:
     shelf = asked.console.shelf
     headers = {"Content-Disposition": f'attachment; filename="{family}-messages.{form}"'}
     if form == "jsonl":
-        return StreamingResponse(taking.json_lines(shelf, places, family), media_type="application/x-ndjson", headers=headers)
+        return StreamingResponse(basket_export.json_lines(shelf, places, family), media_type="application/x-ndjson", headers=headers)
     if form != "parquet":
         raise UsageError("messages are exported as jsonl or parquet")
-    return Response(taking.parquet(shelf, places, family), media_type="application/vnd.apache.parquet", headers=headers)
+    return Response(basket_export.parquet(shelf, places, family), media_type="application/vnd.apache.parquet", headers=headers)
 
 
 # replay

@@ -7,16 +7,16 @@ from typing import Any
 
 from starlette.responses import Response
 
-from mqstore.console.damagemap import map_of
+from mqstore.console.damage_map import map_of
 from mqstore.console.jobs import Job, Progress, State
+from mqstore.console.page import Asked
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked
 from mqstore.console.stores import Opened
 from mqstore.findings import Report
-from mqstore.pipeline.usage import usage as count_log
-from mqstore.rabbitmq import usage as queue_usage
-from mqstore.rabbitmq.reader import RabbitMQStore
-from mqstore.rocketmq import verify as log_verify
+from mqstore.pipeline.jobs.usage import usage as count_log
+from mqstore.rabbitmq.store import usage as queue_usage
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.verify import verification
 
 __all__ = ["RULES", "start_verify"]
 
@@ -26,7 +26,7 @@ MAPS = 60
 
 def _verify(opened: Opened, progress: Progress) -> Report:
     store = opened.store
-    return store.verify(progress) if isinstance(store, RabbitMQStore) else log_verify.verify(store, threads=2, progress=progress)
+    return store.verify(progress) if isinstance(store, RabbitMQStore) else verification.verify(store, threads=2, progress=progress)
 
 
 def _usage(opened: Opened, progress: Progress) -> Any:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from mqstore.console import bodies
-from mqstore.console.damagemap import Map, map_of
+from mqstore.console.damage_map import Map, map_of
+from mqstore.console.page import Asked
 from mqstore.console.pages.health import last_report
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked
 from mqstore.console.stores import Opened
 from mqstore.errors import NotFoundError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage
-from mqstore.rocketmq.reader import RocketMQStore
+from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["RULES", "damage_of"]
 

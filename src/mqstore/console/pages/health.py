@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from mqstore.console.jobs import Job, State
+from mqstore.console.page import PATIENCE, Asked, Console
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import PATIENCE, Asked, Console
 from mqstore.console.stores import Opened
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, Report
-from mqstore.rabbitmq.reader import RabbitMQStore
-from mqstore.rocketmq.reader import RocketMQStore
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["RULES", "Health", "last_report", "look"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from mqstore.console.jobs import Job, State
+from mqstore.console.page import Asked
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked
 
 __all__ = ["RULES"]
 

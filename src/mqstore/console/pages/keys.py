@@ -8,15 +8,15 @@ from starlette.responses import Response
 
 from mqstore.console import listing
 from mqstore.console.jobs import Progress
+from mqstore.console.page import Asked, address
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked, address
 from mqstore.console.stores import Opened
 from mqstore.errors import NotFoundError, UsageError
-from mqstore.rocketmq import explain as explaining
-from mqstore.rocketmq.indexquery import END_OF_TIME, MAX_RESULTS
-from mqstore.rocketmq.javatext import index_hash
-from mqstore.rocketmq.record import parse_message_id
-from mqstore.rocketmq.view import View
+from mqstore.rocketmq.format.java_text import index_hash
+from mqstore.rocketmq.format.record import parse_message_id
+from mqstore.rocketmq.lookup import explain as explaining
+from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
+from mqstore.rocketmq.store.view import View
 
 __all__ = ["RULES"]
 

@@ -9,17 +9,17 @@ from starlette.responses import Response
 
 from mqstore.console import bodies
 from mqstore.console.basket import InLog, InQueue
+from mqstore.console.page import Asked
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked
 from mqstore.console.stores import Opened
 from mqstore.console.trace import TRACE_TOPIC, Step, steps
 from mqstore.errors import NotFoundError, UsageError
-from mqstore.messages import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection
-from mqstore.rabbitmq import listing as queue_listing
-from mqstore.rabbitmq.reader import RabbitMQStore
-from mqstore.rocketmq import explain as explaining
-from mqstore.rocketmq.consumequeue import ConsumeQueueReader
-from mqstore.rocketmq.view import View
+from mqstore.rabbitmq.store import listing
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
+from mqstore.rocketmq.lookup import explain
+from mqstore.rocketmq.store.view import View
+from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection
 
 __all__ = ["RULES", "entry_at", "rabbitmq_row", "rocketmq_row"]
 
@@ -112,7 +112,7 @@ def _trace(opened: Opened, view: View, unique: str | None) -> list[Step]:
     """What the trace topic of this very store tells; traces may as well be on another broker."""
     if not unique or not any(queue.topic == TRACE_TOPIC for queue in view.queues()):
         return []
-    answer = explaining.query(opened.rocketmq, view, TRACE_TOPIC, unique, scan=False)
+    answer = explain.query(opened.rocketmq, view, TRACE_TOPIC, unique, scan=False)
     found: list[Step] = []
     for place in answer.messages:
         found += steps(rocketmq_row(view, place)["body"] or b"", unique)
@@ -146,7 +146,7 @@ def entry_at(store: RabbitMQStore, place: InQueue) -> dict[str, Any]:
     """An index entry with its state. Raises NotFoundError."""
     for rows in store.rows(_selection(place)):
         if rows.priority_level == place.level:
-            for row in queue_listing.entry_rows(rows):
+            for row in listing.entry_rows(rows):
                 return row
     raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry of sequence id {place.seq_id}")
 

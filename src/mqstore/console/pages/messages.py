@@ -8,10 +8,10 @@ from starlette.responses import Response
 
 from mqstore.console import listing
 from mqstore.console.listing import Cursor
+from mqstore.console.page import Asked
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked
 from mqstore.errors import NotFoundError
-from mqstore.messages import Selection
+from mqstore.table.columns import Selection
 
 __all__ = ["RULES"]
 

@@ -10,13 +10,13 @@ import numpy as np
 from starlette.responses import Response
 
 from mqstore.console.basket import InQueue
+from mqstore.console.page import Asked, address
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked, address
 from mqstore.console.stores import Opened
 from mqstore.errors import NotFoundError, UsageError
-from mqstore.messages import QueueSelection
-from mqstore.rabbitmq import listing
-from mqstore.rabbitmq.messagetable import Rows
+from mqstore.rabbitmq.store import listing
+from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.table.columns import QueueSelection
 
 __all__ = ["RULES"]
 

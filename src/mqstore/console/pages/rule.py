@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqstore.console.site import Page
+from mqstore.console.page import Page
 
 __all__ = ["Rule"]
 

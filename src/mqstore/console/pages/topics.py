@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from mqstore.console.page import Asked
 from mqstore.console.pages.rule import Rule
-from mqstore.console.site import Asked
-from mqstore.rocketmq.view import ConsumerOffset, QueueView
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
 
 __all__ = ["RULES", "SYSTEM_TOPICS"]
 

@@ -1,0 +1,314 @@
+"""The name server: clients ask it where topics are; brokers may register with it.
+
+    105           where a topic is              106 224 206 304   clusters, brokers, topics
+    100 101 102 219   keys and values           103 104 322       other brokers come and go
+    216           a topic is forgotten          205 327           a broker's write permission, taken and given back
+    318 319       its settings                  311 312 313       lists of unit topics, which are empty
+
+It is in the same process as the broker, whose topics it sees as they are, without a registration; a topic that was taken out by 216 comes
+back as with a real pair, when the broker would next register: after 30 s, or with the next change of its topics. Other brokers
+are dropped when they have been silent for two minutes. Keys and values live as long as the process.
+
+Protocol: docs/formats/rocketmq-remoting.md, section 2.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from mqstore.broker.protocol import bodies, headers
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.routes import BrokerEntry, cluster_info, properties_of, properties_text, route, topics_of_body
+from mqstore.rocketmq.config.topic_config import TopicConfig
+
+__all__ = ["HANDLERS", "PARTS", "NameServer"]
+
+ORDER = "ORDER_TOPIC_CONFIG"
+TEMPLATE = "TBW102"
+REGISTRATION = 30_000  # ms between a broker's registrations
+SILENCE = 120_000  # ms after which a broker is dropped
+
+_NOT_HERE = "No topic route info in name server for the topic: {}\nSee https://rocketmq.apache.org for further details."
+
+
+class NameServer(Part):
+    """What the name server knows."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.values: dict[str, dict[str, str]] = {}
+        self.settings = {
+            "listenPort": context.address.rpartition(":")[2],
+            "orderMessageEnable": "false",
+            "productEnvName": "center",
+            "clusterTest": "false",
+        }
+        self._wiped = False
+        self._others: dict[tuple[str, str], BrokerEntry] = {}
+        self._forgotten: dict[str, tuple[int, int]] = {}  # topic -> (when, the counter of the topics then)
+
+    # topics and brokers
+
+    def topics(self) -> dict[str, TopicConfig]:
+        """The broker's own topics as clients see them."""
+        topics = self.context.store.topics
+        return {name: config for name in topics.names() if (config := self.topic(name)) is not None}
+
+    def topic(self, name: str) -> TopicConfig | None:
+        """One of the broker's own topics; None where clients do not see it."""
+        config = self.context.store.topics.get(name)
+        if config is None or (name == TEMPLATE and not (self.context.settings.auto_create_topics and self.context.writable)):
+            return None
+        forgotten = self._forgotten.get(name)
+        if forgotten is not None:
+            when, counter = forgotten
+            if self.context.clock() - when < REGISTRATION and self.context.store.topics.counter == counter:
+                return None
+            del self._forgotten[name]
+        return config
+
+    def own(self, topics: Mapping[str, TopicConfig]) -> BrokerEntry:
+        """The broker of this process."""
+        settings = self.context.settings
+        return BrokerEntry(settings.cluster, settings.broker_name, {settings.broker_id: self.context.address}, topics, self._wiped)
+
+    def brokers(self) -> list[BrokerEntry]:
+        """All brokers, this one first."""
+        return [self.own(self.topics()), *self.others()]
+
+    def others(self) -> list[BrokerEntry]:
+        """The brokers that have registered, without those that have fallen silent."""
+        now = self.context.clock()
+        for key, broker in list(self._others.items()):
+            if now - broker.heard_at > SILENCE:
+                del self._others[key]
+        return list(self._others.values())
+
+    def having(self, topic: str) -> list[BrokerEntry]:
+        """The brokers that may have a topic; of this one only that topic."""
+        config = self.topic(topic)
+        return [self.own({} if config is None else {topic: config}), *self.others()]
+
+    def forget(self, topic: str) -> None:
+        """Take a topic out until its broker registers again."""
+        self._forgotten[topic] = (self.context.clock(), self.context.store.topics.counter)
+        for broker in self._others.values():
+            broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
+
+    def permit(self, name: str, wiped: bool) -> int:
+        """Take a broker's write permission away, or give it back. Returns how many topics that concerns."""
+        count = 0
+        if name == self.context.settings.broker_name:
+            self._wiped = wiped
+            count += len(self.topics())
+        for broker in self._others.values():
+            if broker.name == name:
+                broker.wiped = wiped
+                count += len(broker.topics)
+        return count
+
+    def register(self, entry: BrokerEntry, broker_id: int, address: str) -> BrokerEntry:
+        """Note another broker. Returns what is known of its name now."""
+        key = (entry.cluster, entry.name)
+        known = self._others.get(key)
+        if known is not None:
+            entry.addresses = {number: place for number, place in known.addresses.items() if place != address}
+            entry.wiped = known.wiped and entry.data_version == known.data_version
+            if broker_id != 0:
+                entry.topics, entry.data_version = known.topics, known.data_version
+        entry.addresses[broker_id] = address
+        self._others[key] = entry
+        return entry
+
+    def unregister(self, cluster: str, name: str, broker_id: int) -> None:
+        """Another broker leaves."""
+        known = self._others.get((cluster, name))
+        if known is not None:
+            known.addresses.pop(broker_id, None)
+            if not known.addresses:
+                del self._others[cluster, name]
+
+    def other(self, cluster: str, name: str) -> BrokerEntry | None:
+        """A broker that has registered."""
+        return self._others.get((cluster, name))
+
+
+# where things are
+
+
+def topic_route(context: Context, connection: Connection, request: Frame) -> Frame:
+    topic = headers.text(request, "topic")
+    server = context.part(NameServer)
+    order = server.values.get(ORDER, {}).get(topic) if server.settings.get("orderMessageEnable") == "true" else None
+    found = route(topic, server.having(topic), order=order, five=context.profile.five)
+    if found is None:
+        return answer(request, ResponseCode.TOPIC_NOT_EXIST, _NOT_HERE.format(topic))
+    return answer(request, body=bodies.encode(found, strict=bodies.takes_strict_json(request)))
+
+
+def clusters(context: Context, connection: Connection, request: Frame) -> Frame:
+    brokers = context.part(NameServer).brokers()
+    return answer(request, body=bodies.encode(cluster_info(brokers, five=context.profile.five)))
+
+
+def _names(brokers: list[BrokerEntry]) -> list[str]:
+    return list(dict.fromkeys(name for broker in brokers for name in broker.topics))
+
+
+def all_topics(context: Context, connection: Connection, request: Frame) -> Frame:
+    return answer(request, body=bodies.encode({"topicList": _names(context.part(NameServer).brokers())}))
+
+
+def cluster_topics(context: Context, connection: Connection, request: Frame) -> Frame:
+    cluster = headers.text(request, "cluster")
+    brokers = [broker for broker in context.part(NameServer).brokers() if broker.cluster == cluster]
+    return answer(request, body=bodies.encode({"topicList": _names(brokers)}))
+
+
+def system_topics(context: Context, connection: Connection, request: Frame) -> Frame:
+    brokers = context.part(NameServer).brokers()
+    names = dict.fromkeys([*(broker.cluster for broker in brokers), *(broker.name for broker in brokers)])
+    address = next((broker.master for broker in brokers if broker.master), None)
+    return answer(request, body=bodies.encode({"brokerAddr": address, "topicList": list(names)}))
+
+
+def unit_topics(context: Context, connection: Connection, request: Frame) -> Frame:
+    return answer(request, body=bodies.encode({"topicList": []}))
+
+
+def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
+    context.part(NameServer).forget(headers.text(request, "topic"))
+    return answer(request)
+
+
+def wipe_write_permission(context: Context, connection: Connection, request: Frame) -> Frame:
+    count = context.part(NameServer).permit(headers.text(request, "brokerName"), wiped=True)
+    return answer(request, ext={"wipeTopicCount": str(count)})
+
+
+def add_write_permission(context: Context, connection: Connection, request: Frame) -> Frame:
+    count = context.part(NameServer).permit(headers.text(request, "brokerName"), wiped=False)
+    return answer(request, ext={"addTopicCount": str(count)})
+
+
+# keys and values
+
+
+def _place(request: Frame) -> tuple[str, str]:
+    namespace, key = headers.text_or(request, "namespace"), headers.text_or(request, "key")
+    if namespace is None or key is None:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+    return namespace, key
+
+
+def put_value(context: Context, connection: Connection, request: Frame) -> Frame:
+    namespace, key = _place(request)
+    context.part(NameServer).values.setdefault(namespace, {})[key] = headers.text(request, "value")
+    return answer(request)
+
+
+def get_value(context: Context, connection: Connection, request: Frame) -> Frame:
+    namespace, key = _place(request)
+    found = context.part(NameServer).values.get(namespace, {}).get(key)
+    if found is None:
+        return answer(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+    return answer(request, ext={"value": found})
+
+
+def delete_value(context: Context, connection: Connection, request: Frame) -> Frame:
+    namespace, key = _place(request)
+    values = context.part(NameServer).values
+    values.get(namespace, {}).pop(key, None)
+    return answer(request)
+
+
+def list_values(context: Context, connection: Connection, request: Frame) -> Frame:
+    namespace = headers.text(request, "namespace")
+    found = context.part(NameServer).values.get(namespace)
+    if found is None:
+        return answer(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+    return answer(request, body=bodies.encode({"table": found}))
+
+
+# its settings
+
+
+def get_settings(context: Context, connection: Connection, request: Frame) -> Frame:
+    return answer(request, body=properties_text(context.part(NameServer).settings).encode())
+
+
+def update_settings(context: Context, connection: Connection, request: Frame) -> Frame:
+    server = context.part(NameServer)
+    given = properties_of(str(request.body, "utf-8", "replace"))
+    server.settings |= {name: value for name, value in given.items() if name in server.settings and name != "listenPort"}
+    return answer(request)
+
+
+# other brokers
+
+
+def register_broker(context: Context, connection: Connection, request: Frame) -> Frame:
+    cluster, name = headers.text(request, "clusterName"), headers.text(request, "brokerName")
+    address, number = headers.text(request, "brokerAddr"), headers.int64(request, "brokerId")
+    server = context.part(NameServer)
+    if name == context.settings.broker_name and cluster == context.settings.cluster:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"{name} is the broker of this process; give the other one another brokerName")
+    checksum = headers.int32_or(request, "bodyCrc32", 0)
+    if checksum and checksum & 0xFFFFFFFF != zlib.crc32(request.body):
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    if headers.boolean_or(request, "compressed"):
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "compressed registrations are not read; set compressedRegister=false")
+    body: Any = bodies.parse_request(request) if request.body else {}
+    topics, version = topics_of_body(body)
+    entry = BrokerEntry(cluster, name, {}, topics, data_version=version, heard_at=context.clock())
+    known = server.register(entry, number, address)
+    ext = {} if number == 0 else {"haServerAddr": headers.text_or(request, "haServerAddr", ""), "masterAddr": known.master}
+    order = server.values.get(ORDER)
+    return answer(request, ext=ext, body=bodies.encode({"table": order}) if order else b"")
+
+
+def unregister_broker(context: Context, connection: Connection, request: Frame) -> Frame:
+    cluster, name = headers.text(request, "clusterName"), headers.text(request, "brokerName")
+    context.part(NameServer).unregister(cluster, name, headers.int64(request, "brokerId"))
+    return answer(request)
+
+
+def data_version(context: Context, connection: Connection, request: Frame) -> Frame:
+    known = context.part(NameServer).other(headers.text(request, "clusterName"), headers.text(request, "brokerName"))
+    asked = bodies.parse_request(request) if request.body else {}
+    changed = known is None or known.data_version != asked
+    if known is not None:
+        known.heard_at = context.clock()
+    body = bodies.encode(known.data_version) if known is not None and known.data_version else b""
+    return answer(request, ext={"changed": "true" if changed else "false"}, body=body)
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.PUT_KV_CONFIG: put_value,
+    RequestCode.GET_KV_CONFIG: get_value,
+    RequestCode.DELETE_KV_CONFIG: delete_value,
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: topic_route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: clusters,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_permission,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: all_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: list_values,
+    RequestCode.GET_TOPICS_BY_CLUSTER: cluster_topics,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: unit_topics,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_settings,
+    RequestCode.GET_NAMESRV_CONFIG: get_settings,
+    RequestCode.QUERY_DATA_VERSION: data_version,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
+}
+
+PARTS = (NameServer,)

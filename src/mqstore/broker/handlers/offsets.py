@@ -1,0 +1,151 @@
+"""Offsets of consumer groups: ask, commit, clone, compare, list.
+
+    14  QUERY_CONSUMER_OFFSET     the next offset of a group in a queue; 22: the consumer decides where it begins
+    15  UPDATE_CONSUMER_OFFSET    mostly oneway
+    314 CLONE_GROUP_OFFSET        one group takes over the offsets of another
+    308 QUERY_CORRECTION_OFFSET   the smallest offset of any other group in each queue
+    43, 45                        the tables of consumer offsets and delay offsets, as in their files
+
+In a store that is only read a copy in memory changes, or nothing where the offsets are frozen (16).
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.5, 3.16 and 3.22.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mqstore.broker.protocol import bodies, headers
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler
+from mqstore.rocketmq.config import fastjson
+from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
+from mqstore.rocketmq.query.pull import GetStatus
+
+__all__ = ["HANDLERS", "moving"]
+
+NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+
+def moving(context: Context) -> ConsumerOffsets:
+    """The offsets, for what moves them. Raises AnswerError where they are frozen."""
+    if context.settings.freeze_offsets and not context.writable:
+        raise AnswerError(ResponseCode.NO_PERMISSION, "the store is served read-only with frozen offsets; no group moves in it")
+    return context.store.offsets
+
+
+def query_offset(context: Context, connection: Connection, request: Frame) -> Frame:
+    """14: where a group goes on in a queue."""
+    group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
+    queue_id = headers.int32(request, "queueId")
+    store = context.store
+    found: int | None = store.offsets.query(group, topic, queue_id)
+    if found is not None and found < 0:
+        found = store.offsets.answer(
+            group,
+            topic,
+            queue_id,
+            min_offset=store.min_offset(topic, queue_id),
+            first_entry=_first_entry(context, topic, queue_id),
+            zero_if_not_found=headers.boolean_or(request, "setZeroIfNotFound", True),
+        )
+    if found is None:
+        return answer(request, ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
+    return answer(request, ext={"offset": str(found)})
+
+
+def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none", "memory", "disk"]:
+    """Where the first message of a queue would be read from, as far as a pull tells."""
+    found = context.store.get("", topic, queue_id, 0, 1)
+    if found.status is not GetStatus.FOUND:
+        return "none"
+    return "disk" if found.suggest_pulling_from_slave else "memory"
+
+
+def update_offset(context: Context, connection: Connection, request: Frame) -> Frame:
+    """15: a group has got so far in a queue."""
+    group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
+    if context.profile.five:
+        return _update_checked(context, request, group, topic)
+    moving(context).commit(group, topic, headers.int32(request, "queueId"), headers.int64(request, "commitOffset"))
+    return answer(request)
+
+
+def _update_checked(context: Context, request: Frame, group: str, topic: str) -> Frame:
+    """As 5.3.3 does it: only for what there is, and not while a reset waits for its pull."""
+    if group not in context.store.groups:
+        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+    if topic not in context.store.topics:
+        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+    queue_id, offset = headers.int32_or(request, "queueId"), headers.int64_or(request, "commitOffset")
+    if queue_id is None:
+        raise AnswerError(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
+    if offset is None:
+        raise AnswerError(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
+    offsets = moving(context)
+    if offsets.has_reset(group, topic, queue_id):
+        return answer(request, ResponseCode.SUCCESS, "Offset has been previously reset")
+    offsets.commit(group, topic, queue_id, offset)
+    return answer(request)
+
+
+def clone_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
+    """314: a group takes over another's offsets, of one topic or of all."""
+    source, target = headers.text(request, "srcGroup"), headers.text(request, "destGroup")
+    topic = headers.text_or(request, "topic")
+    offsets = moving(context)
+    for name in [topic] if topic else sorted(offsets.topics_of(source)):
+        if name in context.store.topics:
+            offsets.clone(source, target, name)
+    return answer(request)
+
+
+def correction_offset(context: Context, connection: Connection, request: Frame) -> Frame:
+    """308: per queue the smallest offset of the other groups; no limit where the compared group has passed it."""
+    topic = headers.text(request, "topic")
+    compared = headers.text_or(request, "compareGroup", "")
+    without = [name for name in headers.text_or(request, "filterGroups", "").split(",") if name]
+    store = context.store
+    smallest = store.offsets.min_in_all_groups(topic, lambda queue_id: store.min_offset(topic, queue_id), without=without)
+    if compared:
+        own = store.offsets.by_queue(compared, topic)
+        corrected = {
+            queue_id: (1 << 63) - 1 if own.get(queue_id, offset) > offset else offset
+            for queue_id, offset in smallest.items()
+            if queue_id in own
+        }
+        smallest |= corrected
+    return answer(request, body=bodies.encode({"correctionOffsets": dict(sorted(smallest.items()))}))
+
+
+def all_consumer_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
+    """43: the table, compact."""
+    return answer(request, body=_compact(context.store.offsets.text()))
+
+
+def all_delay_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
+    """45: how far delivery is in each delay level."""
+    store = context.store.writable
+    table = {} if store is None else store.delays.offsets()
+    return answer(request, body=bodies.encode({"offsetTable": dict(sorted(table.items()))}))
+
+
+def _compact(text: str) -> bytes:
+    """A file under config/ in one line."""
+    value = fastjson.parse(text)
+    table = value.get("offsetTable")
+    if isinstance(table, dict):
+        value["offsetTable"] = {key: {int(number): offset for number, offset in by_queue.items()} for key, by_queue in table.items()}
+    return bodies.encode(value)
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: query_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: update_offset,
+    RequestCode.CLONE_GROUP_OFFSET: clone_offsets,
+    RequestCode.QUERY_CORRECTION_OFFSET: correction_offset,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: all_consumer_offsets,
+    RequestCode.GET_ALL_DELAY_OFFSET: all_delay_offsets,
+}

@@ -1,0 +1,230 @@
+"""Pulling: messages of a queue from an offset on.
+
+    11 PULL_MESSAGE   361 LITE_PULL_MESSAGE, the same under the number that lite pull consumers of 5.x use
+
+    sysFlag  0x1 commit commitOffset   0x2 may be suspended   0x4 the subscription is in the request   0x10 lite pull
+
+How a pull of the store ends decides the code:
+
+    FOUND                                          0, with the records as they lie in the log
+    NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING       20, pull on at nextBeginOffset
+    OFFSET_FOUND_NULL, OFFSET_OVERFLOW_ONE         19, nothing new: the answer is held back if it may be
+    NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE    19 at offset 0, else 21
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL        21, go on at nextBeginOffset
+
+Protocol: docs/formats/rocketmq-remoting.md, section 3.3. Source: Apache RocketMQ 4.9.3 and 5.3.3, PullMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mqstore.broker.filter.pull_filter import PullFilter
+from mqstore.broker.handlers.long_polling import HeldPull, LongPolling
+from mqstore.broker.handlers.membership import NO_SQL, Membership
+from mqstore.broker.handlers.send import HELP
+from mqstore.broker.handlers.statistics import Statistics
+from mqstore.broker.handlers.topic_creation import READ, Tables
+from mqstore.broker.protocol import headers
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.heartbeats import Subscription
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler
+from mqstore.errors import UsageError
+from mqstore.rocketmq.query.pull import GetResult, GetStatus
+
+__all__ = ["HANDLERS", "PullHeader"]
+
+COMMITS, MAY_SUSPEND, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4
+
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullHeader:
+    """One pull. suspend_timeout: ms. most_bytes: of the answer, 0 where the client sets no limit."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    max_count: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout: int
+    version: int
+    most_bytes: int
+
+    @classmethod
+    def of(cls, request: Frame) -> PullHeader:
+        """The header of a request. Raises AnswerError."""
+        return cls(
+            headers.text(request, "consumerGroup"),
+            headers.text(request, "topic"),
+            headers.int32(request, "queueId"),
+            headers.int64(request, "queueOffset"),
+            headers.int32(request, "maxMsgNums"),
+            headers.int32(request, "sysFlag"),
+            headers.int64(request, "commitOffset"),
+            headers.int64(request, "suspendTimeoutMillis"),
+            headers.int64(request, "subVersion"),
+            headers.int32_or(request, "maxMsgBytes", 0),
+        )
+
+
+def pull(context: Context, connection: Connection, request: Frame) -> Frame | None:
+    """11, 361: messages now, or as soon as there are any."""
+    return _pulled(context, connection, request, PullHeader.of(request), may_suspend=True)
+
+
+def _pulled(context: Context, connection: Connection, request: Frame, header: PullHeader, *, may_suspend: bool) -> Frame | None:
+    """The answer; None where the pull is held."""
+    began = context.clock()
+    _check(context, connection, header)
+    wanted = _filter(context, request, header)
+    reset = context.store.offsets.take_reset(header.group, header.topic, header.queue_id) if context.profile.five else None
+    if reset is not None:
+        return _moved(context, request, header, reset)
+    found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
+    if may_suspend and header.sys_flag & COMMITS and not (context.settings.freeze_offsets and not context.writable):
+        context.store.offsets.commit(header.group, header.topic, header.queue_id, header.commit_offset)
+    code = _CODES.get(found.status)
+    if code is None:
+        code = ResponseCode.PULL_NOT_FOUND if header.offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    if code == ResponseCode.PULL_NOT_FOUND and may_suspend and header.sys_flag & MAY_SUSPEND:
+
+        def again() -> None:
+            try:
+                done = _pulled(context, connection, request, header, may_suspend=False)
+            except AnswerError as error:
+                done = answer(request, error.code, error.remark, error.ext)
+            if done is not None and not request.is_oneway:
+                connection.send(done)
+
+        settings = context.settings
+        held = HeldPull(connection, header.group, header.topic, header.queue_id, header.offset, wanted, again)
+        if context.part(LongPolling).hold(held, header.suspend_timeout if settings.long_polling else settings.short_polling_time):
+            return None
+        found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
+        code = _CODES.get(found.status, code)
+    return _answer(context, request, header, found, code, began)
+
+
+def _answer(context: Context, request: Frame, header: PullHeader, found: GetResult, code: int, began: int) -> Frame:
+    counters = context.part(Statistics).counters
+    following = found.next_begin_offset
+    parts: list[memoryview] = []
+    if code == ResponseCode.SUCCESS:
+        parts = found.slices
+        if 0 < header.most_bytes < found.total_bytes:
+            kept = _fitting(found.sizes, header.most_bytes)
+            if kept < len(parts):
+                following = found.queue_offsets[kept]
+                parts = parts[:kept]
+        now = context.clock()
+        counters.pulled(header.group, header.topic, messages=len(parts), size=found.total_bytes, elapsed=now - began, now=now)
+    else:
+        counters.missed()
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(following),
+        "maxOffset": str(found.max_offset),
+        "minOffset": str(found.min_offset),
+    }
+    done = answer(request, code, found.status.value, ext)
+    if context.settings.rewrite_store_host:
+        done.body = context.outgoing(parts)
+    else:
+        done.parts = parts
+    return done
+
+
+def _fitting(sizes: list[int], most: int) -> int:
+    """How many records of these sizes fit; the first always does."""
+    total = 0
+    for number, size in enumerate(sizes):
+        total += size
+        if total > most and number:
+            return number
+    return len(sizes)
+
+
+def _moved(context: Context, request: Frame, header: PullHeader, offset: int) -> Frame:
+    """The answer to the first pull after the offset was reset on the server's side."""
+    low, high = context.store.min_offset(header.topic, header.queue_id), context.store.max_offset(header.topic, header.queue_id)
+    ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "maxOffset": str(high), "minOffset": str(low)}
+    return answer(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
+
+
+# checks
+
+
+def _check(context: Context, connection: Connection, header: PullHeader) -> None:
+    """Raises AnswerError where the group may not pull from the queue."""
+    group = context.part(Tables).group(header.group)
+    if group is None:
+        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.group}] does not exist, {HELP}")
+    if not group.consume_enable:
+        raise AnswerError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.group}")
+    topic = context.store.topics.get(header.topic)
+    if topic is None:
+        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {HELP}")
+    if not topic.perm & READ:
+        raise AnswerError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+    if not 0 <= header.queue_id < topic.read_queues:
+        raise AnswerError(
+            context.profile.parameter_code,
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queues}] "
+            f"consumer:[/{connection.peer}]",
+        )
+
+
+def _filter(context: Context, request: Frame, header: PullHeader) -> PullFilter:
+    """What the consumer subscribes to: by the request, or by its group's heartbeats. Raises AnswerError."""
+    if header.sys_flag & HAS_SUBSCRIPTION:
+        expression, kind = headers.text_or(request, "subscription"), headers.text_or(request, "expressionType")
+        try:
+            subscription = Subscription.of(header.topic, expression, version=header.version, expression_type=kind)
+            wanted = PullFilter.of(subscription)
+        except UsageError:
+            raise AnswerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
+    else:
+        subscription = _subscribed(context, header)
+        try:
+            wanted = PullFilter.of(subscription)
+        except UsageError:
+            raise AnswerError(
+                ResponseCode.FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            ) from None
+    if not subscription.by_tag and not context.settings.property_filter:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, NO_SQL)
+    return wanted
+
+
+def _subscribed(context: Context, header: PullHeader) -> Subscription:
+    """The group's subscription to the topic, as the heartbeats told it. Raises AnswerError."""
+    clients = context.part(Membership).clients
+    group = clients.consumer_group(header.group)
+    if group is None:
+        raise AnswerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{HELP}")
+    config = context.store.groups.get(header.group)
+    if group.broadcasting and config is not None and not config.consume_broadcast_enable:
+        raise AnswerError(ResponseCode.NO_PERMISSION, f"the consumer group[{header.group}] can not consume by broadcast way")
+    subscription = group.subscriptions.get(header.topic)
+    if subscription is None:
+        raise AnswerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{HELP}")
+    if subscription.version < header.version:
+        raise AnswerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return subscription
+
+
+HANDLERS: dict[int, Handler] = {RequestCode.PULL_MESSAGE: pull, RequestCode.LITE_PULL_MESSAGE: pull}

@@ -1,0 +1,151 @@
+"""Queries: messages by key, by place in the log, by queue; offsets by time.
+
+    12  QUERY_MESSAGE            records with a key, by the index; `_UNIQUE_KEY_QUERY` true: 32 of them, whatever maxNum says
+    33  VIEW_MESSAGE_BY_ID       the record at a physical offset
+    29, 30, 31, 32               offset for a time, maximum, minimum, time of the first message of a queue
+    321 QUERY_CONSUME_QUEUE      entries of a queue
+
+Those of offsets always succeed: an unknown queue has none and nothing. What may read much of index or log runs in a thread.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.4, 3.6 and 3.17.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from typing import Any
+
+from mqstore.broker.handlers.membership import Membership
+from mqstore.broker.protocol import bodies, headers
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.rocketmq.format.queue_page import page_from
+from mqstore.rocketmq.query.point_lookup import QueryResult
+
+__all__ = ["HANDLERS"]
+
+MOST_ENTRIES = 10_000
+SLOW = 0.01  # seconds
+
+
+class KeyQueries(Part):
+    """Where key queries run: in the event loop, which most leave within microseconds; in threads for a while after one that did not.
+
+    The while is a hundred times what the slow one took, so that slow ones hold up others for a hundredth of the time at most.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.in_threads_until = 0.0
+
+    def took(self, seconds: float) -> None:
+        """A query in the event loop took so long."""
+        if seconds > SLOW:
+            self.in_threads_until = self.context.loop.time() + 100 * seconds
+
+
+def query_message(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
+    """12: the newest records with a key, in the order of the log."""
+    topic, key = headers.text(request, "topic"), headers.text(request, "key")
+    number = headers.int32(request, "maxNum")
+    begin, end = headers.int64(request, "beginTimestamp"), headers.int64(request, "endTimestamp")
+    if headers.boolean_or(request, "_UNIQUE_KEY_QUERY"):
+        number = context.store.config.default_query_max_num
+    queries = context.part(KeyQueries)
+    # the chain of a key is followed from its newest entry: what is asked of the past may pass over any number of entries
+    if end < context.clock() or context.loop.time() < queries.in_threads_until:
+        return _query_in_thread(context, request, (topic, key, number, begin, end))
+    began = time.perf_counter()
+    found = context.store.query(topic, key, number, begin, end)
+    queries.took(time.perf_counter() - began)
+    return _found(context, request, found)
+
+
+async def _query_in_thread(context: Context, request: Frame, asked: tuple[str, str, int, int, int]) -> Frame:
+    return _found(context, request, await context.run(context.store.query, *asked))
+
+
+def _found(context: Context, request: Frame, found: QueryResult) -> Frame:
+    ext = {
+        "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
+        "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
+    }
+    if not found.slices:
+        return answer(request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext)
+    return answer(request, ext=ext, body=context.outgoing(found.slices))
+
+
+def view_message(context: Context, connection: Connection, request: Frame) -> Frame:
+    """33: the record at a physical offset."""
+    physical = headers.int64(request, "offset")
+    found = context.store.raw_by_offset(physical)
+    if found is None:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
+    return answer(request, body=context.outgoing([found]))
+
+
+async def search_offset(context: Context, connection: Connection, request: Frame) -> Frame:
+    """29: the queue offset for a time."""
+    topic, queue_id = headers.text(request, "topic"), headers.int32(request, "queueId")
+    timestamp = headers.int64(request, "timestamp")
+    upper = (headers.text_or(request, "boundaryType") or "").upper() == "UPPER"
+    offset = await context.run(context.store.offset_by_time, topic, queue_id, timestamp, "upper" if upper else "lower")
+    return answer(request, ext={"offset": str(offset)})
+
+
+def max_offset(context: Context, connection: Connection, request: Frame) -> Frame:
+    """30: the offset of a queue's next message."""
+    offset = context.store.max_offset(headers.text(request, "topic"), headers.int32(request, "queueId"))
+    return answer(request, ext={"offset": str(offset)})
+
+
+def min_offset(context: Context, connection: Connection, request: Frame) -> Frame:
+    """31: the offset of a queue's first message."""
+    offset = context.store.min_offset(headers.text(request, "topic"), headers.int32(request, "queueId"))
+    return answer(request, ext={"offset": str(offset)})
+
+
+def earliest_time(context: Context, connection: Connection, request: Frame) -> Frame:
+    """32: when a queue's first message was stored."""
+    timestamp = context.store.earliest_time(headers.text(request, "topic"), headers.int32(request, "queueId"))
+    return answer(request, ext={"timestamp": str(timestamp)})
+
+
+def consume_queue(context: Context, connection: Connection, request: Frame) -> Frame:
+    """321: entries of a queue from an index on, and what a group subscribes to."""
+    topic, queue_id = headers.text_or(request, "topic", ""), headers.int32_or(request, "queueId", 0)
+    index, count = headers.int64_or(request, "index", 0), headers.int32_or(request, "count", 0)
+    name = f"{queue_id}@{topic}"
+    queue = context.store.queue_or_none(topic, queue_id)
+    if queue is None:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"{name} is not exist!")
+    body: dict[str, Any] = {"maxQueueIndex": queue.max_offset, "minQueueIndex": queue.min_offset}
+    group = headers.text_or(request, "consumerGroup")
+    if group:
+        subscription = context.part(Membership).clients.subscription(group, topic)
+        if subscription is None:
+            body["filterData"] = f"{group}@{topic} is not online!"
+        else:
+            body["subscriptionData"] = subscription.bean()
+    page = page_from(queue, index) if queue.min_offset <= index < queue.max_offset else None
+    if page is None:
+        return answer(request, ResponseCode.SUCCESS, f"Index {index} of {name} is not exist!", body=bodies.encode(body))
+    rows = page.rows(min(max(count, 0), MOST_ENTRIES))
+    body["queueData"] = [
+        {"eval": False, "physicOffset": row[0], "physicSize": row[1], "tagsCode": row[2]} for row in rows[: max(count, 0)].tolist()
+    ]
+    return answer(request, body=bodies.encode(body))
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.QUERY_MESSAGE: query_message,
+    RequestCode.VIEW_MESSAGE_BY_ID: view_message,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,
+    RequestCode.GET_MAX_OFFSET: max_offset,
+    RequestCode.GET_MIN_OFFSET: min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: earliest_time,
+    RequestCode.QUERY_CONSUME_QUEUE: consume_queue,
+}

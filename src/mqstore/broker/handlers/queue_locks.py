@@ -1,0 +1,123 @@
+"""Queue locks: which client of a group may consume a queue in order.
+
+An orderly consumer locks its queues with LOCK_BATCH_MQ (41) and renews them every 20 seconds; a lock that was not renewed for 60
+seconds is free for others. UNLOCK_BATCH_MQ (42) frees a client's own queues. A lost connection frees nothing.
+
+    >>> locks = QueueLocks()
+    >>> queue = Queue("T", "broker-a", 0)
+    >>> locks.lock("g", [queue], "c@1", now=0), locks.lock("g", [queue], "c@2", now=60_000), locks.lock("g", [queue], "c@2", now=60_001)
+    ([Queue(topic='T', broker_name='broker-a', queue_id=0)], [], [Queue(topic='T', broker_name='broker-a', queue_id=0)])
+
+Pulls are not checked against locks: they are an agreement between clients.
+
+Protocol: docs/formats/rocketmq-remoting.md, section 3.10. Source: Apache RocketMQ 4.9.3, RebalanceLockManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mqstore.broker.protocol import bodies
+from mqstore.broker.protocol.bodies import Queue
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler, Part
+
+__all__ = ["HANDLERS", "PARTS", "QueueLocks"]
+
+EXPIRES = 60_000  # ms
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    renewed: int
+
+
+class QueueLocks:
+    """All locks, by group and queue. expires: ms after which a lock that is not renewed is free. now: ms."""
+
+    def __init__(self, expires: int = EXPIRES) -> None:
+        self.expires = expires
+        self._held: dict[str, dict[Queue, _Lock]] = {}
+
+    def lock(self, group: str, queues: Iterable[Queue], client_id: str, now: int) -> list[Queue]:
+        """Lock queues for a client, or renew its locks. Returns those that it has now."""
+        held = self._held.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is None or lock.client_id == client_id or now - lock.renewed > self.expires:
+                held[queue] = _Lock(client_id, now)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
+        """Free those of the queues that the client has."""
+        held = self._held.get(group, {})
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+        if not held:
+            self._held.pop(group, None)
+
+    def expire(self, now: int) -> None:
+        """Forget what nobody renews."""
+        for group, held in list(self._held.items()):
+            for queue in [queue for queue, lock in held.items() if now - lock.renewed > self.expires]:
+                del held[queue]
+            if not held:
+                del self._held[group]
+
+
+class Locks(Part):
+    """The locks of a broker."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.table = QueueLocks(context.settings.lock_timeout)
+
+    def start(self) -> None:
+        self.context.spawn(self._scan())
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.settings.lock_timeout / 1000)
+            self.table.expire(self.context.clock())
+
+
+def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
+    """(group, client id, queues) of a request."""
+    body = bodies.parse_request(request)
+    group, client_id, named = body.get("consumerGroup"), body.get("clientId"), body.get("mqSet")
+    if not isinstance(group, str) or not isinstance(client_id, str):
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "a lock belongs to a client of a group; the body must name consumerGroup and clientId")
+    queues = []
+    for queue in named if isinstance(named, list) else ():
+        topic, broker, number = (queue.get(name) for name in ("topic", "brokerName", "queueId")) if isinstance(queue, dict) else (None,) * 3
+        if not isinstance(topic, str) or not isinstance(broker, str) or not isinstance(number, int):
+            raise AnswerError(ResponseCode.SYSTEM_ERROR, "a queue of mqSet must have topic, brokerName and queueId")
+        queues.append(Queue(topic, broker, number))
+    return group, client_id, queues
+
+
+def lock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
+    """41: which of the queues the client has now."""
+    group, client_id, queues = _asked(request)
+    granted = context.part(Locks).table.lock(group, queues, client_id, context.clock())
+    return answer(request, body=bodies.encode({"lockOKMQSet": granted}))
+
+
+def unlock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
+    """42: the client's own queues are free."""
+    group, client_id, queues = _asked(request)
+    context.part(Locks).table.unlock(group, queues, client_id)
+    return answer(request)
+
+
+PARTS = (Locks,)
+HANDLERS: dict[int, Handler] = {RequestCode.LOCK_BATCH_MQ: lock_batch, RequestCode.UNLOCK_BATCH_MQ: unlock_batch}

@@ -1,0 +1,243 @@
+"""Statistics: where queues and groups stand, and what the broker has counted.
+
+    202 GET_TOPIC_STATS_INFO      each queue of a topic: minimum, maximum, time of the last message
+    208 GET_CONSUME_STATS         each queue of a group: the broker's offset and the group's
+    300, 343, 345                 groups of a topic, topics of a group, a group's subscription to a topic
+    303 QUERY_CONSUME_TIME_SPAN   each queue of a group: times of its first, last and next message
+    317 GET_BROKER_CONSUME_STATS  208 of all groups
+    315 VIEW_BROKER_STATS_DATA    one of the sums of `counters`
+
+What reads many queues runs in a thread. Maps whose keys are queues are in the form that the client takes (`bodies`).
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.14 and 3.15.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from mqstore.broker.handlers.membership import Membership
+from mqstore.broker.protocol import bodies, headers
+from mqstore.broker.protocol.bodies import Queue
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.counters import SPANS, Counters
+from mqstore.rocketmq.config.topic_table import TopicConfig
+
+__all__ = ["HANDLERS", "PARTS", "Statistics"]
+
+
+class Statistics(Part):
+    """What one broker has counted, sampled each second. mornings: messages put and pulled until yesterday's and today's midnight."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.counters = Counters(context.clock(), context.settings.cluster)
+        self.mornings = ((0, 0), (0, 0))
+        self._day = self._today()
+
+    @staticmethod
+    def _today() -> datetime.date:
+        return datetime.datetime.now().astimezone().date()
+
+    def start(self) -> None:
+        self.context.spawn(self._sample())
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.counters.sample(self.context.clock())
+            self.turn_day(self._today())
+
+    def turn_day(self, today: datetime.date) -> None:
+        """At midnight, remember what was counted until then."""
+        if today != self._day:
+            totals = self.counters.totals
+            self._day = today
+            self.mornings = (self.mornings[1], (totals["put"], totals["transferred"]))
+
+
+def _body(request: Frame, value: object) -> Frame:
+    return answer(request, body=bodies.encode(value, strict=bodies.takes_strict_json(request)))
+
+
+def _topic(context: Context, name: str) -> TopicConfig:
+    config = context.store.topics.get(name)
+    if config is None:
+        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    return config
+
+
+# offsets and times of queues
+
+
+async def topic_stats(context: Context, connection: Connection, request: Frame) -> Frame:
+    """202: minimum, maximum and last time of each queue of a topic."""
+    config = _topic(context, headers.text(request, "topic"))
+    count = max(config.read_queues, config.write_queues) if context.profile.five else config.write_queues
+    body: dict[str, Any] = {"offsetTable": await context.run(_queue_stats, context, config.name, count)}
+    if context.profile.five:
+        series = context.part(Statistics).counters.series("TOPIC_PUT_NUMS", config.name)
+        body["topicPutTps"] = 0.0 if series is None else series.span("minute", context.clock()).tps
+    return _body(request, body)
+
+
+def _queue_stats(context: Context, topic: str, count: int) -> dict[Queue, dict[str, int]]:
+    store, found = context.store, {}
+    for number in range(count):
+        high = max(0, store.max_offset(topic, number))
+        found[Queue(topic, context.settings.broker_name, number)] = {
+            "lastUpdateTimestamp": store.store_time(topic, number, high - 1) if high else 0,
+            "maxOffset": high,
+            "minOffset": max(0, store.min_offset(topic, number)),
+        }
+    return found
+
+
+async def consume_stats(context: Context, connection: Connection, request: Frame) -> Frame:
+    """208: how far a group is in each queue of a topic, or of all topics that it has offsets of."""
+    group = headers.text(request, "consumerGroup")
+    named = headers.text_or(request, "topic", "").strip()
+    listed = [part for part in headers.text_or(request, "topicList", "").split(";") if part]
+    topics = listed or ([named] if named else sorted(context.store.offsets.topics_of(group)))
+    watched = [config for config in map(context.store.topics.get, topics) if config is not None and _watched(context, group, config.name)]
+    return _body(request, await context.run(_group_stats, context, group, watched))
+
+
+def _watched(context: Context, group: str, topic: str) -> bool:
+    """Whether a group's offsets of a topic count: not where it is online and does not subscribe to it."""
+    online = context.part(Membership).clients.consumer_group(group)
+    return online is None or not online.subscriptions or topic in online.subscriptions
+
+
+def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *, written: bool = False) -> dict[str, Any]:
+    """written: of the queues that are written, not of those that are read."""
+    store, table, tps = context.store, {}, 0.0
+    for config in topics:
+        for number in range(config.write_queues if written else config.read_queues):
+            offset = max(0, store.offsets.query(group, config.name, number))
+            standing = {
+                "brokerOffset": max(0, store.max_offset(config.name, number)),
+                "consumerOffset": offset,
+                "lastTimestamp": max(0, store.store_time(config.name, number, offset - 1)) if offset else 0,
+            }
+            if context.profile.five:
+                standing["pullOffset"] = max(0, store.offsets.query_pull(group, config.name, number))
+            table[Queue(config.name, context.settings.broker_name, number)] = standing
+        series = context.part(Statistics).counters.series("GROUP_GET_NUMS", f"{config.name}@{group}")
+        tps += 0.0 if series is None else series.span("minute", context.clock()).tps
+    return {"consumeTps": tps, "offsetTable": table}
+
+
+async def time_span(context: Context, connection: Connection, request: Frame) -> Frame:
+    """303: times of the first, the last and the next message of each queue."""
+    config, group = _topic(context, headers.text(request, "topic")), headers.text(request, "group")
+    return _body(request, {"consumeTimeSpanSet": await context.run(_time_spans, context, config, group)})
+
+
+def _time_spans(context: Context, config: TopicConfig, group: str) -> list[dict[str, Any]]:
+    store, topic, found = context.store, config.name, []
+    for number in range(config.write_queues):
+        offset, high = store.offsets.query(group, topic, number), store.max_offset(topic, number)
+        first = store.earliest_time(topic, number)
+        consumed = store.store_time(topic, number, offset - 1) if offset > 0 else first
+        last = store.store_time(topic, number, high - 1)
+        behind = context.clock() - store.store_time(topic, number, offset) if offset < high or high == 0 else 0
+        found.append(
+            {
+                "consumeTimeStamp": consumed,
+                "consumeTimeStampStr": _moment(consumed),
+                "delayTime": behind,
+                "maxTimeStamp": last,
+                "maxTimeStampStr": _moment(last),
+                "messageQueue": Queue(topic, context.settings.broker_name, number),
+                "minTimeStamp": first,
+                "minTimeStampStr": _moment(first),
+            }
+        )
+    return found
+
+
+def _moment(milliseconds: int) -> str:
+    """A time in the zone of the machine, as brokers write it."""
+    seconds, rest = divmod(milliseconds, 1000)
+    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d#%H:%M:%S:") + f"{rest:03d}"
+
+
+async def broker_consume_stats(context: Context, connection: Connection, request: Frame) -> Frame:
+    """317: how far every group is. isOrder: in ordered topics only."""
+    ordered = headers.boolean(request, "isOrder")
+    groups = {
+        group: [
+            config
+            for config in map(context.store.topics.get, sorted(context.store.offsets.topics_of(group)))
+            if config is not None and (config.order or not ordered) and _watched(context, group, config.name)
+        ]
+        for group in context.store.groups.names()
+    }
+    return _body(request, await context.run(_all_groups, context, groups))
+
+
+def _all_groups(context: Context, groups: dict[str, list[TopicConfig]]) -> dict[str, Any]:
+    listed = {group: [_group_stats(context, group, [topic], written=True) for topic in topics] for group, topics in groups.items()}
+    standings = [queue for stats in listed.values() for topic in stats for queue in topic["offsetTable"].values()]
+    return {
+        "brokerAddr": context.address,
+        "consumeStatsList": [{group: stats} for group, stats in listed.items()],
+        "totalDiff": sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in standings),
+    }
+
+
+# who consumes what
+
+
+def topic_groups(context: Context, connection: Connection, request: Frame) -> Frame:
+    """300: groups that subscribe to a topic now, or have offsets of it."""
+    topic = headers.text(request, "topic")
+    online = context.part(Membership).clients.subscribers(topic)
+    return answer(request, body=bodies.encode({"groupList": sorted({*online, *context.store.offsets.groups_of(topic)})}))
+
+
+def group_topics(context: Context, connection: Connection, request: Frame) -> Frame:
+    """343: topics that a group has offsets of."""
+    group = headers.text(request, "group")
+    return answer(request, body=bodies.encode({"topicList": sorted(context.store.offsets.topics_of(group))}))
+
+
+def group_subscription(context: Context, connection: Connection, request: Frame) -> Frame:
+    """345: what an online group wants of a topic."""
+    group, topic = headers.text(request, "group"), headers.text(request, "topic")
+    subscription = context.part(Membership).clients.subscription(group, topic)
+    body = {"group": group, "subscriptionData": None if subscription is None else subscription.bean(), "topic": topic}
+    return answer(request, body=bodies.encode(body))
+
+
+# sums
+
+
+def view_stats(context: Context, connection: Connection, request: Frame) -> Frame:
+    """315: what was counted under a name in the last minute, hour and day."""
+    name, key = headers.text(request, "statsName"), headers.text(request, "statsKey")
+    series = context.part(Statistics).counters.series(name, key)
+    if series is None:
+        return answer(request, ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    spans = {f"stats{span.capitalize()}": series.span(span, context.clock())._asdict() for span in SPANS}
+    return answer(request, body=bodies.encode(spans))
+
+
+PARTS = (Statistics,)
+HANDLERS: dict[int, Handler] = {
+    RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
+    RequestCode.GET_CONSUME_STATS: consume_stats,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: time_span,
+    RequestCode.GET_BROKER_CONSUME_STATS: broker_consume_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: group_topics,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: group_subscription,
+    RequestCode.VIEW_BROKER_STATS_DATA: view_stats,
+}

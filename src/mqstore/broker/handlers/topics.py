@@ -1,0 +1,240 @@
+"""Topics and groups as an administrator handles them: make, change, delete, list.
+
+    17 UPDATE_AND_CREATE_TOPIC   215 DELETE_TOPIC_IN_BROKER   21 GET_ALL_TOPIC_CONFIG   351 GET_TOPIC_CONFIG
+    200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP   207 DELETE_SUBSCRIPTIONGROUP   201 GET_ALL_…   352 GET_SUBSCRIPTIONGROUP_CONFIG
+
+A change is on disk, and seen by the name server, before it is answered. A store that is only read refuses changes with NO_PERMISSION.
+In the profile 5.3.3 a topic has attributes, given as `+name=value,-name`:
+
+    >>> changed_attributes({"message.type": "FIFO"}, "+message.type=DELAY", new=False)
+    {'message.type': 'DELAY'}
+
+Protocol: docs/formats/rocketmq-remoting.md, section 3.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqstore.broker.handlers.statistics import Statistics
+from mqstore.broker.handlers.topic_creation import Tables, is_system_topic, topic_problem
+from mqstore.broker.protocol import bodies, headers
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler
+from mqstore.broker.runtime.logs import log
+from mqstore.rocketmq.config import fastjson
+from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
+
+__all__ = ["HANDLERS", "changed_attributes"]
+
+# values that an attribute may have, and whether it may change once the topic is there; None: a number
+_ATTRIBUTES: dict[str, tuple[tuple[str, ...] | None, bool]] = {
+    "queue.type": (("SimpleCQ", "BatchCQ"), False),
+    "cleanup.policy": (("DELETE", "COMPACTION"), False),
+    "message.type": (("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"), True),
+    "reserve.time": (None, True),
+}
+_NOT_SERVED = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
+
+_GROUP_NUMBERS = ("retryQueueNums", "retryMaxTimes", "brokerId", "whichBrokerWhenConsumeSlowly", "consumeTimeoutMinute", "groupSysFlag")
+_GROUP_SWITCHES = (
+    "consumeEnable",
+    "consumeFromMinEnable",
+    "consumeBroadcastEnable",
+    "notifyConsumerIdsChangedEnable",
+    "consumeMessageOrderly",
+)
+
+
+def _wrong(text: str) -> AnswerError:
+    return AnswerError(ResponseCode.SYSTEM_ERROR, text)
+
+
+def _checked(context: Context, topic: str) -> str:
+    """A topic that an administrator may make or delete. Raises AnswerError."""
+    problem = topic_problem(topic)
+    if problem is None and is_system_topic(topic, context.settings.cluster, context.settings.broker_name):
+        problem = f"The topic[{topic}] is conflict with system topic."
+    if problem is not None:
+        raise AnswerError(context.profile.parameter_code, problem)
+    return topic
+
+
+# topics
+
+
+async def update_topic(context: Context, connection: Connection, request: Frame) -> Frame:
+    """17: make a topic, or change it."""
+    context.writing(ResponseCode.NO_PERMISSION)
+    topic = _checked(context, headers.text(request, "topic"))
+    before = context.store.topics.get(topic)
+    attributes = dict(before.attributes) if before is not None else {}
+    if context.profile.five:
+        attributes = changed_attributes(attributes, headers.text_or(request, "attributes", ""), new=before is None)
+    config = TopicConfig(
+        topic,
+        perm=headers.int32(request, "perm"),
+        read_queues=_queues(request, "readQueueNums"),
+        write_queues=_queues(request, "writeQueueNums"),
+        order=context.profile.five and headers.boolean_or(request, "order"),
+        sys_flag=headers.int32_or(request, "topicSysFlag", 0),
+        filter_type=headers.text_or(request, "topicFilterType", "SINGLE_TAG"),
+        attributes=attributes,
+    )
+    context.store.topics.put(config)
+    await context.part(Tables).save()
+    log("topic-changed" if before is not None else "topic-made", topic=topic, peer=connection.peer)
+    return answer(request)
+
+
+def _queues(request: Frame, name: str) -> int:
+    """A number of queues that files can be made for."""
+    number = headers.int32(request, name)
+    if not 0 <= number <= 65536:
+        raise _wrong(f"{name} is {number}; a topic has 0 to 65536 queues here")
+    return number
+
+
+def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict[str, str]:
+    """The attributes of a topic after a change. Raises AnswerError for what no 5.x broker, or this one, takes."""
+    found = dict(held)
+    for part in filter(None, text.split(",")):
+        name, sign, value = part[1:].partition("=")
+        known = _ATTRIBUTES.get(name)
+        if part[0] not in "+-" or (part[0] == "+") != bool(sign):
+            raise _wrong(f"{part!r} is no change of an attribute; write +name=value or -name")
+        if known is None:
+            raise _wrong(f"unsupported key: {name}; the attributes of a topic are {', '.join(_ATTRIBUTES)}")
+        allowed, changeable = known
+        if not new and not changeable:
+            raise _wrong(f"attempt to update an unchangeable attribute. key: {name}")
+        if part[0] == "-":
+            if name not in found:
+                raise _wrong(f"attempt to delete a nonexistent key: {name}")
+            del found[name]
+            continue
+        if value not in allowed if allowed is not None else headers.number_or_none(value) is None:
+            raise _wrong(f"{value!r} is no value of {name}")
+        if value == _NOT_SERVED.get(name):
+            raise _wrong(f"{name}={value} is not served here; leave it out")
+        found[name] = value
+    return found
+
+
+async def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
+    """215: forget a topic with its queues; its messages stay in the log until retention removes them."""
+    store = context.writing(ResponseCode.NO_PERMISSION)
+    topic = _checked(context, headers.text(request, "topic"))
+    context.store.topics.delete(topic)
+    if context.profile.five:
+        context.store.offsets.remove_topic(topic)
+    await context.run(store.delete_queues, topic)
+    context.part(Statistics).counters.forget_topic(topic)
+    await context.part(Tables).save()
+    log("topic-deleted", topic=topic, peer=connection.peer)
+    return answer(request)
+
+
+def all_topics(context: Context, connection: Connection, request: Frame) -> Frame:
+    """21: config/topics.json."""
+    return answer(request, body=bodies.encode(fastjson.parse(context.store.topics.text())))
+
+
+def one_topic(context: Context, connection: Connection, request: Frame) -> Frame:
+    """351: the configuration of one topic, for tools of 5.x."""
+    topic = headers.text(request, "topic")
+    config = context.store.topics.get(topic)
+    if config is None:
+        return answer(request, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    body = {
+        "attributes": dict(config.attributes),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queues,
+        "topicFilterType": config.filter_type,
+        "topicName": config.name,
+        "topicSysFlag": config.sys_flag,
+        "writeQueueNums": config.write_queues,
+    }
+    return answer(request, body=bodies.encode(body))
+
+
+# groups
+
+
+async def update_group(context: Context, connection: Connection, request: Frame) -> Frame:
+    """200: make a group, or change it."""
+    context.writing(ResponseCode.NO_PERMISSION)
+    told = bodies.parse_request(request)
+    name = told.get("groupName")
+    if not isinstance(name, str) or not name:
+        raise _wrong("the body names no groupName; a group must have a name")
+    before = context.store.groups.get(name)
+    context.store.groups.put(_group(name, told, {} if before is None else before.attributes))
+    await context.part(Tables).save()
+    log("group-changed" if before is not None else "group-made", group=name, peer=connection.peer)
+    return answer(request)
+
+
+def _group(name: str, told: Mapping[str, Any], attributes: Mapping[str, str]) -> SubscriptionGroupConfig:
+    """The group in a body; what is not given is as usual."""
+    usual = SubscriptionGroupConfig(name)
+    given: dict[str, Any] = {}
+    for theirs in (*_GROUP_NUMBERS, *_GROUP_SWITCHES):
+        own = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in theirs)
+        value = told.get(theirs, getattr(usual, own))
+        if type(value) is not type(getattr(usual, own)) or (type(value) is int and not -(1 << 63) <= value < 1 << 63):
+            raise _wrong(f"{theirs} is {value!r}, which cannot be; correct it or leave it out")
+        given[own] = value
+    if given["retry_queue_nums"] > 65536:
+        raise _wrong(f"retryQueueNums is {given['retry_queue_nums']}; a topic has 0 to 65536 queues here")
+    found = dict(attributes)
+    changes = told.get("attributes")
+    for key, value in changes.items() if isinstance(changes, dict) else ():
+        if str(key).startswith("-"):
+            found.pop(str(key)[1:], None)
+        else:
+            found[str(key).removeprefix("+")] = str(value)
+    return SubscriptionGroupConfig(name, attributes=found, **given)
+
+
+async def delete_group(context: Context, connection: Connection, request: Frame) -> Frame:
+    """207: forget a group, and its offsets if asked; 5.x calls that cleanOffset."""
+    context.writing(ResponseCode.NO_PERMISSION)
+    name = headers.text(request, "groupName")
+    context.store.groups.delete(name)
+    if headers.boolean_or(request, "removeOffset") or headers.boolean_or(request, "cleanOffset"):
+        context.store.offsets.remove(name)
+    context.part(Statistics).counters.forget_group(name)
+    await context.part(Tables).save()
+    log("group-deleted", group=name, peer=connection.peer)
+    return answer(request)
+
+
+def all_groups(context: Context, connection: Connection, request: Frame) -> Frame:
+    """201: config/subscriptionGroup.json."""
+    return answer(request, body=bodies.encode(fastjson.parse(context.store.groups.text())))
+
+
+def one_group(context: Context, connection: Connection, request: Frame) -> Frame:
+    """352: the configuration of one group, for tools of 5.x."""
+    name = headers.text(request, "group")
+    table = fastjson.parse(context.store.groups.text())["subscriptionGroupTable"]
+    if name not in table:
+        return answer(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}")
+    return answer(request, body=bodies.encode(table[name]))
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: update_topic,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
+    RequestCode.GET_TOPIC_CONFIG: one_topic,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: update_group,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: one_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+}

@@ -1,0 +1,145 @@
+"""Transactions: a producer decides on its half messages, and is asked about those it has not decided on.
+
+    37 END_TRANSACTION           oneway: commit (8), roll back (12), or nothing yet (0)
+    39 CHECK_TRANSACTION_STATE   from the broker, oneway, to one producer of the group; it answers with 37
+
+Half messages are put by `sending`; what becomes of them in the store is `mqstore.rocketmq.append.transactions`. Every minute
+(transactionCheckInterval) those that are undecided for more than 6 s (transactionTimeOut) are put again, and their producer is asked.
+
+Protocol: docs/formats/rocketmq-remoting.md, section 3.12.
+Source: Apache RocketMQ 4.9.3 and 5.3.3, EndTransactionProcessor, AbstractTransactionalMessageCheckListener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+
+from mqstore.broker.handlers.membership import Membership
+from mqstore.broker.protocol import headers
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame, answer, request
+from mqstore.broker.protocol.headers import number_or_none
+from mqstore.broker.runtime.connection import Connection
+from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.logs import log
+from mqstore.errors import NotFoundError, RefusedError
+from mqstore.rocketmq.format.half_message import HALF_TOPIC, IMMUNITY
+from mqstore.rocketmq.format.message import PutResult, PutStatus
+from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
+
+__all__ = ["HANDLERS", "PARTS", "CheckBack", "asked_about"]
+
+COMMIT, ROLLBACK = 8, 12
+
+
+async def end_transaction(context: Context, connection: Connection, asked: Frame) -> Frame | None:
+    """37: settle a half message."""
+    group = headers.text(asked, "producerGroup")
+    queue_offset = headers.int64(asked, "tranStateTableOffset")
+    physical = headers.int64(asked, "commitLogOffset")
+    decision = headers.int32(asked, "commitOrRollback")
+    from_check = headers.boolean_or(asked, "fromTransactionCheck")
+    if decision not in (COMMIT, ROLLBACK):
+        return None
+    store = context.writing()
+    await context.run(_check, context, group, queue_offset, physical, from_check)
+    settle = store.transactions.commit if decision == COMMIT else store.transactions.rollback
+
+    def settled() -> PutResult:
+        return settle(physical, producer_group=group)
+
+    try:
+        put = await context.run(settled)
+    except (NotFoundError, RefusedError) as error:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    if put.stored:
+        return answer(asked)
+    code = ResponseCode.SERVICE_NOT_AVAILABLE if put.status is PutStatus.SERVICE_NOT_AVAILABLE else ResponseCode.SYSTEM_ERROR
+    return answer(asked, code, put.detail)
+
+
+def _check(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
+    """Raises AnswerError unless the half message is there, and is the producer's."""
+    found = context.store.by_offset(physical)
+    if found is None or found.topic != HALF_TOPIC:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    properties = found.property_map()
+    if properties.get("PGROUP") != group:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if found.queue_offset != queue_offset:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if found.physical_offset != physical:
+        raise AnswerError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+    seconds = number_or_none(properties.get(IMMUNITY, ""))
+    if not context.profile.five or from_check or seconds is None or seconds < 0:
+        return
+    if context.clock() - found.born_timestamp > seconds * 1000:
+        raise AnswerError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision is over; wait until the broker asks")
+
+
+class CheckBack(Part):
+    """Asks producers about what they have not decided on."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._turn = itertools.count()
+
+    def start(self) -> None:
+        if self.context.writable:
+            self.context.spawn(self._serve())
+
+    async def _serve(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.settings.transaction_check_interval / 1000)
+            await self.check()
+
+    async def check(self) -> None:
+        """Go through the half messages once."""
+        context = self.context
+        if HALF_TOPIC in (queue.topic for queue in context.store.queues()):
+            await context.run(self._check)
+
+    def _check(self) -> None:
+        """In a thread: the store finds those to be asked about."""
+        settings = self.context.settings
+        run = self.context.writing().transactions.check(
+            timeout=settings.transaction_timeout, max_checks=settings.transaction_check_max, hook=self._later
+        )
+        if run.failure or run.given_up:
+            log("transactions-checked", asked=run.asked, given_up=run.given_up, failure=run.failure)
+
+    def _later(self, half: Record) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed; the next broker asks
+            self.context.loop.call_soon_threadsafe(self.ask, half)
+
+    def ask(self, half: Record) -> None:
+        """Ask one producer of the group of a half message, which stands under its real topic and queue."""
+        group = half.property_map().get("PGROUP", "")
+        members = [member for member in self.context.part(Membership).clients.producer_group(group) if member.connection.writable]
+        if not members:
+            log("transaction-producer-offline", group=group, physical_offset=half.physical_offset)
+            return
+        member = members[next(self._turn) % len(members)]
+        broker_name = self.context.settings.broker_name if self.context.profile.five else None
+        member.connection.notify(asked_about(half, broker_name))
+
+
+def asked_about(half: Record, broker_name: str | None = None) -> Frame:
+    """The request that asks about a half message. broker_name: 5.3.3 tells it, and the half topic."""
+    unique = half.property_map().get("UNIQ_KEY")
+    ext = {
+        "commitLogOffset": str(half.physical_offset),
+        "offsetMsgId": offset_message_id(parse_host(half.store_host), half.physical_offset),
+        "tranStateTableOffset": str(half.queue_offset),
+    }
+    if unique is not None:
+        ext |= {"msgId": unique, "transactionId": unique}
+    if broker_name is not None:
+        ext |= {"bname": broker_name, "topic": HALF_TOPIC}
+    return request(RequestCode.CHECK_TRANSACTION_STATE, ext, encode(half), oneway=True)
+
+
+PARTS = (CheckBack,)
+HANDLERS: dict[int, Handler] = {RequestCode.END_TRANSACTION: end_transaction}

@@ -1,0 +1,1 @@
+"""The remoting protocol: frames, headers, request codes and bodies."""

@@ -1,0 +1,289 @@
+r"""Frames: what goes over a connection, in both directions. All integers are big-endian.
+
+    bytes           field
+    4               length: bytes that follow, 4 + header + body; with itself at most 16 MiB
+    4               header word: serialization in the top byte (0 JSON, 1 ROCKETMQ), header length in the low 24 bits
+    header length   header
+    rest            body
+
+A JSON header is one object: code, extFields (string to string), flag, language, opaque, remark, serializeTypeCurrentRPC, version. A
+ROCKETMQ header is binary:
+
+    2 code   1 language   2 version   4 opaque   4 flag   4 + n remark   4 + m fields (2 + k name, 4 + v value)*
+
+The smallest frame there is, the answer to a heartbeat:
+
+    >>> smallest = encode(Frame(0, version=399, opaque=48, flag=1, serialization=Serialization.ROCKETMQ))
+    >>> smallest.hex(" ", 4)
+    '00 00001901 00001500 0000018f 00000030 00000001 00000000 00000000'
+    >>> decode(smallest[4:]).opaque, Frame(105, ext={"topic": "T"}).is_response
+    (48, False)
+
+bit 0 of the flag is set in a response, bit 1 in a request that wants none (oneway). Whoever asks chooses `opaque`; the answer has the
+same. Not supported: TLS.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 1.1 to 1.6.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from json.encoder import encode_basestring as _quoted
+from typing import Any
+
+from mqstore.broker.protocol.codes import Language, ResponseCode
+
+__all__ = ["MAX_FRAME", "MAX_HEADER", "AnswerError", "Frame", "FrameError", "Serialization", "answer", "decode", "encode", "request"]
+
+MAX_FRAME = 16 << 20  # with the length field
+MAX_HEADER = 1 << 20  # a header is properties of 32 KiB and some names; decoded it takes several times as much memory
+
+RESPONSE, ONEWAY = 1, 2
+
+_HEAD = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+_JSON, _BINARY = 0, 1
+_DECODER = json.JSONDecoder()
+_FIXED = struct.Struct(">hbhii")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_LANGUAGES = {each.name: each for each in Language}
+_BY_NUMBER = {each.value: each for each in Language}
+
+
+class FrameError(Exception):
+    """The bytes are no frame. What sent them is cut off; nothing is answered."""
+
+
+class AnswerError(Exception):
+    """A request ends with this code and remark; raised by what handles it, wherever it notices."""
+
+    def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+class Serialization(IntEnum):
+    """How a header is written."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+@dataclass(slots=True)
+class Frame:
+    """A request or a response. code: of the request, or how it ended. ext: the custom header, None where there is none.
+
+    version: release number of the sender; 0 in a frame that is to be sent stands for the broker's own.
+    """
+
+    code: int
+    ext: dict[str, str] | None = None
+    body: bytes | memoryview = b""
+    remark: str | None = None
+    flag: int = 0
+    opaque: int = 0
+    language: Language = Language.JAVA
+    version: int = 0
+    serialization: Serialization = Serialization.JSON
+    parts: Sequence[memoryview] = ()  # of the body behind `body`; sent without being joined first
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY)
+
+
+def answer(
+    request: Frame,
+    code: int = ResponseCode.SUCCESS,
+    remark: str | None = None,
+    ext: dict[str, str] | None = None,
+    body: bytes | memoryview = b"",
+) -> Frame:
+    """The response to a request, in the serialization of the request."""
+    return Frame(code, ext, body, remark, RESPONSE, request.opaque, serialization=request.serialization)
+
+
+def request(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False) -> Frame:
+    """A request; `opaque` is given when it is sent."""
+    return Frame(code, ext, body, flag=ONEWAY if oneway else 0)
+
+
+# writing
+
+
+def encode(frame: Frame, version: int = 0) -> bytes:
+    """The whole frame. version: where the frame has none."""
+    header = _json_header(frame, version) if frame.serialization is Serialization.JSON else _binary_header(frame, version)
+    length = len(header)
+    body = frame.body
+    total = 4 + length + len(body)
+    if frame.parts:
+        total += sum(map(len, frame.parts))
+    if total + 4 > MAX_FRAME or length > MAX_HEADER:
+        raise FrameError(f"a frame of {total + 4} bytes with a header of {length} is larger than any receiver takes")
+    return b"".join((_HEAD.pack(total, frame.serialization << 24 | length), header, body, *frame.parts))
+
+
+def _json_header(frame: Frame, version: int) -> bytes:
+    """The header as fastjson writes it: names in order, nothing where there is nothing."""
+    ext = frame.ext
+    fields = ""
+    if ext is not None:
+        fields = ',"extFields":{' + ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in ext.items()]) + "}"
+    remark = "" if frame.remark is None else f',"remark":{_quoted(frame.remark)}'
+    text = (
+        f'{{"code":{int(frame.code)}{fields},"flag":{frame.flag},"language":"{frame.language._name_}","opaque":{frame.opaque}{remark},'
+        f'"serializeTypeCurrentRPC":"JSON","version":{frame.version or version}}}'
+    )
+    return text.encode("utf-8", "replace")
+
+
+def _binary_header(frame: Frame, version: int) -> bytes:
+    remark = b"" if frame.remark is None else frame.remark.encode("utf-8", "replace")
+    fields = []
+    for name, value in (frame.ext or {}).items():
+        key, text = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
+        fields += [_I16.pack(len(key)), key, _I32.pack(len(text)), text]
+    joined = b"".join(fields)
+    fixed = _FIXED.pack(frame.code, frame.language, frame.version or version, frame.opaque, frame.flag)
+    return b"".join((fixed, _I32.pack(len(remark)), remark, _I32.pack(len(joined)), joined))
+
+
+# reading
+
+
+def decode(raw: bytes | bytearray | memoryview, start: int = 0, stop: int | None = None) -> Frame:
+    """The frame in what follows the length field: raw, or a part of it. Raises FrameError."""
+    end = len(raw) if stop is None else stop
+    if end - start < 4:
+        raise FrameError(f"{end - start} bytes follow the length; a header word takes 4")
+    (word,) = _U32.unpack_from(raw, start)
+    kind, length = word >> 24, word & 0xFFFFFF
+    at = start + 4
+    behind = at + length
+    if behind > end:
+        raise FrameError(f"the header of {length} bytes does not fit into the {end - at} that are there")
+    if length > MAX_HEADER:
+        raise FrameError(f"a header has at most {MAX_HEADER} bytes, this one has {length}")
+    if type(raw) is bytes:
+        header, body = raw[at:behind], raw[behind:end]
+    else:
+        with memoryview(raw) as view:
+            header, body = bytes(view[at:behind]), bytes(view[behind:end])
+    if kind == _JSON:
+        return _from_json(header, body)
+    if kind == _BINARY:
+        return _from_binary(memoryview(header), body)
+    raise FrameError(f"there is no serialization of type {kind}")
+
+
+def _parsed(header: bytes) -> Any:
+    """What `json.loads` makes of a header, with less ado where that is one object in UTF-8 and nothing else. Raises ValueError."""
+    if header[:2] == b'{"':
+        text = header.decode("utf-8", "surrogatepass")
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value
+    return json.loads(header)
+
+
+def _from_json(header: bytes, body: bytes) -> Frame:
+    try:
+        value = _parsed(header)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"the header is no JSON: {error}") from None
+    if type(value) is not dict:
+        raise FrameError("the header is no JSON object")
+    ext = value.get("extFields")
+    if ext is not None:
+        if type(ext) is not dict:
+            raise FrameError("extFields is no JSON object")
+        for item in ext.values():
+            if type(item) is not str:
+                ext = {name: _as_text(item) for name, item in ext.items() if item is not None}
+                break
+    remark, language = value.get("remark"), value.get("language", "JAVA")
+    return Frame(
+        _number(value, "code"),
+        ext,
+        body,
+        remark if remark is None or type(remark) is str else _as_text(remark),
+        _number(value, "flag"),
+        _number(value, "opaque"),
+        _LANGUAGES.get(language, Language.OTHER) if type(language) is str else Language.OTHER,
+        _number(value, "version"),
+    )
+
+
+def _number(value: dict[str, Any], name: str) -> int:
+    number = value.get(name, 0)
+    if type(number) is int and 0 <= number < 1 << 31:
+        return number
+    if type(number) is str and len(number) <= 11:
+        try:
+            number = int(number)
+        except ValueError:
+            raise FrameError(f"{name} is no number") from None
+    if number is None:
+        return 0
+    if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
+        raise FrameError(f"{name} is no number of 32 bits")
+    return number
+
+
+def _as_text(value: object) -> str:
+    """A JSON value where a string should stand, as the Java decoder turns it into one."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a field cannot be taken as text: {error}") from None
+
+
+def _from_binary(header: memoryview, body: bytes) -> Frame:
+    try:
+        code, language, version, opaque, flag = _FIXED.unpack_from(header)
+        at = _FIXED.size
+        remark, at = _sized(header, at, _I32)
+        fields, at = _sized(header, at, _I32)
+        ext = None
+        if fields:
+            ext, place = {}, 0
+            while place < len(fields):
+                name, place = _sized(fields, place, _I16)
+                item, place = _sized(fields, place, _I32)
+                ext[str(name, "utf-8", "replace")] = str(item, "utf-8", "replace")
+    except struct.error:
+        raise FrameError("the header ends in the middle of a field") from None
+    return Frame(
+        code,
+        ext,
+        body,
+        str(remark, "utf-8", "replace") if remark else None,
+        flag,
+        opaque,
+        _BY_NUMBER.get(language, Language.OTHER),
+        version,
+        Serialization.ROCKETMQ,
+    )
+
+
+def _sized(view: memoryview, at: int, length: struct.Struct) -> tuple[memoryview, int]:
+    """(the bytes behind a length field, where they end)."""
+    (size,) = length.unpack_from(view, at)
+    at += length.size
+    if size < 0 or size > len(view) - at:
+        raise FrameError(f"a field of {size} bytes does not fit into the {len(view) - at} that are left of the header")
+    return view[at : at + size], at + size

@@ -1,0 +1,111 @@
+"""Custom headers: the fields of a request, by name and with the type they have in Java.
+
+    >>> from mqstore.broker.protocol.frames import Frame
+    >>> asked = Frame(11, ext={"queueId": "3", "queueOffset": "99999999999", "order": "TRUE", "count": "many"})
+    >>> int32(asked, "queueId"), int64(asked, "queueOffset"), boolean(asked, "order"), int32_or(asked, "count", 16)
+    (3, 99999999999, True, 16)
+    >>> text(asked, "topic")
+    Traceback (most recent call last):
+    mqstore.broker.protocol.frames.AnswerError: the custom field <topic> is null
+
+A number that is none, or too large for its type, counts as not there. Of booleans only `true`, in any case, is true.
+
+Protocol: docs/formats/rocketmq-remoting.md, section 1.4.
+"""
+
+from __future__ import annotations
+
+from typing import overload
+
+from mqstore.broker.protocol.codes import ResponseCode
+from mqstore.broker.protocol.frames import AnswerError, Frame
+
+__all__ = ["boolean", "boolean_or", "int32", "int32_or", "int64", "int64_or", "missing", "number_or_none", "text", "text_or"]
+
+_I32, _I64 = 1 << 31, 1 << 63
+_SMALL = {str(number): number for number in range(-1, 256)}  # most numbers in headers: queues, flags, counts
+
+
+def missing(name: str) -> AnswerError:
+    """What a request without a required field ends with."""
+    return AnswerError(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is null")
+
+
+def number_or_none(written: str, bound: int = _I64) -> int | None:
+    """A number as Java parses it; None for what is none, or lies outside [-bound, bound)."""
+    small = _SMALL.get(written)
+    if small is not None:
+        return small
+    digits = written[1:] if written[:1] in ("-", "+") else written
+    if not digits.isdecimal() or len(digits) > 32:
+        return None
+    number = int(written)
+    return number if -bound <= number < bound else None
+
+
+def text(frame: Frame, name: str) -> str:
+    """A required string. Raises AnswerError."""
+    found = frame.ext.get(name) if frame.ext is not None else None
+    if found is None:
+        raise missing(name)
+    return found
+
+
+@overload
+def text_or(frame: Frame, name: str) -> str | None: ...
+@overload
+def text_or(frame: Frame, name: str, default: str) -> str: ...
+def text_or(frame: Frame, name: str, default: str | None = None) -> str | None:
+    """A string that need not be there."""
+    return frame.ext.get(name, default) if frame.ext is not None else default
+
+
+def int32(frame: Frame, name: str) -> int:
+    """A required int. Raises AnswerError."""
+    number = number_or_none(text(frame, name), _I32)
+    if number is None:
+        raise missing(name)
+    return number
+
+
+def int64(frame: Frame, name: str) -> int:
+    """A required long. Raises AnswerError."""
+    number = number_or_none(text(frame, name))
+    if number is None:
+        raise missing(name)
+    return number
+
+
+@overload
+def int32_or(frame: Frame, name: str) -> int | None: ...
+@overload
+def int32_or(frame: Frame, name: str, default: int) -> int: ...
+def int32_or(frame: Frame, name: str, default: int | None = None) -> int | None:
+    """An int that need not be there."""
+    return _number_or(frame, name, _I32, default)
+
+
+@overload
+def int64_or(frame: Frame, name: str) -> int | None: ...
+@overload
+def int64_or(frame: Frame, name: str, default: int) -> int: ...
+def int64_or(frame: Frame, name: str, default: int | None = None) -> int | None:
+    """A long that need not be there."""
+    return _number_or(frame, name, _I64, default)
+
+
+def _number_or(frame: Frame, name: str, bound: int, default: int | None) -> int | None:
+    found = frame.ext.get(name) if frame.ext is not None else None
+    number = None if found is None else number_or_none(found, bound)
+    return default if number is None else number
+
+
+def boolean(frame: Frame, name: str) -> bool:
+    """A required boolean. Raises AnswerError."""
+    return text(frame, name).lower() == "true"
+
+
+def boolean_or(frame: Frame, name: str, default: bool = False) -> bool:
+    """A boolean that need not be there."""
+    found = frame.ext.get(name) if frame.ext is not None else None
+    return default if found is None else found.lower() == "true"

@@ -1,0 +1,203 @@
+r"""What a client tells about itself every 30 seconds, and how a subscription reads.
+
+The body of HEART_BEAT (34) names the client, its producer groups, and each consumer group with what it subscribes to:
+
+    {"clientID":"192.0.2.2@i20",
+     "producerDataSet":[{"groupName":"p1"}],
+     "consumerDataSet":[{"groupName":"g1","consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",
+       "consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","unitMode":false,
+       "subscriptionDataSet":[{"topic":"T","subString":"TagA || Aa","subVersion":1795229727088,"expressionType":"TAG",
+                               "tagsSet":["TagA","Aa"],"codeSet":[2598919,2112],"classFilterMode":false}]}]}
+
+Clients in C++ write ordinals for the three enumerations, the version as a text, and no tags: those follow from the expression.
+
+    >>> told = parse(
+    ...     b'{"clientID":"c@1","consumerDataSet":[{"groupName":"g","messageModel":1,"consumeType":1,"consumeFromWhere":4,'
+    ...     b'"subscriptionDataSet":[{"topic":"T","subString":"TagA","subVersion":"17"}]}],"producerDataSet":[]}\n'
+    ... )
+    >>> told.consumers[0].message_model, told.consumers[0].consume_from_where
+    ('CLUSTERING', 'CONSUME_FROM_FIRST_OFFSET')
+    >>> told.consumers[0].subscriptions[0].codes, told.consumers[0].subscriptions[0].version
+    (frozenset({2598919}), 17)
+
+5.x adds `heartbeatFingerprint` and `withoutSub`; the latter says that the subscriptions are those of an earlier heartbeat.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 and 9.
+Source: Apache RocketMQ 4.9.3 and 5.3.3, HeartbeatData, ConsumerData, SubscriptionData.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mqstore.errors import UsageError
+from mqstore.rocketmq.format.tag_filter import TagFilter
+
+__all__ = ["ConsumerGroupData", "Heartbeat", "Subscription", "parse", "parse_subscription"]
+
+CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one group wants of one topic. version: when it was made, ms. tags, codes: of an expression of type TAG."""
+
+    topic: str
+    expression: str = "*"
+    version: int = 0
+    expression_type: str = "TAG"
+    tags: tuple[str, ...] = ()
+    codes: frozenset[int] = frozenset()
+    class_filter: bool = False
+
+    @classmethod
+    def of(cls, topic: str, expression: str | None, *, version: int = 0, expression_type: str | None = "TAG") -> Subscription:
+        """The subscription that an expression stands for. Raises UsageError for bars and nothing else."""
+        kind = expression_type or "TAG"
+        text = expression or "*"
+        wanted = TagFilter.parse(text) if kind == "TAG" else TagFilter(True)
+        return cls(topic, text, version, kind, tuple(sorted(wanted.tags)), wanted.hashes)
+
+    @property
+    def by_tag(self) -> bool:
+        """Whether the expression is of tags, which a broker can decide on by hash."""
+        return self.expression_type == "TAG"
+
+    @property
+    def filter(self) -> TagFilter:
+        """What of a queue is let through."""
+        return TagFilter(not self.codes, frozenset(self.tags), self.codes)
+
+    def bean(self) -> dict[str, Any]:
+        """The object in bodies."""
+        return {
+            "classFilterMode": self.class_filter,
+            "codeSet": sorted(self.codes),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupData:
+    """One consumer group of a client."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: tuple[Subscription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One body. without_subscriptions: those of an earlier heartbeat stay. fingerprint: not 0 where the client uses the second form."""
+
+    client_id: str
+    producers: tuple[str, ...]
+    consumers: tuple[ConsumerGroupData, ...]
+    fingerprint: int = 0
+    without_subscriptions: bool = False
+
+
+def parse(body: bytes | memoryview) -> Heartbeat:
+    """The heartbeat in a body. Raises UsageError, with a sentence, for what is none."""
+    told = _object(body)
+    client_id = told.get("clientID")
+    if not isinstance(client_id, str) or not client_id:
+        raise UsageError("the heartbeat names no clientID; a client must say who it is")
+    return Heartbeat(
+        client_id,
+        tuple(dict.fromkeys(_name(group) for group in _objects(told, "producerDataSet"))),
+        tuple(_consumer(group) for group in _objects(told, "consumerDataSet")),
+        _number(told.get("heartbeatFingerprint")),
+        told.get("withoutSub") is True,
+    )
+
+
+def parse_subscription(held: Mapping[str, Any]) -> Subscription:
+    """One subscription of a body. Raises UsageError."""
+    topic = held.get("topic")
+    if not isinstance(topic, str) or not topic:
+        raise UsageError("a subscription names no topic; the heartbeat cannot be taken")
+    text = held.get("subString")
+    kind = held.get("expressionType")
+    derived = Subscription.of(
+        topic,
+        text if isinstance(text, str) else None,
+        version=_number(held.get("subVersion")),
+        expression_type=kind if isinstance(kind, str) else None,
+    )
+    return derived if held.get("classFilterMode") is not True else _by_class(derived)
+
+
+def _by_class(subscription: Subscription) -> Subscription:
+    """A class filter runs on filter servers, which there are none of here: everything is let through, as a broker does."""
+    named = subscription
+    return Subscription(named.topic, named.expression, named.version, named.expression_type, class_filter=True)
+
+
+def _consumer(held: Mapping[str, Any]) -> ConsumerGroupData:
+    subscriptions = {found.topic: found for found in map(parse_subscription, _objects(held, "subscriptionDataSet"))}
+    return ConsumerGroupData(
+        _name(held),
+        _enumerated(held.get("consumeType"), CONSUME_TYPES, "CONSUME_PASSIVELY"),
+        _enumerated(held.get("messageModel"), MESSAGE_MODELS, "CLUSTERING"),
+        _enumerated(held.get("consumeFromWhere"), CONSUME_FROM, "CONSUME_FROM_LAST_OFFSET"),
+        tuple(subscriptions.values()),
+    )
+
+
+def _object(body: bytes | memoryview) -> dict[str, Any]:
+    try:
+        told = json.loads(bytes(body))
+    except (ValueError, RecursionError):
+        raise UsageError("the body is no JSON object; send the client's own heartbeat") from None
+    if not isinstance(told, dict):
+        raise UsageError("the body is no JSON object; send the client's own heartbeat")
+    return told
+
+
+def _objects(held: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    found = held.get(name)
+    return (item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict))
+
+
+def _name(held: Mapping[str, Any]) -> str:
+    name = held.get("groupName")
+    if not isinstance(name, str) or not name:
+        raise UsageError("a group of the heartbeat has no groupName; the heartbeat cannot be taken")
+    return name
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, int):
+        return value
+    try:
+        return int(value) if isinstance(value, str) and len(value) < 32 else 0
+    except ValueError:
+        return 0
+
+
+def _enumerated(value: object, names: tuple[str, ...], usual: str) -> str:
+    """A name of an enumeration, given by name or by ordinal."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+        return names[value]
+    return value if isinstance(value, str) and value in names else usual

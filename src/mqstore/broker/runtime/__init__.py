@@ -1,0 +1,1 @@
+"""What request handlers share: settings, connections, clients, routes and counters."""

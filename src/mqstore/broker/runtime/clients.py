@@ -1,0 +1,183 @@
+"""Who is connected: producer groups and consumer groups with their members, as the heartbeats tell.
+
+A member of a group is a connection, which has one client id. A consumer group has a message model and one table of subscriptions, the same
+for all members: each heartbeat adds topics, renews those with a newer version, and takes out those it does not name. So consumers of
+one group with different subscriptions overwrite each other, here as in a broker.
+
+    >>> clients: Clients[str] = Clients()
+    >>> told = Heartbeat(
+    ...     "c@1", ("p1",), (ConsumerGroupData("g1", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", (Subscription("T"),)),)
+    ... )
+    >>> clients.heartbeat("connection 1", told, "JAVA", 399, now=1000), clients.heartbeat("connection 1", told, "JAVA", 399, now=2000)
+    (['g1'], [])
+    >>> clients.consumer_group("g1").client_ids(), clients.subscription("g1", "T").expression
+    (['c@1'], '*')
+    >>> clients.close("connection 1"), clients.consumer_group("g1")
+    (['g1'], None)
+
+Every change returns the consumer groups whose members have to look at their queues again. Nothing here blocks or waits; it is used
+by one thread, the broker's event loop.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 to 3.9.
+Source: Apache RocketMQ 4.9.3 and 5.3.3, ConsumerManager, ConsumerGroupInfo, ProducerManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from mqstore.broker.protocol.heartbeats import ConsumerGroupData, Heartbeat, Subscription
+
+__all__ = ["Clients", "ConsumerGroup", "Member"]
+
+EXPIRES = 120_000
+
+C = TypeVar("C", bound=Hashable)
+G = TypeVar("G")
+
+
+@dataclass(slots=True)
+class Member(Generic[C]):
+    """One connection in one group. version: of the client, as in frames. last_heartbeat: ms."""
+
+    connection: C
+    client_id: str
+    language: str
+    version: int
+    last_heartbeat: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup(Generic[C]):
+    """A consumer group that is online."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    members: dict[C, Member[C]] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    @property
+    def broadcasting(self) -> bool:
+        """Whether each member gets every message."""
+        return self.message_model == "BROADCASTING"
+
+    def client_ids(self) -> list[str]:
+        """The client ids, each once, in the order they came."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
+        """Take a heartbeat's subscriptions. Returns whether a topic came or went."""
+        told = {subscription.topic: subscription for subscription in wanted}
+        changed = told.keys() != self.subscriptions.keys()
+        for topic in [topic for topic in self.subscriptions if topic not in told]:
+            del self.subscriptions[topic]
+        for topic, subscription in told.items():
+            held = self.subscriptions.get(topic)
+            if held is None or subscription.version > held.version:
+                self.subscriptions[topic] = subscription
+        return changed
+
+
+class Clients(Generic[C]):
+    """The groups of all connections. C: what stands for a connection. expires: ms without a heartbeat after which a member is gone."""
+
+    def __init__(self, expires: int = EXPIRES) -> None:
+        self.expires = expires
+        self.consumers: dict[str, ConsumerGroup[C]] = {}
+        self.producers: dict[str, dict[C, Member[C]]] = {}
+
+    def heartbeat(self, connection: C, told: Heartbeat, language: str, version: int, now: int) -> list[str]:
+        """Take a heartbeat. Returns the consumer groups that changed: a new member, a topic more or less."""
+        for name in told.producers:
+            self._seen(self.producers.setdefault(name, {}), connection, told.client_id, language, version, now)
+        changed = []
+        for data in told.consumers:
+            group = self._group(data)
+            came = self._seen(group.members, connection, told.client_id, language, version, now)
+            moved = False if told.without_subscriptions else group.subscribe(data.subscriptions)
+            if came or moved:
+                changed.append(data.name)
+        return changed
+
+    def _group(self, data: ConsumerGroupData) -> ConsumerGroup[C]:
+        group = self.consumers.get(data.name)
+        if group is None:
+            group = self.consumers[data.name] = ConsumerGroup(data.name, data.consume_type, data.message_model, data.consume_from_where)
+        else:
+            group.consume_type = data.consume_type
+            group.message_model = data.message_model
+            group.consume_from_where = data.consume_from_where
+        return group
+
+    @staticmethod
+    def _seen(members: dict[C, Member[C]], connection: C, client_id: str, language: str, version: int, now: int) -> bool:
+        """Note that a member is alive. Returns whether it is new."""
+        held = members.get(connection)
+        members[connection] = Member(connection, client_id, language, version, now)
+        return held is None or held.client_id != client_id
+
+    def unregister(self, connection: C, *, producer_group: str | None = None, consumer_group: str | None = None) -> list[str]:
+        """Take a connection out of groups. Returns the consumer group if it was in there."""
+        if producer_group:
+            self._leave(self.producers, self.producers.get(producer_group), producer_group, connection)
+        group = self.consumers.get(consumer_group) if consumer_group else None
+        if group is None or consumer_group is None:
+            return []
+        return [consumer_group] if self._leave(self.consumers, group.members, consumer_group, connection) else []
+
+    def close(self, connection: C) -> list[str]:
+        """A connection is gone. Returns the consumer groups it was in."""
+        for name in [name for name, members in self.producers.items() if connection in members]:
+            self._leave(self.producers, self.producers[name], name, connection)
+        left = [name for name, group in self.consumers.items() if connection in group.members]
+        for name in left:
+            self._leave(self.consumers, self.consumers[name].members, name, connection)
+        return left
+
+    @staticmethod
+    def _leave(groups: dict[str, G], members: dict[C, Member[C]] | None, name: str, who: C) -> bool:
+        """Take a member out, and the group with its last one."""
+        if members is None or members.pop(who, None) is None:
+            return False
+        if not members:
+            del groups[name]
+        return True
+
+    def silent(self, now: int) -> list[C]:
+        """Connections of members that have not been heard of for too long, each once; close them."""
+        tables = [*self.producers.values(), *(group.members for group in self.consumers.values())]
+        old = (member.connection for members in tables for member in members.values() if now - member.last_heartbeat > self.expires)
+        return list(dict.fromkeys(old))
+
+    def consumer_group(self, name: str) -> ConsumerGroup[C] | None:
+        """A consumer group that is online."""
+        return self.consumers.get(name)
+
+    def producer_group(self, name: str) -> list[Member[C]]:
+        """The producers of a group; empty where none is online."""
+        return list(self.producers.get(name, {}).values())
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """What an online group wants of a topic."""
+        found = self.consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Online groups with a subscription to a topic."""
+        return [name for name, group in self.consumers.items() if topic in group.subscriptions]
+
+    def consumer(self, group: str, client_id: str) -> Member[C] | None:
+        """A member of an online consumer group."""
+        found = self.consumers.get(group)
+        members = found.members.values() if found is not None else ()
+        return next((member for member in members if member.client_id == client_id), None)
+
+    def by_client_id(self, client_id: str) -> Member[C] | None:
+        """A producer's or consumer's connection by its client id, the one that was heard of last."""
+        tables = [*self.producers.values(), *(group.members for group in self.consumers.values())]
+        found = [member for members in tables for member in members.values() if member.client_id == client_id]
+        return max(found, key=lambda member: member.last_heartbeat, default=None)

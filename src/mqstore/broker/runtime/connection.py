@@ -1,0 +1,332 @@
+"""One TCP connection: frames in, frames out, in both directions at once.
+
+    bytes arrive   -> whole frames -> `on_request` of each request, in order; responses go to whoever waits in `call`
+    answers leave  -> as soon as they are there, in any order
+
+What one client may cost is bounded. A client that does not read its answers is not read either, from `write_high` bytes on; beyond
+`write_limit`, or after two minutes in which nothing went through, it is cut off. So is one that sends what is no frame, or begins with
+0x16 (TLS). Unfinished frames of all connections together take `incoming_limit` bytes at most: whoever exceeds it is cut off.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 1.1, 1.6 and 1.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from mqstore.broker.protocol.frames import MAX_FRAME, ONEWAY, RESPONSE, Frame, FrameError, decode, encode
+from mqstore.broker.runtime.logs import log
+
+if TYPE_CHECKING:
+    from mqstore.broker.runtime.settings import Settings
+
+__all__ = ["Connection", "Shared"]
+
+TLS = 0x16
+GATHERED = 64 << 10  # bytes of answers that are joined at most
+
+
+class Shared:
+    """What all connections of a broker have in common.
+
+    opaques: of the requests that the broker makes. incoming: bytes of unfinished frames.
+    """
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        self.settings = settings
+        self.number = number
+        self.connections: set[Connection] = set()
+        self.opaques = itertools.count()
+        self.incoming = 0
+        self.frames_in = 0
+        self.frames_out = 0
+        self.refused = 0
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection. peer: `ip:port` of the client; host: its ip.
+
+    on_request: called with each request. on_lost: called once when the connection is gone.
+    """
+
+    def __init__(self, shared: Shared, on_request: Callable[[Connection, Frame], None], on_lost: Callable[[Connection], None]) -> None:
+        self.shared = shared
+        self.peer = ""
+        self.host = ""
+        self.port = 0
+        self.in_flight = 0
+        self.active_at = 0.0
+        self.closed = False
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray()
+        self._counted = 0
+        self._calls: dict[int, asyncio.Future[Frame]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._writing_paused = False
+        self._reading_paused = False
+        self._draining = False
+        self._pumping = False
+        self._gathered: list[bytes] = []  # answers to frames that arrived together; they leave together
+        self._gathered_bytes = 0
+        self._waiting_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.peer}>"
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.host, self.port = str(name[0]), int(name[1])
+            self.peer = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        self.active_at = self._loop.time()
+        if len(self.shared.connections) >= self.shared.settings.max_connections:
+            self.shared.refused += 1
+            self.close("there are too many connections", logging.WARNING)
+            return
+        self.shared.connections.add(self)
+        high = self.shared.settings.write_high
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._forget()
+        for waiting in self._calls.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionResetError(f"the connection to {self.peer} was lost"))
+        self._calls.clear()
+        if self in self.shared.connections:
+            self.shared.connections.discard(self)
+            self._on_lost(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        self.active_at = self._loop.time()
+        if self.closed:
+            return
+        self._pump(data)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._look_up()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self.active_at = self._loop.time()
+        self._look_up()
+        self._loop.call_soon(self._pump)
+
+    # frames in
+
+    @property
+    def _held_up(self) -> bool:
+        return self._writing_paused or self._draining or self.in_flight >= self.shared.settings.max_in_flight
+
+    def _look_up(self) -> None:
+        """Read on, or stop reading."""
+        if self._transport is None or self.closed:
+            return
+        if self._held_up != self._reading_paused:
+            self._reading_paused = not self._reading_paused
+            if self._reading_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _pump(self, data: bytes = b"") -> None:
+        """Hand out the frames that have arrived, as far as this connection may go on now. data: what has arrived just now."""
+        if self._pumping:
+            self._buffer += data
+            return
+        if self._buffer:
+            self._buffer += data
+            data = b""
+        self._pumping = True
+        buffer = data or self._buffer  # most frames arrive alone, and need not go through the buffer
+        at, size = 0, len(buffer)
+        try:
+            while size - at >= 4 and not self.closed and not self._held_up:
+                length = int.from_bytes(buffer[at : at + 4], "big")
+                if length + 4 > MAX_FRAME or length < 4:
+                    raise FrameError(_why(buffer[at], length))
+                if size - at - 4 < length:
+                    break
+                start = at + 4
+                at = start + length
+                frame = decode(buffer, start, at)
+                self.shared.frames_in += 1
+                if frame.flag & RESPONSE:
+                    self._settle(frame)
+                else:
+                    self._on_request(self, frame)
+        except FrameError as error:
+            self.close(str(error), logging.WARNING)
+            return
+        finally:
+            self._pumping = False
+            if self._gathered:
+                self._flush()
+            if not self.closed:
+                if data:
+                    self._buffer[:0] = data[at:]
+                elif at:
+                    del self._buffer[:at]
+                self._count()
+        if self._buffer and self._buffer[0] == TLS and not self.closed:
+            self.close(_why(TLS, 0), logging.WARNING)
+
+    def _count(self) -> None:
+        """Keep the sum over all connections."""
+        if len(self._buffer) == self._counted:
+            return
+        self.shared.incoming += len(self._buffer) - self._counted
+        self._counted = len(self._buffer)
+        if self.shared.incoming > self.shared.settings.incoming_limit and self._counted > 1 << 16:
+            self.close("unfinished frames of all connections take too much memory", logging.WARNING)
+
+    def _settle(self, response: Frame) -> None:
+        waiting = self._calls.pop(response.opaque, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(response)
+
+    def begun(self) -> None:
+        """A request of this connection is being worked on, and `done` will be called."""
+        self.in_flight += 1
+        if self.in_flight == self.shared.settings.max_in_flight:
+            self._look_up()
+
+    def done(self) -> None:
+        """What `begun` told of is over."""
+        self.in_flight -= 1
+        if self.in_flight == self.shared.settings.max_in_flight - 1:
+            self._look_up()
+            self._loop.call_soon(self._pump)
+
+    # frames out
+
+    @property
+    def writable(self) -> bool:
+        """Whether what is sent now would go out soon: nobody has stopped reading at the other end."""
+        return not self.closed and not self._writing_paused
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read."""
+        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size() + self._gathered_bytes
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame. One for a connection that is gone is dropped."""
+        if self.closed or self._transport is None:
+            return
+        try:
+            raw = encode(frame, self.shared.number)
+        except FrameError as error:
+            log("answer-too-large", logging.WARNING, peer=self.peer, code=frame.code, why=str(error))
+            if not frame.is_response:
+                return
+            frame = Frame(1, None, b"", str(error), frame.flag, frame.opaque, serialization=frame.serialization)
+            raw = encode(frame, self.shared.number)
+        self.shared.frames_out += 1
+        if not self._pumping:
+            self._write(raw)
+            return
+        self._gathered.append(raw)
+        self._gathered_bytes += len(raw)
+        if self._gathered_bytes > GATHERED:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Let what was sent while frames were handed out go, in one piece."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        self._write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+
+    def _write(self, raw: bytes) -> None:
+        if self.closed or self._transport is None:
+            return
+        self.active_at = self._loop.time()
+        self._transport.write(raw)
+        if self._writing_paused and self._transport.get_write_buffer_size() > self.shared.settings.write_limit:
+            self.close("the client does not read what it asked for", logging.WARNING, now=True)
+
+    def notify(self, frame: Frame) -> None:
+        """Send a request that wants no answer."""
+        frame.flag |= ONEWAY
+        frame.opaque = next(self.shared.opaques) & 0x7FFFFFFF
+        self.send(frame)
+
+    async def call(self, frame: Frame, timeout: float) -> Frame:
+        """Send a request and wait for its response, timeout seconds at most. Raises TimeoutError, ConnectionError."""
+        if self.closed:
+            raise ConnectionResetError(f"the connection to {self.peer} was lost")
+        frame.opaque = next(self.shared.opaques) & 0x7FFFFFFF
+        waiting: asyncio.Future[Frame] = self._loop.create_future()
+        self._calls[frame.opaque] = waiting
+        self.send(frame)
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiting
+        finally:
+            self._calls.pop(frame.opaque, None)
+
+    # the end
+
+    def stuck(self, now: float, limit: float) -> bool:
+        """Whether nothing has gone through for limit seconds."""
+        if self._transport is None:
+            return False
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < self._waiting_bytes:
+            self.active_at = now
+        self._waiting_bytes = waiting
+        return now - self.active_at > limit
+
+    def drain(self) -> None:
+        """Take no more requests; what is in flight is answered."""
+        self._draining = True
+        self._look_up()
+
+    def close(self, why: str = "", level: int = logging.INFO, *, now: bool = False) -> None:
+        """Close the connection; what was sent still goes out unless it is to be gone now."""
+        if self.closed or self._transport is None:
+            return
+        if why:
+            log("connection-closed", level, peer=self.peer, why=why)
+        if self._gathered and not now:
+            self._flush()
+            if self._transport.is_closing():
+                return
+        self._forget()
+        if now:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def _forget(self) -> None:
+        """No more is read; what had come of a frame counts no longer."""
+        self.closed = True
+        self._gathered = []
+        self._gathered_bytes = 0
+        self.shared.incoming -= self._counted
+        self._counted = 0
+        self._buffer = bytearray()
+
+    def abort(self) -> None:
+        """Cut the connection off; what waits to be sent is lost."""
+        if self._transport is not None:
+            self._forget()
+            self._transport.abort()
+
+
+def _why(first: int, length: int) -> str:
+    if first == TLS:
+        return "the connection begins with a TLS handshake, which is not supported; let the client use plain connections"
+    return f"a frame of {length + 4} bytes cannot be; the most is {MAX_FRAME}"

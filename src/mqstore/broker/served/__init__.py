@@ -1,0 +1,1 @@
+"""The store behind a broker, writable or read-only."""

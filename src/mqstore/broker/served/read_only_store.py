@@ -1,0 +1,290 @@
+"""A store that is only read, for a broker: of a dead, damaged, copied or unpacked store, or one without write permission.
+
+`recovered` serves what a broker would after loading the directory; `disk` the files as they lie, where that would lose something: the
+queues as they are, and of the log every record that is believable, wherever it stands. Nothing in the directory changes. Topics, groups
+and offsets are copies in memory: consumers may move on in them, until the process ends.
+
+    pull, query, view, times, offsets     as ever
+    topics                                those configured, and those that have queues; each may be read, none written
+    put, create, delete                   refused
+
+Protocol: docs/formats/rocketmq-remoting.md, section 3.22.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.broker.served.served_store import Boundary, NamedQueue
+from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.kernels.rocketmq import frames
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.config.topic_table import SubscriptionGroups, TopicConfig, Topics
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
+from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
+from mqstore.rocketmq.format.log_slices import LogFiles, LogSlices
+from mqstore.rocketmq.format.queue_page import PagedFile
+from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.tag_filter import TagFilter
+from mqstore.rocketmq.query import point_lookup, pull, time_lookup
+from mqstore.rocketmq.query.index_search import IndexFileLike
+from mqstore.rocketmq.store.recovered_view import RecoveredView, recover
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.view import QueueView, View
+
+__all__ = ["ReadOnlyStore", "ViewName"]
+
+ViewName = Literal["auto", "recovered", "disk"]
+
+READ = 4
+LEAST = 91  # bytes of the smallest record; who wants less looks at its head
+TEMPLATE = "TBW102"
+REFUSAL = (
+    "service not available now. It may be caused by one of the following reasons: "
+    "the message store is served read-only and takes no messages or changes; its messages can be pulled and queried."
+)
+
+
+class ReadOnlyStore:
+    """A store that is only read. view: which state of it is served, `recovered` or `disk`; notes: what that gives up."""
+
+    refusal = REFUSAL
+    writable: MessageStore | None = None
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig, version: str | None = None, view: ViewName = "auto") -> None:
+        self._store = open_rocketmq(path)
+        if not isinstance(self._store.directory, ReadOnlyDirectory):
+            raise UnsupportedError(f"{path} is behind a URL, and a broker serves files only; copy it first")
+        self.version = version or config.version or self._store.version_hint
+        self.config = replace(config, version=self.version)
+        recovered, notes = (None, []) if view == "disk" else _recovered(self._store, self.version, insist=view == "recovered")
+        if view == "auto" and recovered is not None and not _covers(recovered, self._store.view()):
+            recovered = None
+        self.view = "disk" if recovered is None else "recovered"
+        self.notes = (f"the store is served read-only, {_SENTENCES[self.view]}", *notes)
+        self._recovered = recovered
+        self._rules = pull.PullRules(version=self.version, in_memory_bytes=1 << 62)
+        directory = self._store.directory
+        self.offsets = ConsumerOffsets.load(directory, self.version, config.enable_lmq)
+        self.groups = SubscriptionGroups.load(directory, self.version)
+        self.groups.add_built_in()
+        self.topics = _readable(Topics.load(directory, self.version), self.queues())
+
+    # log and queues
+
+    @cached_property
+    def log(self) -> LogSlices:
+        """The log that is served."""
+        log = self._store.log
+        if self._recovered is not None:
+            files = [(file.start, _view(log.mapped(file.file).data)[: file.written]) for file in self._recovered.files]
+            return LogFiles(files, log.file_size)
+        size = max((file.size for file in log.files), default=log.file_size)
+        return _Believable([(file.start, _view(log.mapped(file).data)) for file in log.files], size)
+
+    @cached_property
+    def _queues(self) -> dict[tuple[str, int], NamedQueue]:
+        queues: Sequence[NamedQueue]
+        view = self._store.view() if self._recovered is None else self._recovered
+        found = view.queues()
+        queues = cast("Sequence[NamedQueue]", found) if self._recovered is not None else [_Paged(queue) for queue in found]
+        return {(queue.topic, queue.queue_id): queue for queue in queues}
+
+    def queues(self) -> Sequence[NamedQueue]:
+        """All consume queues, by topic and queue id."""
+        return list(self._queues.values())
+
+    def queue_or_none(self, topic: str, queue_id: int) -> NamedQueue | None:
+        """One consume queue; None where there is none."""
+        return self._queues.get((topic, queue_id))
+
+    @property
+    def log_min(self) -> int:
+        return self.log.min_offset
+
+    @cached_property
+    def log_max(self) -> int:
+        return self.log.max_offset if self._recovered is not None else self._store.view().log_range()[1]
+
+    def slice(self, physical: int, size: int) -> memoryview | None:
+        """Bytes of the log without a copy; None where they are not all readable in one file."""
+        return self.log.slice(physical, size)
+
+    # reading, as MessageStore does
+
+    def get(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        filter: TagFilter | str | None = None,  # noqa: A002 - as in MessageStore
+    ) -> pull.GetResult:
+        """Pull at most max_count messages of a queue from a queue offset on. Of a damaged store: those that are believable."""
+        tags = TagFilter.parse(filter) if isinstance(filter, str) else filter
+        queue = self.queue_or_none(topic, queue_id)
+        if queue is None:
+            return pull.GetResult(pull.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        ext = ConsumeQueueExt(self._store.directory, topic, queue_id, file_size=self.config.consume_queue_ext_file_size)
+        return pull.get_message(self.log, queue, offset, max_count, tags, self._rules, ext.tags_code)
+
+    def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> point_lookup.QueryResult:
+        """The newest messages with a key, in log order. begin, end: store times, ms."""
+        return point_lookup.query_message(self._index, self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
+
+    @cached_property
+    def _index(self) -> Sequence[IndexFileLike]:
+        return (self._store.view() if self._recovered is None else self._recovered).index_files()
+
+    def by_offset(self, physical: int) -> Record | None:
+        """The record at a physical offset."""
+        return point_lookup.by_offset(self.log, physical)
+
+    def raw_by_offset(self, physical: int) -> memoryview | None:
+        """The bytes of the record at a physical offset; None where none can be decoded."""
+        return None if self.by_offset(physical) is None else point_lookup.raw_by_offset(self.log, physical)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = "lower") -> int:
+        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else time_lookup.offset_by_time(queue, self.log, timestamp, self.version, boundary)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the first message; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the next message; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the first message of a queue, or of the log; -1 where there is none."""
+        if topic is None:
+            return point_lookup.earliest_time_of_log(self.log, self.version, self.config.max_message_size)
+        queue = self.queue_or_none(topic, queue_id)
+        return -1 if queue is None else point_lookup.earliest_time(queue, self.log, self.version)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of the message at a queue offset, ms; -1 where there is none."""
+        queue = self.queue_or_none(topic, queue_id)
+        return -1 if queue is None else point_lookup.store_timestamp_of(queue, self.log, offset, self.version)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._store.log.forget_all()
+
+
+_SENTENCES = {
+    "recovered": "as a broker would serve it after loading the directory",
+    "disk": "as its files lie: what the queues list and the log still holds",
+}
+
+
+def _recovered(store: RocketMQStore, version: str, *, insist: bool) -> tuple[RecoveredView | None, list[str]]:
+    """(the recovered view, what it gives up); no view where a broker would not come up. insist: raise then."""
+    try:
+        found = recover(store, version)
+    except RefusedError as error:
+        if insist:
+            raise
+        return None, [str(error)]
+    except MqstoreError as error:
+        if insist:
+            raise
+        return None, [f"the directory cannot be loaded: {error}"]
+    return found, list(found.notes)
+
+
+def _covers(recovered: View, disk: View) -> bool:
+    """Whether a broker would give up nothing of the log."""
+    (low, high), (first, last) = recovered.log_range(), disk.log_range()
+    return low <= first and last <= high
+
+
+def _readable(topics: Topics, queues: Sequence[NamedQueue]) -> Topics:
+    """The topics without what invites writing, and with those that only have queues."""
+    topics.delete(TEMPLATE)
+    counts: dict[str, int] = {}
+    for queue in queues:
+        counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
+    for name in [*topics.names(), *(name for name in counts if name not in topics)]:
+        known = topics.get(name) or TopicConfig(name)
+        count = counts.get(name, 0)
+        topics.put(replace(known, perm=READ, read_queues=max(known.read_queues, count), write_queues=max(known.write_queues, count)))
+    return topics
+
+
+def _view(data: NDArray[np.uint8]) -> memoryview:
+    return data.data.cast("B") if len(data) else memoryview(b"")
+
+
+class _Believable(LogFiles):
+    """A log that may be damaged: only what a record stands at is handed out, and what is not is passed over one by one."""
+
+    def __init__(self, files: Sequence[tuple[int, memoryview]], file_size: int) -> None:
+        super().__init__(files, file_size)
+        self.file_size = 1  # behind a record that cannot be read, the scan goes on with the next one
+
+    def readable(self, physical: int) -> tuple[int, memoryview] | None:
+        number = int(np.searchsorted(self._starts, physical, "right")) - 1
+        if number < 0:
+            return None
+        start, view = self.files[number]
+        believable = frames.status_at(np.frombuffer(view, np.uint8), physical - start, start, True) == frames.STOP
+        return (start, view) if believable else None
+
+    def slice(self, physical: int, size: int) -> memoryview | None:
+        found = self.readable(physical)
+        if found is None or size < 4 or physical - found[0] + size > len(found[1]):
+            return None
+        at = physical - found[0]
+        raw = found[1][at : at + size]
+        return raw if size < LEAST or int.from_bytes(raw[:4], "big") == size else None
+
+
+class _Paged:
+    """A queue of the disk view as the rules of pulling want it: one file from the first entry to the last."""
+
+    def __init__(self, queue: QueueView) -> None:
+        self._queue = queue
+        self.topic = queue.topic
+        self.queue_id = queue.queue_id
+        self.batch = queue.batch
+        self.min_offset = queue.min_offset
+        self.max_offset = queue.max_offset
+        self.start = 0 if queue.batch else queue.min_offset * ENTRY_SIZE
+        self.written = self._length()
+
+    @property
+    def file_size(self) -> int:
+        return 1 << 62
+
+    @property
+    def files(self) -> Sequence[PagedFile]:
+        return [self] if self.max_offset > self.min_offset else []
+
+    @cached_property
+    def _rows(self) -> NDArray[np.void]:
+        return self._queue.entries(self.min_offset, self.max_offset)
+
+    def _length(self) -> int:
+        return len(self._rows) * UNIT_SIZE if self.batch else (self.max_offset - self.min_offset) * ENTRY_SIZE
+
+    def part(self, start: int, stop: int) -> NDArray[np.void]:
+        """Rows start..stop-1."""
+        return self._rows[start:stop] if self.batch else self._queue.entries(self.min_offset + start, self.min_offset + stop)

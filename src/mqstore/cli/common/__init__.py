@@ -1,0 +1,1 @@
+"""What commands share: output, options, filters, tables and progress."""

@@ -1,0 +1,46 @@
+"""A body for a person: text where it is text, else bytes beside their letters; and a body written into a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mqstore.cli.common.arguments import Shown
+from mqstore.cli.common.formatting import count
+from mqstore.cli.common.output import Output
+
+__all__ = ["PREVIEW", "print_body", "write_body"]
+
+PREVIEW = 400
+
+
+def write_body(content: bytes, target: Path) -> None:
+    """Write a body into a new file."""
+    from mqstore.files.durable import NewFile
+
+    with NewFile(target) as new:
+        new.file.write(content)
+        new.publish()
+
+
+def print_body(out: Output, content: bytes, shown: Shown) -> None:
+    """A body, cut short unless `-v` is given; nothing for the ways of showing that leave it out."""
+    if shown is Shown.NONE or shown is Shown.SHA256:
+        return
+    part = content if out.settings.verbose else content[:PREVIEW]
+    try:
+        text = part.decode("utf-8")
+        plain = all(letter.isprintable() or letter in "\n\t\r" for letter in text)
+    except UnicodeDecodeError:
+        # a cut character at the end is no sign of binary content
+        text = part[:-3].decode("utf-8", "replace")
+        plain = "\ufffd" not in text and all(letter.isprintable() or letter in "\n\t\r" for letter in text)
+    out.line()
+    if plain or shown is Shown.TEXT:
+        out.line(text.replace("\r\n", "\n").replace("\t", "    "))
+    else:
+        for start in range(0, min(len(part), PREVIEW), 16):
+            line = part[start : start + 16]
+            letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
+            out.line(f"{start:08x}  {line.hex(' '):<47}  {letters}")
+    if len(part) < len(content):
+        out.line(f"… {count(len(content) - len(part), 'byte')} more; -v shows all, --raw FILE writes the body to a file", style="dim")

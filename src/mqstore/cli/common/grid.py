@@ -1,0 +1,122 @@
+"""A table for a person that is printed while it grows: widths are settled by the first rows, so memory stays bounded.
+
+    physical offset  topic   queue
+    ───────────────  ──────  ─────
+                  0  orders      2
+                277  late        0
+
+On a terminal text is shortened to fit its width; written to a file or a pipe nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from unicodedata import east_asian_width
+
+from mqstore.cli.common.formatting import printable
+
+__all__ = ["Column", "Grid", "cells"]
+
+GAP = "  "
+SAMPLE = 400
+NARROWEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of text. right: numbers. flexible: may be shortened to make the table fit. style: of a cell, an SGR number or none."""
+
+    title: str
+    right: bool = False
+    flexible: bool = False
+    style: Callable[[str], str] | None = None
+
+
+def cells(text: str) -> int:
+    """How many places of a terminal the text takes."""
+    return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _fit(text: str, width: int) -> str:
+    if cells(text) <= width:
+        return text
+    kept = ""
+    room = width - 1
+    for letter in text:
+        room -= cells(letter)
+        if room < 0:
+            break
+        kept += letter
+    return kept + "…"
+
+
+class Grid:
+    """Writes rows of text under their titles. width: of the terminal, None for no limit. colour: whether styles are written."""
+
+    def __init__(
+        self, columns: Sequence[Column], write: Callable[[str], None], *, width: int | None, colour: bool, limit: int = 48
+    ) -> None:
+        self._columns = columns
+        self._write = write
+        self._width = width
+        self._colour = colour
+        self._limit = limit
+        self._waiting: list[Sequence[str]] = []
+        self._widths: list[int] | None = None
+        self.rows = 0
+
+    def add(self, rows: Iterable[Sequence[str]]) -> None:
+        """More rows, each with a text per column."""
+        for row in rows:
+            self.rows += 1
+            self._waiting.append([printable(cell) for cell in row])
+            if len(self._waiting) >= SAMPLE:
+                self._flush()
+
+    def close(self) -> None:
+        """Print what waits. Without rows nothing is printed."""
+        if self._waiting:
+            self._flush()
+
+    def _flush(self) -> None:
+        lines = []
+        if self._widths is None:
+            self._widths = self._settle()
+            titles = [column.title for column in self._columns]
+            lines.append(self._line(titles, lambda _: "1"))
+            lines.append(self._line(["─" * width for width in self._widths], lambda _: "2"))
+        lines.extend(self._line(row) for row in self._waiting)
+        self._waiting.clear()
+        self._write("".join(lines))
+
+    def _settle(self) -> list[int]:
+        """Widths that hold the first rows; flexible columns give way, the widest first, until the table fits."""
+        widths = [max(cells(column.title), *(cells(row[k]) for row in self._waiting)) for k, column in enumerate(self._columns)]
+        flexible = [k for k, column in enumerate(self._columns) if column.flexible]
+        for k in flexible:
+            widths[k] = max(cells(self._columns[k].title), min(widths[k], self._limit)) if self._width is not None else widths[k]
+        if self._width is None:
+            return widths
+        excess = sum(widths) + len(GAP) * (len(widths) - 1) - self._width
+        while excess > 0 and flexible:
+            widest = max(flexible, key=lambda k: widths[k])
+            if widths[widest] <= NARROWEST:
+                break
+            widths[widest] -= 1
+            excess -= 1
+        return widths
+
+    def _line(self, row: Sequence[str], style: Callable[[str], str] | None = None) -> str:
+        widths = self._widths or []
+        shown = []
+        last = len(row) - 1
+        for k, (text, column, width) in enumerate(zip(row, self._columns, widths, strict=True)):
+            if column.flexible and self._width is not None:
+                text = _fit(text, width)
+            room = " " * max(0, width - cells(text))
+            chosen = style or column.style
+            code = chosen(text) if self._colour and chosen is not None else ""
+            coloured = f"\x1b[{code}m{text}\x1b[0m" if code else text
+            shown.append(room + coloured if column.right else coloured if k == last else coloured + room)
+        return GAP.join(shown).rstrip() + "\n"

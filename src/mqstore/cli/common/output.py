@@ -1,0 +1,267 @@
+"""One output with two faces: text for a person, and JSON, JSON lines or CSV for a program.
+
+Machine formats go to standard output, as UTF-8, with nothing else among them. What cannot be encoded (lone surrogates
+of file names that are no UTF-8) is escaped, which in JSON is the very same text. Notes and progress go to standard error.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from mqstore.cli.common.formatting import printable
+from mqstore.cli.common.grid import Column, Grid
+from mqstore.cli.common.progress import Report, progress_bar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+__all__ = ["Format", "Output", "Settings"]
+
+WIDE = 200  # columns of a text that nobody's terminal bounds
+BUFFER = 1 << 18
+FACT = 12  # places for a name in front of its value
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that every command has."""
+
+    format: Format = Format.TEXT
+    colour: bool = True
+    quiet: bool = False
+    verbose: bool = False
+    progress: bool = False
+
+    def override(self, *, format: Format | None, no_color: bool, quiet: bool, verbose: bool, progress: bool) -> Settings:  # noqa: A002
+        """These settings with what was given behind the verb."""
+        return replace(
+            self,
+            format=format or self.format,
+            colour=self.colour and not no_color,
+            quiet=self.quiet or quiet,
+            verbose=self.verbose or verbose,
+            progress=self.progress or progress,
+        )
+
+
+class Output:
+    """Where a command's results go."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.format = settings.format
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a person reads this."""
+        return self.format is Format.TEXT
+
+    # where it goes
+
+    @cached_property
+    def console(self) -> Console:
+        """Standard output for a person."""
+        return self._console(sys.stdout)
+
+    @cached_property
+    def errors(self) -> Console:
+        """Standard error for a person."""
+        return self._console(sys.stderr)
+
+    def _console(self, stream: Any) -> Console:
+        from rich.console import Console
+
+        bounded = _bounded(stream)
+        return Console(
+            file=stream,
+            color_system="auto" if self.settings.colour and not os.environ.get("NO_COLOR") else None,
+            highlight=False,
+            emoji=False,
+            width=None if bounded else WIDE,
+            soft_wrap=not bounded,
+        )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether lines have to fit a width: that of a terminal, or COLUMNS."""
+        return _bounded(sys.stdout)
+
+    @property
+    def coloured(self) -> bool:
+        """Whether escape codes may be written to standard output."""
+        return self.console.is_terminal and self.console.color_system is not None
+
+    def write(self, text: str) -> None:
+        """Text to standard output as UTF-8, whatever the locale."""
+        raw = text.encode("utf-8", "backslashreplace")
+        stream = getattr(sys.stdout, "buffer", None)
+        if stream is None:
+            sys.stdout.write(raw.decode("utf-8"))
+            return
+        sys.stdout.flush()
+        stream.write(raw)
+
+    # documents
+
+    def document(self, value: Mapping[str, Any]) -> None:
+        """One JSON object: indented for json, on one line for jsonl."""
+        self.write(json.dumps(value, ensure_ascii=False, indent=2 if self.format is Format.JSON else None) + "\n")
+
+    def pairs(self, value: Mapping[str, Any]) -> None:
+        """A document as CSV: a name and a value per line, names of nested values joined by dots."""
+        self.records(("name", "value"), ({"name": name, "value": part} for name, part in _flat(value)))
+
+    def line(self, text: str = "", style: str | None = None, *, whole: bool = False) -> None:
+        """A line of plain text for a person: nothing in it is markup, and nothing in it reaches the terminal as a command.
+
+        whole: not to be wrapped, because it is there to be copied.
+        """
+        shown = "\n".join(printable(part) for part in text.split("\n"))
+        self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None)
+
+    def fact(self, name: str, value: str, style: str | None = None) -> None:
+        """A name and what is to be said of it; a long value is wrapped beside the name."""
+        room = self.console.width - FACT
+        lines = textwrap.wrap(printable(value), room, break_on_hyphens=False) if self.bounded and room > FACT else [printable(value)]
+        for number, line in enumerate(lines or [""]):
+            self.console.print(f"{'' if number else name:<{FACT}}{line}", markup=False, style=style, soft_wrap=True)
+
+    # rows
+
+    def records(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
+        """Rows of named values in a machine format. Returns how many there were."""
+        if self.format is Format.CSV:
+            return self._stream_csv(names, ([[_cell(row[name]) for name in names] for row in rows],))
+        return self._stream_json([json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in (one,)] for one in rows)
+
+    def batches(self, names: Sequence[str], batches: Iterable[pa.RecordBatch], body: str) -> int:
+        """Rows of the message table in a machine format, batch by batch."""
+        from mqstore.table.text import csv_rows, json_rows
+
+        if self.format is Format.CSV:
+            return self._stream_csv(names, (csv_rows(batch, body) for batch in batches))
+        return self._stream_json(json_rows(batch, body) for batch in batches)
+
+    def _stream_json(self, groups: Iterable[Sequence[str]]) -> int:
+        array = self.format is Format.JSON
+        between = ",\n" if array else "\n"
+        total = 0
+        waiting: list[str] = []
+        held = 0
+        self.write("[\n" if array else "")
+        for group in groups:
+            for row in group:
+                waiting.append(row)
+                held += len(row)
+                if held >= BUFFER:
+                    self._put(waiting, between, first=total == 0, array=array)
+                    total += len(waiting)
+                    waiting.clear()
+                    held = 0
+        self._put(waiting, between, first=total == 0, array=array)
+        total += len(waiting)
+        if array:
+            self.write("\n]\n" if total else "]\n")
+        return total
+
+    def _put(self, rows: Sequence[str], between: str, *, first: bool, array: bool) -> None:
+        if not rows:
+            return
+        text = between.join(rows)
+        self.write(text + "\n" if not array else text if first else between + text)
+
+    def _stream_csv(self, names: Sequence[str], groups: Iterable[Iterable[Sequence[Any]]]) -> int:
+        sheet = io.StringIO(newline="")
+        writer = csv.writer(sheet, lineterminator="\n")
+        writer.writerow(names)
+        total = 0
+        for group in groups:
+            for row in group:
+                writer.writerow(row)
+                total += 1
+                if sheet.tell() >= BUFFER:
+                    self._drain(sheet)
+        self._drain(sheet)
+        return total
+
+    def _drain(self, sheet: io.StringIO) -> None:
+        self.write(sheet.getvalue())
+        sheet.seek(0)
+        sheet.truncate()
+
+    def grid(self, columns: Sequence[Column], *, indent: int = 0) -> Grid:
+        """A table for a person, to be fed with rows and closed."""
+        margin = " " * indent
+
+        def put(text: str) -> None:
+            self.write("".join(margin + line for line in text.splitlines(keepends=True)) if margin else text)
+
+        return Grid(columns, put, width=self.console.width - indent if self.bounded else None, colour=self.coloured)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: int = 0) -> int:
+        """A whole table for a person. Returns the number of rows."""
+        grid = self.grid(columns, indent=indent)
+        grid.add(rows)
+        grid.close()
+        return grid.rows
+
+    # standard error
+
+    def note(self, sentence: str, *, hint: bool = False) -> None:
+        """A remark beside the results. hint: not worth telling a program's log."""
+        if self.settings.quiet:
+            return
+        if sys.stderr.isatty() or self.settings.verbose or (self.is_text and not hint):
+            self.errors.print(printable(sentence), markup=False, style="yellow")
+
+    def log(self, sentence: str) -> None:
+        """What only `-v` tells."""
+        if self.settings.verbose and not self.settings.quiet:
+            self.errors.print(printable(sentence), markup=False, style="dim")
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Report | None]:
+        """A progress bar for as long as the block runs."""
+        quiet = self.settings.quiet
+        visible = sys.stderr.isatty() and not quiet
+        with progress_bar(title, wanted=self.settings.progress and not quiet, console=self.errors if visible else None) as report:
+            yield report
+
+
+def _bounded(stream: Any) -> bool:
+    return bool(stream.isatty()) or os.environ.get("COLUMNS", "").isdecimal()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, part in value.items():
+        if isinstance(part, Mapping):
+            yield from _flat(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", part

@@ -1,0 +1,1 @@
+"""Commands that process a whole store: rebuild, export, follow, salvage."""

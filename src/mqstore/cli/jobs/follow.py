@@ -1,0 +1,106 @@
+"""`follow`: keeps Parquet files, a table or a second store up to date with a log that grows."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqstore.cli.common.arguments import Config, Master, Store, option, verb
+from mqstore.cli.common.damage import print_damage
+from mqstore.cli.common.formatting import clock, count, size
+from mqstore.cli.common.output import Format, Output
+
+if TYPE_CHECKING:
+    from mqstore.pipeline.follow.follow import FollowedBatch, FollowReport
+
+__all__ = ["register"]
+
+INTERRUPTED = 130
+
+
+class Form(StrEnum):
+    """What is kept up to date."""
+
+    PARQUET = "parquet"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+    STORE = "store"
+
+
+def follow(
+    out: Output,
+    store: Store,
+    to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one that an earlier follow has made: it goes on there.")],
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--as",
+            help="store: the same log with queues and index of its own. parquet: the message table, a directory a batch; "
+            "iceberg, delta: a table over those, a commit a batch. By default store, or parquet where --columns are named.",
+        ),
+    ] = None,
+    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when all is there that was there at the beginning.")] = False,
+    interval: Annotated[float, typer.Option("--interval", metavar="S", min=0, help="Seconds from one batch to the next.")] = 1.0,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on behind what retention removed unread; by default that is an error.")
+    ] = False,
+    master: Master = "local[*]",
+    config: Config = None,
+) -> int:
+    """Follow a commit log that grows, until Ctrl-C: every message is in OUT once, also after a crash of either side.
+
+    The store may be in use by its broker; nothing in it is changed. An incomplete record at its end waits until it is whole. A batch
+    that is under way when an interrupt comes is taken whole. Exit status 130 after an interrupt, 1 if damage was passed over.
+    """
+    from mqstore.pipeline.follow.follow import follow as run
+
+    kept = form or (Form.STORE if columns is None else Form.PARQUET)
+    told = _told if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
+    report = run(
+        store,
+        to,
+        form=kept.value,
+        columns=None if columns is None else [name.strip() for name in columns.split(",")],
+        once=once,
+        interval=interval,
+        fail_on_data_loss=not skip_lost,
+        master=master,
+        config=config,
+        told=told,
+    )
+    for note in report.notes:
+        out.note(f"opening {to}: {note}")
+    if out.is_text:
+        _print(out, report, to)
+    elif out.format is Format.CSV:
+        out.pairs(report.as_dict() | {"store": str(store), "to": str(to)})
+    else:
+        out.document(report.as_dict() | {"store": str(store), "to": str(to)})
+    return INTERRUPTED if report.stopped == "interrupt" else 0 if report.ok else 1
+
+
+def _told(batch: FollowedBatch) -> None:
+    again = ", which was there already" if batch.repeated else ""
+    line = f"batch {batch.number}: {count(batch.messages, 'message')} up to {batch.stop:,}{again}, {clock(batch.seconds)}"
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print(out: Output, report: FollowReport, to: Path) -> None:
+    out.line(f"Followed into {to}", style="bold green" if report.ok else "bold yellow")
+    upto = f", up to physical offset {report.end:,}" if report.end >= 0 else ": nothing new"
+    batches = f"{report.batches:,} batch" if report.batches == 1 else f"{report.batches:,} batches"
+    out.line(f"{count(report.messages, 'message')} in {batches} from {size(report.log_bytes)} of log{upto}; {clock(report.seconds)}.")
+    if not report.ok:
+        out.line()
+        out.line("Passed over:", style="bold")
+        print_damage(out, report.damage)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="follow /data/store --to /data/messages --interval 5", panel="On Spark")(follow)

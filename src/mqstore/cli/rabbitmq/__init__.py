@@ -1,0 +1,1 @@
+"""The RabbitMQ side of the commands."""

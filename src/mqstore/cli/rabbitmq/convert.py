@@ -1,0 +1,125 @@
+"""`convert`: classic queues of RabbitMQ from one version to the other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore.cli.common.arguments import Store, option, verb
+from mqstore.cli.common.damage import print_damage
+from mqstore.cli.common.formatting import clock, command, count, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Format, Output
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
+
+__all__ = ["print_converted", "register"]
+
+SHOWN = 40
+
+To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
+Version = Annotated[int, option("--queue-version", metavar="1|2", min=1, help="The version that the queues are to have.")]
+Queues = Annotated[list[str] | None, option("--queue", metavar="NAME", help="Convert only this queue; may be given more than once.")]
+
+
+def convert(
+    out: Output,
+    store: Store,
+    to: To,
+    queue_version: Version,
+    queue: Queues = None,
+    vhost: Annotated[str, option("--vhost", metavar="NAME", help="The vhost of --queue.")] = "/",
+    entries: Annotated[
+        int | None, option("--segment-entries", min=1, help="Entries of a version 2 file, if the node has not 4096.")
+    ] = None,
+    drop_expired: Annotated[bool, typer.Option("--drop-expired", help="Leave out what a broker would drop at once as expired.")] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="Link the message files instead of copying them: the old store must never be used again.")
+    ] = False,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="How many queues are converted at the same time.")] = 2,
+    master: Annotated[str | None, option("--master", metavar="URL", help="One Spark task a queue, on this master.")] = None,
+) -> int:
+    """Bring the classic queues of a RabbitMQ store to version 1 or 2, in a new directory from which a broker boots.
+
+    Order, sequence ids, properties and redelivered marks stay. The store is not changed, and its metadata is not copied: the node that
+    reads OUT must know the queues. Put OUT in the place of the node's msg_stores while the node is stopped. Each priority level counts
+    as a queue. Exit status 1 if anything is damaged or missing.
+    """
+    from mqstore.rabbitmq.convert.convert_vhost import convert as run
+    from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
+
+    if queue_version not in (1, 2):
+        raise UsageError(f"there is no queue version {queue_version}; give --queue-version 1 or 2")
+    with out.progress("converting") as progress:
+        given: dict[str, Any] = {
+            "now": int(time.time() * 1e6) if drop_expired else None,
+            "queues": None if queue is None else [(vhost, name) for name in queue],
+            "entries_v2": entries or ENTRY_COUNT,
+            "link": link,
+            "progress": progress,
+        }
+        if master is None:
+            report = run(store, to, queue_version, threads=threads, **given)
+        else:
+            from mqstore.pipeline.jobs.convert import convert as on_spark
+
+            report = on_spark(store, to, queue_version, master=master, **given)
+    if not out.is_text:
+        document = report.as_dict() | {"store": str(store)}
+        if out.format is Format.CSV:
+            out.pairs(document)
+        else:
+            out.document(document)
+        return 0 if report.ok else 1
+    print_converted(out, report, f"Converted to version {report.version}")
+    out.line()
+    out.line("Next: check it, then put it in the place of the node's msg_stores while the node is stopped.")
+    out.line(f"      {command('mqstore', 'verify', to)}", whole=True)
+    return 0 if report.ok else 1
+
+
+def print_converted(out: Output, report: ConvertReport, title: str) -> None:
+    """What was carried over, queue by queue, and what was not."""
+    out.line(f"{title}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
+    files = report.store
+    kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
+    out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
+    out.line(f"It took {clock(report.seconds)}.")
+    out.line()
+    columns = [Column("vhost"), Column("queue", flexible=True), Column("version")]
+    columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]
+    shown = sorted(report.queues, key=lambda each: -each.messages)
+    shown = shown if out.settings.verbose else shown[:SHOWN]
+    out.table(
+        columns,
+        (
+            (
+                each.vhost or "",
+                each.queue if each.priority_level is None else f"{each.queue} (priority {each.priority_level})",
+                f"{each.from_version} -> {each.version}",
+                f"{each.messages:,}",
+                f"{each.redelivered:,}",
+                f"{each.next_seq:,}",
+            )
+            for each in shown
+        ),
+    )
+    if len(shown) < len(report.queues):
+        out.line(f"… and {count(len(report.queues) - len(shown), 'queue')} more; -v shows all")
+    for why, number in report.left_out.items():
+        out.line(f"Left out: {count(number, 'message')}, {why}.")
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if report.findings:
+        out.line()
+        print_damage(out, report.findings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    verb(app, example="convert /backup/msg_stores --to /data/msg_stores --queue-version 2", panel="On Spark")(convert)

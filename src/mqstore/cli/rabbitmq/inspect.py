@@ -1,0 +1,254 @@
+"""`inspect` on a RabbitMQ store: vhosts, queues and message files, how the node was left, and what a broker would make of it.
+
+Indexes are read, stored messages are not; message files are walked only where a queue keeps messages in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mqstore.cli.common.arguments import Store
+from mqstore.cli.common.formatting import command, count, moment, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Format, Output
+from mqstore.cli.rabbitmq.queues import vhost_rows
+from mqstore.cli.rabbitmq.store import MessageNames, open_rabbitmq
+
+if TYPE_CHECKING:
+    from mqstore.findings import Damage
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = ["Picture", "inspect", "look"]
+
+SHOWN = 12
+
+_FITS = {
+    (): "any version: there is no queue index yet",
+    (1,): "RabbitMQ 3.8 to 4.2; from 4.3 on no broker reads version 1 queues",
+    (2,): "RabbitMQ 3.10 and later",
+    (1, 2): "RabbitMQ 3.10 to 4.2; from 4.3 on no broker reads version 1 queues",
+}
+# kept beside the classic queues in a node's data directory
+_OTHERS = {
+    "quorum": "quorum queues (Raft logs) are not read",
+    "stream": "streams are not read",
+    "coordination": "Khepri's metadata is searched for queue names, not replayed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Files of one kind in one vhost. bytes: on paper; stored: disk blocks that are occupied."""
+
+    name: str
+    what: str
+    files: int
+    bytes: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class VhostPicture:
+    """One vhost. shutdown: `clean` if the broker would take the store as it is. entries_from: how the segment entry count is known."""
+
+    name: str | None
+    directory: str
+    shutdown: str
+    segment_entry_count: int
+    entries_from: str
+    queues: int
+    messages: int
+    bytes: int
+    not_recovered: int
+    acknowledged: int
+    refusals: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "vhost": self.name,
+            "directory": self.directory,
+            "shutdown": self.shutdown,
+            "segment_entry_count": self.segment_entry_count,
+            "queues": self.queues,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "not_recovered": self.not_recovered,
+            "acknowledged": self.acknowledged,
+            "broker_would_refuse": list(self.refusals),
+            "parts": [{"name": part.name, "files": part.files, "bytes": part.bytes, "stored_bytes": part.stored} for part in self.parts],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything `inspect` tells. first, last: times at which the oldest and the newest file were last written."""
+
+    store: str
+    queue_versions: tuple[int, ...]
+    vhosts: tuple[VhostPicture, ...]
+    first: int | None
+    last: int | None
+    unsupported: tuple[str, ...]
+    findings: tuple[Damage, ...]
+
+    @property
+    def shutdown(self) -> str:
+        return "clean" if all(vhost.shutdown == "clean" for vhost in self.vhosts) else "unclean"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `inspect -o json` prints."""
+        parts = [part for vhost in self.vhosts for part in vhost.parts]
+        counts = {vhost.directory: vhost.segment_entry_count for vhost in self.vhosts}
+        same = set(counts.values())
+        return {
+            "store": self.store,
+            "family": "rabbitmq",
+            "version": ", ".join(map(str, self.queue_versions)),
+            "queue_versions": list(self.queue_versions),
+            "fits": _FITS[self.queue_versions],
+            "shutdown": self.shutdown,
+            "settings": {"segment_entry_count": same.pop() if len(same) == 1 else counts},
+            "settings_known_from": {"segment_entry_count": "; ".join(sorted({vhost.entries_from for vhost in self.vhosts}))},
+            "vhosts": [vhost.as_dict() for vhost in self.vhosts],
+            "files": sum(part.files for part in parts),
+            "bytes": sum(part.bytes for part in parts),
+            "queues": sum(vhost.queues for vhost in self.vhosts),
+            "messages": sum(vhost.messages for vhost in self.vhosts),
+            "message_bytes": sum(vhost.bytes for vhost in self.vhosts),
+            "not_recovered": sum(vhost.not_recovered for vhost in self.vhosts),
+            "acknowledged": sum(vhost.acknowledged for vhost in self.vhosts),
+            "first_written": self.first,
+            "last_written": self.last,
+            "unsupported": list(self.unsupported),
+            "broker_would_refuse": {vhost.name or vhost.directory: vhost.refusals[0] for vhost in self.vhosts if vhost.refusals},
+            "findings": [item.as_dict() for item in self.findings],
+        }
+
+
+def look(store: RabbitMQStore) -> Picture:
+    """Take the picture of an opened store."""
+    times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
+    return Picture(
+        store=str(store.path),
+        queue_versions=tuple(sorted({queue.version for queue in store.queues})),
+        vhosts=tuple(_vhost(store, vhost) for vhost in store.vhosts),
+        first=min(times, default=None),
+        last=max(times, default=None),
+        unsupported=tuple(
+            f"{entry.name}/: {_OTHERS[entry.name]}" for entry in store.directory.entries() if entry.is_directory and entry.name in _OTHERS
+        ),
+        findings=store.findings,
+    )
+
+
+def _vhost(store: RabbitMQStore, vhost: Vhost) -> VhostPicture:
+    mine = list(vhost_rows(vhost))
+    return VhostPicture(
+        name=vhost.name,
+        directory=vhost.directory,
+        shutdown="clean" if vhost.clean else "unclean",
+        segment_entry_count=vhost.entry_count,
+        entries_from=".config" if vhost.config_stated else "the absence of .config: 3.8.16 or older",
+        queues=len(mine),
+        messages=sum(row["messages"] for row in mine),
+        bytes=sum(row["bytes"] for row in mine),
+        not_recovered=sum(row["not_recovered"] for row in mine),
+        acknowledged=sum(row["acknowledged"] for row in mine),
+        refusals=vhost.refusals,
+        parts=tuple(_parts(store, vhost)),
+    )
+
+
+def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
+    kinds: dict[str, list[Any]] = {}
+    titles = {
+        ".jif": ("journals", "what queues have not yet put into segments"),
+        ".idx": ("segments", "index of version 1 queues, and their small messages"),
+        ".qi": ("version 2 indexes", "index of version 2 queues"),
+        ".qs": ("version 2 stores", "small messages of version 2 queues"),
+        "msg_store_persistent": ("msg_store_persistent", "messages shared between queues, or larger ones"),
+        "msg_store_transient": ("msg_store_transient", "the same for transient messages; thrown away at a start"),
+    }
+    prefix = f"{vhost.place.place}/" if vhost.place.place else ""
+    for path, entry in store.directory.walk(vhost.place.place):
+        top = path.removeprefix(prefix).split("/")[0]
+        key = top if top in titles else entry.name[entry.name.rfind(".") :] if "." in entry.name else ""
+        kinds.setdefault(key if key in titles else "", []).append(entry)
+    for key, (name, what) in (*titles.items(), ("", ("side files", "names, settings, what a clean stop notes"))):
+        found = kinds.get(key, [])
+        if found:
+            yield Part(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)
+
+
+def inspect(out: Output, store: Store, names: MessageNames = None) -> int:
+    """What this is: versions, vhosts, files and sizes, settings, shutdown, counts, and whether a broker would bring it up."""
+    picture = look(open_rabbitmq(store, names=names))
+    if out.format is Format.CSV:
+        out.pairs(picture.as_dict())
+    elif out.is_text:
+        _print(out, picture, store)
+    else:
+        out.document(picture.as_dict())
+    return 1 if picture.findings or any(vhost.refusals for vhost in picture.vhosts) else 0
+
+
+def _print(out: Output, picture: Picture, store: object) -> None:
+    versions = " and ".join(map(str, picture.queue_versions))
+    out.line(f"RabbitMQ store {picture.store}", style="bold")
+    out.line(f"Classic queues of version {versions}, as of {_FITS[picture.queue_versions]}." if versions else "No queue directory.")
+    if picture.shutdown == "clean":
+        out.line("Clean shutdown: the broker would take everything as it is.")
+    else:
+        out.line(
+            "Unclean shutdown: the broker was killed or is still running; it reads and checks everything when it starts.", style="yellow"
+        )
+    if picture.first is not None:
+        out.line(f"Files written {moment(picture.first)} to {moment(picture.last)} (UTC).")
+    for vhost in picture.vhosts:
+        out.line()
+        out.line(f"vhost {vhost.name or '?'} ({vhost.directory})", style="bold")
+        out.fact("queues", f"{count(vhost.messages, 'message')}, {size(vhost.bytes)}, in {count(vhost.queues, 'queue')}")
+        if vhost.not_recovered:
+            out.fact("", f"{count(vhost.not_recovered, 'message')} more that the broker would not recover; `mqstore messages` shows them")
+        if vhost.acknowledged:
+            out.fact("", f"{count(vhost.acknowledged, 'acknowledged message')} still in the files; `mqstore messages --all` shows them")
+        out.fact("stop", vhost.shutdown)
+        out.fact("segments", f"{vhost.segment_entry_count} entries each, known from {vhost.entries_from}")
+        out.line()
+        out.table(
+            (
+                Column("part"),
+                Column("files", right=True),
+                Column("size", right=True),
+                Column("on disk", right=True),
+                Column("what", flexible=True),
+            ),
+            ([part.name, f"{part.files:,}", size(part.bytes), size(part.stored), part.what] for part in vhost.parts),
+        )
+    _print_odd(out, picture)
+    out.line()
+    out.line("Next: the queues, or a check of every message.")
+    out.line(f"      {command('mqstore', 'topics', store)}", whole=True)
+    out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
+
+
+def _print_odd(out: Output, picture: Picture) -> None:
+    for vhost in picture.vhosts:
+        for sentence in vhost.refusals:
+            out.line()
+            out.line(f"A broker would not bring up vhost {vhost.name or vhost.directory}: {sentence}.", style="red")
+    if picture.findings:
+        out.line()
+        out.line(f"{count(len(picture.findings), 'finding')}:", style="yellow")
+        shown = picture.findings if out.settings.verbose else picture.findings[:SHOWN]
+        for item in shown:
+            out.line(f"  {item.file} at {item.offset}: {item.detail}")
+        if len(shown) < len(picture.findings):
+            out.line(f"  … {len(picture.findings) - len(shown):,} more; -v lists all", style="dim")
+    for part in picture.unsupported:
+        out.line()
+        out.line(f"Not read: {part}.", style="yellow")

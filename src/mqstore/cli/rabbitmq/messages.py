@@ -1,0 +1,346 @@
+"""`messages` and `get` on a RabbitMQ store: the message table, filtered, and one message whole.
+
+A message has no time of its own in these stores. `--since` and `--until` ask for the AMQP property `timestamp`, which a publisher may set,
+in whole seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore.cli.common.arguments import GrepOption, Shown, Store, ViewName, ViewOption, option
+from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
+from mqstore.cli.common.filters import Limit, Queues, Since, Until, pattern
+from mqstore.cli.common.formatting import count, moment, parse_time, shorten
+from mqstore.cli.common.grid import Column, cells
+from mqstore.cli.common.output import Output
+from mqstore.cli.rabbitmq.store import MessageNames, Now, Vhosts, level, only_vhost, open_rabbitmq, tell_findings
+from mqstore.errors import NotFoundError, UsageError
+from mqstore.table.columns import QueueSelection
+from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, told_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqstore.rabbitmq.store.message_table import Rows
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+
+__all__ = ["Everything", "FromSeq", "ToSeq", "Verdicts", "get", "messages", "queue_selection"]
+
+FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: from this sequence id on.")]
+ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: up to this sequence id, itself not included.")]
+Everything = Annotated[
+    bool,
+    typer.Option("--all", help="RabbitMQ: also what no queue holds: acknowledged messages still there, messages without an index entry."),
+]
+Verdicts = Annotated[
+    list[str] | None, option("--verdict", help="RabbitMQ: only intact, consumed, unindexed, unreachable, damaged or duplicate ones.")
+]
+
+_LOST = ("damaged", "unreachable")
+_GRID_COLUMNS = (
+    "vhost",
+    "queue",
+    "priority_level",
+    "pos",
+    "seq_id",
+    "size",
+    "routing_keys",
+    "redelivered",
+    "location",
+    "recovered",
+    "verdict",
+)
+
+
+def queue_selection(
+    *,
+    vhosts: Sequence[str] | None = None,
+    queues: Sequence[str] | None = None,
+    from_seq: int | None = None,
+    to_seq: int | None = None,
+    grep: str | None = None,
+    verdicts: Sequence[str] | None = None,
+    everything: bool = False,
+    limit: int | None = None,
+    view: ViewName = ViewName.DISK,
+) -> QueueSelection:
+    """The filters of a command line as a selection. Raises UsageError."""
+    from mqstore.findings import Verdict
+
+    known = [str(verdict) for verdict in Verdict]
+    for verdict in verdicts or ():
+        if verdict not in known:
+            raise UsageError(f"--verdict {verdict!r} is none; there are {', '.join(known)}")
+    return QueueSelection(
+        vhosts=frozenset(vhosts) if vhosts else None,
+        queues=frozenset(queues) if queues else None,
+        from_seq=from_seq,
+        to_seq=to_seq,
+        recovered=True if view is ViewName.RECOVERED else None,
+        verdicts=frozenset(verdicts) if verdicts else None,
+        grep=pattern(grep),
+        everything=everything or bool({"consumed", "unindexed", "duplicate"}.intersection(verdicts or ())),
+        limit=limit,
+    )
+
+
+def messages(
+    out: Output,
+    store: Store,
+    vhost: Vhosts = None,
+    queue: Queues = None,
+    from_seq: FromSeq = None,
+    to_seq: ToSeq = None,
+    since: Since = None,
+    until: Until = None,
+    grep: GrepOption = None,
+    body: Annotated[Shown | None, option("--body", help="How payloads are shown; base64 (text: none) by default.")] = None,
+    limit: Limit = None,
+    verdict: Verdicts = None,
+    everything: Everything = False,
+    view: ViewOption = ViewName.DISK,
+    now: Now = None,
+    names: MessageNames = None,
+) -> int:
+    """Every message, one row each, by vhost, queue, priority (high first) and position.
+
+    Exit status 1 if a message is damaged or not to be found, or something else in the store is.
+    """
+    from mqstore.rabbitmq.store import task_groups
+
+    chosen = queue_selection(
+        vhosts=vhost, queues=queue, from_seq=from_seq, to_seq=to_seq, grep=grep, verdicts=verdict, everything=everything,
+        limit=None if since or until else limit, view=view,
+    )  # fmt: skip
+    low = None if since is None else parse_time(since, "--since")
+    high = None if until is None else parse_time(until, "--until")
+    opened = open_rabbitmq(store, now=now, names=names)
+    shown = body or (Shown.NONE if out.is_text else Shown.BASE64)
+    columns = _grid_columns(shown) if out.is_text else rabbitmq_columns_for(shown.value)
+    if now is not None:
+        columns = (*columns, "expired")
+    timed = low is not None or high is not None
+    found = opened.messages((*columns, "properties") if timed else columns, chosen)
+    if timed:
+        found = task_groups.within(found, low, high, limit)
+    lost: Counter[str] = Counter()
+    watched = _watched(found, lost)
+    if out.is_text:
+        total = _print_grid(out, watched, shown, expired=now is not None)
+        if not total:
+            out.line("no message fits" if timed or chosen != QueueSelection() else "no message: no queue of this store holds one")
+    else:
+        named = tuple("properties" if name == "properties_json" else name for name in columns)
+        out.batches(named, (told_batch(batch) for batch in watched), shown.value)
+    for what, number in sorted(lost.items()):
+        out.note(f"{count(number, 'message')} {what}; `mqstore verify` says what is wrong with each")
+    return 1 if tell_findings(out, opened) or lost else 0
+
+
+def _watched(batches: Iterator[pa.RecordBatch], lost: Counter[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for verdict in batch.column("verdict").to_pylist():
+            if verdict in _LOST:
+                lost[verdict] += 1
+        yield batch
+
+
+def _grid_columns(shown: Shown) -> tuple[str, ...]:
+    extra = {Shown.SHA256: ("payload_sha256",), Shown.TEXT: ("payload",), Shown.BASE64: ("payload_b64",)}.get(shown, ())
+    return (*_GRID_COLUMNS, *extra)
+
+
+def _style(verdict: str) -> str:
+    return {"intact": "", "consumed": "2", "unindexed": "33", "duplicate": "33"}.get(verdict, "31")
+
+
+def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: Shown, *, expired: bool) -> int:
+    columns = [
+        Column("vhost", flexible=True),
+        Column("queue", flexible=True),
+        Column("pos", right=True),
+        Column("seq id", right=True),
+        Column("size", right=True),
+        Column("routing keys", flexible=True),
+        Column("redelivered"),
+        Column("stored in"),
+        Column("verdict", style=_style),
+    ]
+    if expired:
+        columns.append(Column("expired"))
+    if shown is not Shown.NONE:
+        columns.append(Column("sha-256 of the payload" if shown is Shown.SHA256 else "payload", flexible=True))
+    grid = out.grid(columns)
+    for batch in batches:
+        grid.add(_cells(row, shown, expired=expired) for row in batch.to_pylist())
+    grid.close()
+    return grid.rows
+
+
+def _cells(row: dict[str, Any], shown: Shown, *, expired: bool) -> list[str]:
+    told = [
+        row["vhost"] or "?",
+        level(row["queue"] or "-", row["priority_level"]),
+        "-" if row["pos"] is None else str(row["pos"]),
+        "-" if row["seq_id"] is None else str(row["seq_id"]),
+        "-" if row["size"] is None else str(row["size"]),
+        ", ".join(row["routing_keys"] or ()),
+        {True: "yes", False: "no", None: "-"}[row["redelivered"]],
+        row["location"],
+        row["verdict"],
+    ]
+    if expired:
+        told.append({True: "yes", False: "no", None: "-"}[row["expired"]])
+    if shown is Shown.SHA256:
+        told.append(row["payload_sha256"] or "")
+    elif shown is Shown.BASE64:
+        told.append(row["payload_b64"] or "")
+    elif shown is Shown.TEXT:
+        told.append(shorten(body_text((row["payload"] or b"")[:PREVIEW]) or "", PREVIEW))
+    return told
+
+
+# one message
+
+
+def get(
+    out: Output,
+    store: Store,
+    message_id: Annotated[str | None, option("--id", metavar="MESSAGE_ID", help="By message id: 32 hexadecimal digits.")] = None,
+    vhost: Annotated[
+        str | None, option("--vhost", help="RabbitMQ: the vhost, for --queue; may be left out where one has the queue.")
+    ] = None,
+    queue_id: Annotated[str | None, option("--queue", "-q", metavar="QUEUE", help="The queue, for --at and --seq.")] = None,
+    at: Annotated[int | None, option("--at", metavar="POSITION", help="By position in a queue: 0 is delivered next.")] = None,
+    seq: Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id, with --queue.")] = None,
+    priority: Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: the level of a priority queue, for --seq.")] = None,
+    body: Annotated[Shown, typer.Option("--body", help="How the payload is shown.")] = Shown.BASE64,
+    raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the payload into a new file.")] = None,
+    names: MessageNames = None,
+) -> int:
+    """One message, whole: by message id, by its position in a queue, or by its sequence id."""
+    if sum(way is not None for way in (message_id, at, seq)) != 1:
+        raise UsageError("say which message: one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ")
+    if message_id is None and queue_id is None:
+        raise UsageError("--at and --seq need the queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
+    opened = open_rabbitmq(store, names=names)
+    if message_id is not None:
+        found, what = list(_with_id(opened, message_id)), f"id {message_id}"
+    else:
+        name = queue_id or ""
+        of = only_vhost(opened, vhost, name)
+        chosen = QueueSelection(
+            vhosts=frozenset({of}), queues=frozenset({name}), from_seq=seq, to_seq=None if seq is None else seq + 1,
+            recovered=True if at is not None else None, everything=seq is not None,
+        )  # fmt: skip
+        found = list(_at(opened, chosen, at, priority))
+        what = f"sequence id {seq}" if at is None else f"position {at}"
+        what += f" in queue {name!r} of vhost {of!r}"
+    if not found:
+        raise NotFoundError(f"no message with {what} is in this store; `mqstore messages --all` lists those that are")
+    if len(found) > 1:
+        others = ", ".join(f"{row['vhost']}: {level(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
+        out.note(f"{count(len(found), 'place')} hold this message; the first is shown, the others are {others}")
+    return _show(out, found[0], body, raw)
+
+
+def _with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
+    """Rows with a message id, those that are live first."""
+    try:
+        wanted = bytes.fromhex(message_id.strip())
+    except ValueError:
+        wanted = b""
+    if len(wanted) != 16:
+        raise UsageError(f"{message_id!r} is no message id: those of RabbitMQ's stores have 32 hexadecimal digits, see `mqstore messages`")
+    hi, lo = (int.from_bytes(part, "big", signed=True) for part in (wanted[:8], wanted[8:]))
+    found = []
+    for rows in store.rows(QueueSelection(everything=True)):
+        entries = rows.judged.entries
+        # an entry of a version 2 queue does not tell the id of a message in its own store
+        keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
+        found += [row for row in _decoded(store, rows, keep) if row["msg_id"] == wanted.hex()]
+    yield from sorted(found, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
+
+
+def _at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, priority: int | None) -> Iterator[dict[str, Any]]:
+    import numpy as np
+
+    for rows in store.rows(chosen):
+        if priority is None or rows.priority_level == priority:
+            yield from _decoded(store, rows, np.ones(len(rows), np.bool_) if at is None else rows.pos == at)
+
+
+def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]]:
+    """Rows as JSON values, those that are to be kept, their payload as base64."""
+    import numpy as np
+
+    if not keep.any():
+        return []
+    batch = store.batch(rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
+    return [] if batch is None else [json.loads(row) for row in json_rows(told_batch(batch), "base64")]
+
+
+def _show(out: Output, row: dict[str, Any], body: Shown, raw: Path | None) -> int:
+    import base64
+
+    payload = None if row["payload_b64"] is None else base64.b64decode(row["payload_b64"])
+    if raw is not None:
+        if payload is None:
+            raise NotFoundError(f"the payload of message {row['msg_id']} is not to be found; nothing is written")
+        write_body(payload, raw)
+        out.note(f"{count(len(payload), 'byte')} of payload written to {raw}")
+    columns = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body.value))
+    if body is Shown.TEXT:
+        row["payload"] = body_text(payload)
+    if out.is_text:
+        _print_message(out, row)
+        if payload is not None:
+            print_body(out, payload, body)
+    elif out.format == "csv":
+        out.records(columns, [row])
+    else:
+        out.document({name: row[name] for name in columns})
+    return 1 if row["verdict"] in _LOST else 0
+
+
+def _print_message(out: Output, row: dict[str, Any]) -> None:
+    place = "in no queue" if row["queue"] is None else f"{level(row['queue'], row['priority_level'])}, version {row['queue_version']}"
+    marks = ["persistent" if row["persistent"] else "transient"] if row["persistent"] is not None else []
+    marks += ["redelivered"] if row["redelivered"] else []
+    shown = (
+        ("vhost", row["vhost"] or "?"),
+        ("queue", place),
+        ("position", "-" if row["pos"] is None else str(row["pos"])),
+        ("sequence id", "-" if row["seq_id"] is None else str(row["seq_id"])),
+        ("message id", row["msg_id"] or "-"),
+        ("verdict", row["verdict"]),
+        ("recovered", "yes" if row["recovered"] else "no: the broker would not have it after a start"),
+        ("stored", f"{row['location']}: {row['store_file']} at {row['position']}"),
+        ("marks", ", ".join(marks) or "-"),
+        ("expires", "never" if row["expiry_us"] is None else f"{moment(row['expiry_us'] // 1000)} UTC"),
+        ("exchange", repr(row["exchange"]) if row["exchange"] is not None else "-"),
+        ("routing", ", ".join(row["routing_keys"] or ()) or "-"),
+        ("payload", "-" if row["payload_len"] is None else f"{row['payload_len']} bytes, SHA-256 {row['payload_sha256']}"),
+    )
+    for name, value in shown:
+        style = {"intact": "green", "consumed": "dim", "unindexed": "yellow"}.get(value, "red") if name == "verdict" else None
+        out.fact(name, value, style)
+    properties = row["properties"] or {}
+    if properties:
+        out.line("properties")
+        width = max(cells(name) for name in properties)
+        for name, value in properties.items():
+            if name == "headers":
+                out.line("  headers")
+                for header, kind, content in value:
+                    told = header if isinstance(header, str) else json.dumps(header)
+                    out.line(f"    {told}  {kind}  {json.dumps(content, ensure_ascii=False)}")
+            else:
+                out.line(f"  {name}{' ' * (width - cells(name))}  {value}")

@@ -1,0 +1,176 @@
+"""`topics` and `queue` on a RabbitMQ store: the queues with their counts, and the index entries of one with their state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore.cli.common.arguments import Store, ViewName, ViewOption, option
+from mqstore.cli.common.filters import Limit, Queues
+from mqstore.cli.common.formatting import count, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Output
+from mqstore.cli.rabbitmq.messages import FromSeq, ToSeq
+from mqstore.cli.rabbitmq.store import MessageNames, Now, Vhosts, open_rabbitmq
+from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, QUEUE_NAMES, entry_rows, queue_rows, vhost_rows
+from mqstore.table.columns import QueueSelection
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.queue import Queue
+
+__all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "topics", "vhost_rows"]
+
+
+# topics
+
+
+def topics(
+    out: Output,
+    store: Store,
+    vhost: Vhosts = None,
+    queue: Queues = None,
+    view: ViewOption = ViewName.DISK,
+    now: Now = None,
+    names: MessageNames = None,
+) -> int:
+    """Queues: messages and bytes that the broker would recover, sequence ids, and what it would not.
+
+    Exit status 1 if messages are missing, or the broker would not bring up a queue.
+    """
+    import time
+
+    opened = open_rabbitmq(store, now=now or str(int(time.time() * 1000)), names=names)
+    shown = list(queue_rows(opened, vhost, queue))
+    if view is ViewName.RECOVERED:
+        shown = [row for row in shown if not row["refused"]]
+    bad = any(row["not_recovered"] > row["transient"] or row["hidden"] or row["refused"] for row in shown)
+    if not out.is_text:
+        out.records(QUEUE_NAMES, shown)
+        return 1 if bad else 0
+    columns = (
+        Column("vhost", flexible=True),
+        Column("queue", flexible=True),
+        Column("version", right=True),
+        Column("messages", right=True),
+        Column("bytes", right=True),
+        Column("seq ids"),
+        Column("not recovered", flexible=True),
+        Column("start", style=lambda text: "31" if text == "refused" else ""),
+    )
+    out.table(columns, (_topic_cells(row, before) for row, before in zip(shown, [None, *shown], strict=False)))
+    if not shown:
+        out.line(
+            "no queue fits; without filters all are shown" if vhost or queue else "no queues: there is no queue directory in this store"
+        )
+        return 0
+    total = sum(row["messages"] for row in shown)
+    out.line(
+        f"{count(len({row['vhost'] for row in shown}), 'vhost')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold"
+    )
+    for each in opened.vhosts:
+        for sentence in each.refusals[:1]:
+            out.note(f"the broker would not bring up vhost {each.name!r}: {sentence}")
+    return 1 if bad else 0
+
+
+def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    lost = row["not_recovered"] - row["transient"] - row["missing"]
+    other = [f"{row[name]:,} {name}" for name in ("transient", "missing", "hidden") if row[name]]
+    other += [f"{lost:,} that the broker would not find"] if lost > 0 else []
+    other += [f"{row['acknowledged']:,} acknowledged"] if row["acknowledged"] else []
+    other += [f"{row['expired']:,} expired by now"] if row["expired"] else []
+    return [
+        "" if before is not None and before["vhost"] == row["vhost"] else row["vhost"] or "?",
+        row["queue"] if row["priority_levels"] is None else f"{row['queue']} ({count(row['priority_levels'], 'priority level')})",
+        str(row["queue_version"]),
+        f"{row['messages']:,}",
+        size(row["bytes"]),
+        "-" if row["min_seq_id"] is None else f"{row['min_seq_id']} to {row['max_seq_id']}",
+        ", ".join(other) or "-",
+        "refused" if row["refused"] else row["start"],
+    ]
+
+
+# queue
+
+
+def queue(
+    out: Output,
+    store: Store,
+    topic: Annotated[str, typer.Argument(metavar="VHOST", show_default=False)],
+    queue_id: Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)],
+    from_seq: FromSeq = None,
+    to_seq: ToSeq = None,
+    limit: Limit = None,
+    priority: Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: only this level of a priority queue.")] = None,
+    view: ViewOption = ViewName.DISK,
+    names: MessageNames = None,
+) -> int:
+    """The index entries of a queue, by priority level (high first) and sequence id, acknowledged ones included.
+
+    state: ready, delivered (and not acknowledged), acknowledged, missing (its message is in no file), damaged, duplicate, hidden (behind
+    damage that the broker does not read past). Exit status 1 if any is of the last four.
+    """
+    opened = open_rabbitmq(store, names=names)
+    directories = opened.queue(topic, queue_id)
+    chosen = QueueSelection(
+        vhosts=frozenset({topic}), queues=frozenset({queue_id}), from_seq=from_seq, to_seq=to_seq, everything=True,
+        recovered=True if view is ViewName.RECOVERED else None,
+    )  # fmt: skip
+    states: Counter[str] = Counter()
+
+    def watched() -> Iterator[dict[str, Any]]:
+        left = limit
+        for rows in opened.rows(chosen):
+            if priority is not None and rows.priority_level != priority:
+                continue
+            for row in entry_rows(rows):
+                if left is not None and left <= 0:
+                    return
+                left = None if left is None else left - 1
+                states[row["state"]] += 1
+                yield row
+
+    if not out.is_text:
+        out.records(ENTRY_NAMES, watched())
+    else:
+        _print_entries(out, directories, watched())
+        out.line(", ".join(f"{number:,} {state}" for state, number in sorted(states.items())) or "no entry", style="bold")
+    bad = {state: number for state, number in states.items() if state in BAD_STATES}
+    if bad:
+        out.note(f"entries that do not lead to a message of their own: {', '.join(f'{n:,} {s}' for s, n in sorted(bad.items()))}")
+    return 1 if bad else 0
+
+
+def _print_entries(out: Output, directories: list[Queue], rows: Iterator[dict[str, Any]]) -> None:
+    first = directories[0]
+    start = {"clean": "as a clean stop left it", "terms": "cleanly stopped, in a store that is not", "dirty": "as a crash left it"}
+    more = "" if first.priority_level is None else f", {count(len(directories), 'priority level')}"
+    out.line(f"vhost {first.vhost}, queue {first.name}: version {first.version}{more}, {start[first.start.name]}")
+    columns = [
+        Column("seq id", right=True),
+        Column("state", style=lambda state: "2" if state == "acknowledged" else "31" if state in BAD_STATES else ""),
+        Column("pos", right=True),
+        Column("size", right=True),
+        Column("message id"),
+        Column("message is in", flexible=True),
+        Column("at", right=True),
+    ]
+    if first.priority_level is not None:
+        columns.insert(0, Column("priority", right=True))
+    grid = out.grid(columns)
+    for row in rows:
+        cells = [
+            str(row["seq_id"]),
+            row["state"],
+            "-" if row["pos"] is None else str(row["pos"]),
+            str(row["size"]),
+            row["msg_id"] or "-",
+            "-" if row["state"] == "missing" else row["store_file"].rpartition("queues/")[2],
+            str(row["position"]),
+        ]
+        grid.add([[str(row["priority_level"]), *cells] if first.priority_level is not None else cells])
+    grid.close()

@@ -1,0 +1,86 @@
+"""What the commands on RabbitMQ stores share: opening, choosing a vhost, telling what is odd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from mqstore.cli.common.arguments import option
+from mqstore.cli.common.formatting import parse_time
+from mqstore.cli.common.output import Output
+from mqstore.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from mqstore.findings import Damage
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+
+__all__ = ["MessageNames", "Now", "Vhosts", "level", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
+
+TOLD = 20
+
+Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
+Now = Annotated[
+    str | None, option("--now", metavar="TIME", help="RabbitMQ: tell which messages are expired at this time (milliseconds, or ISO).")
+]
+MessageNames = Annotated[
+    Path | None,
+    option(
+        "--names",
+        metavar="FILE",
+        help="RabbitMQ: lines `vhost<TAB>queue`, or exported definitions, for queue directories that do not tell their names.",
+    ),
+]
+
+
+def open_rabbitmq(store: Path, *, now: str | None = None, names: Path | None = None) -> RabbitMQStore:
+    """Open the store argument of a command. now: as given with --now; names: a file of queue names."""
+    from mqstore.opening import open_store
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+
+    opened = open_store(store, None, None if now is None else parse_time(now, "--now") * 1000)
+    if not isinstance(opened, RabbitMQStore):
+        raise UsageError(f"{store} is no RabbitMQ store; give the directory that holds msg_stores/")
+    if names is None:
+        return opened
+    named = RabbitMQStore(opened.directory.root, now=opened.now, names=read_names(names), keep=opened)
+    named.path = opened.path
+    return named
+
+
+def read_names(file: Path) -> list[tuple[str, str]]:
+    """The queues that a file names. Raises CannotOpenError, UsageError."""
+    from mqstore.rabbitmq.definitions.queue_names import read
+
+    return list(read(file))
+
+
+def only_vhost(store: RabbitMQStore, vhost: str | None, queue: str) -> str:
+    """The vhost of a queue: the one named, or the only one that has such a queue. Raises NotFoundError, UsageError."""
+    if vhost is not None:
+        store.queue(vhost, queue)
+        return vhost
+    having = sorted({each.vhost or "" for each in store.queues if each.name == queue})
+    if not having:
+        raise NotFoundError(f"no vhost has a queue {queue!r}; `mqstore topics` lists what there is")
+    if len(having) > 1:
+        raise UsageError(f"{', '.join(having)} have a queue {queue!r}; add --vhost")
+    return having[0]
+
+
+def level(queue: str, priority: int | None) -> str:
+    """A queue's name for a person, with its priority level.
+
+    >>> level("tasks", None), level("tasks", 4)
+    ('tasks', 'tasks (priority 4)')
+    """
+    return queue if priority is None else f"{queue} (priority {priority})"
+
+
+def tell_findings(out: Output, store: RabbitMQStore) -> tuple[Damage, ...]:
+    """Note what reading has brought to light; returns it."""
+    found = store.findings
+    for item in found[:TOLD]:
+        out.note(f"{item.file} at {item.offset}: {item.detail}")
+    if len(found) > TOLD:
+        out.note(f"and {len(found) - TOLD} further findings; `mqstore verify` lists them all")
+    return found

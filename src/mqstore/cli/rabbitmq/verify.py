@@ -1,0 +1,136 @@
+"""`verify` and `usage` on a RabbitMQ store: everything checked against everything, and what of the message files is still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mqstore.cli.common.arguments import Store, option
+from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
+from mqstore.cli.common.formatting import command, count, pace, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Format, Output
+from mqstore.cli.rabbitmq.store import MessageNames, open_rabbitmq
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqstore.findings import Report
+    from mqstore.rabbitmq.store.usage import UsageReport
+
+__all__ = ["usage", "verify"]
+
+SHOWN = 20
+
+
+def verify(out: Output, store: Store, names: MessageNames = None) -> int:
+    """Check journals, segments and message files, every stored message, and what they say of each other.
+
+    Exit status 1 if anything is damaged, or the broker would lose messages or not start. An unclean stop is a note, not damage.
+    """
+    import time
+
+    opened = open_rabbitmq(store, names=names)
+    begun = time.perf_counter()
+    with out.progress("verifying"):
+        report = opened.verify()
+    seconds = time.perf_counter() - begun
+    if out.format is Format.JSON:
+        out.document(report.as_dict())
+    elif not out.is_text:
+        out.records(DAMAGE_NAMES, (item.as_dict() for item in report.damage))
+    else:
+        _print_report(out, report, seconds, store)
+    return 0 if report.ok else 1
+
+
+def _print_report(out: Output, report: Report, seconds: float, store: object) -> None:
+    checked = report.checked
+    if report.ok:
+        out.line("Sound: nothing is damaged.", style="bold green")
+    else:
+        affected = sum(item.messages for item in report.damage)
+        out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
+    out.line(
+        f"Checked {count(checked.queue_entries, 'index entry')}, {count(checked.messages, 'message')} and "
+        f"{count(checked.records, 'record')} of message files in {count(checked.files, 'file')}, {size(checked.bytes)}; "
+        f"{pace(checked.bytes, seconds)}."
+    )
+    if report.damage:
+        out.line()
+        print_damage(out, report.damage)
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if report.damage:
+        out.line()
+        out.line("Next: the messages one by one, each with its verdict.")
+        out.line(f"      {command('mqstore', 'messages', store, '--all')}", whole=True)
+
+
+def usage(
+    out: Output,
+    store: Store,
+    by: Annotated[
+        str | None, option("--by", metavar="WHAT", help="RabbitMQ: file (of the message stores) or queue; both by default.")
+    ] = None,
+    names: MessageNames = None,
+) -> int:
+    """Live against garbage bytes in each message file, and messages and bytes by queue.
+
+    A record is live while a message leads to it that is not acknowledged. Exit status 1 if parts of message files are no records.
+    """
+    import time
+
+    from mqstore.rabbitmq.store.usage import usage as run
+
+    if by not in (None, "file", "queue"):
+        raise UsageError(f"--by {by!r} is nothing to count a RabbitMQ store by; there are file and queue")
+    opened = open_rabbitmq(store, names=names)
+    begun = time.perf_counter()
+    with out.progress("counting"):
+        report = run(opened)
+    seconds = time.perf_counter() - begun
+    if out.format is Format.JSON:
+        out.document(report.as_dict(("files", "queues") if by is None else (f"{by}s",)) | {"store": str(store)})
+    elif not out.is_text:
+        rows = report.rows(by or "file")
+        out.records(tuple(rows[0]) if rows else ("file", "bytes"), rows)
+    else:
+        _print_usage(out, report, by, seconds)
+    return 1 if report.unreadable_bytes else 0
+
+
+def _print_usage(out: Output, report: UsageReport, by: str | None, seconds: float) -> None:
+    total = report.total_bytes
+    out.line(f"{count(report.live_records, 'live record')} in {size(total)} of message files.", style="bold")
+    parts = (
+        ("live", report.live_bytes),
+        ("garbage", report.garbage_bytes),
+        ("unreadable", report.unreadable_bytes),
+    )
+    out.table(
+        (Column("what"), Column("bytes", right=True), Column("", right=True), Column("share", right=True)),
+        ([name, f"{amount:,}", size(amount), f"{100 * amount / total:.1f} %" if total else "-"] for name, amount in parts),
+    )
+    for what in (by,) if by is not None else ("file", "queue"):
+        rows = report.rows(what)
+        if rows:
+            out.line()
+            _table(out, rows, what)
+    out.line(f"{pace(total, seconds)}.", style="dim")
+
+
+def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
+    shown = rows if out.settings.verbose else rows[:SHOWN]
+    if by == "file":
+        titles: tuple[str, ...] = ("records", "live", "bytes", "live bytes", "garbage bytes", "unreadable")
+        names: tuple[str, ...] = ("records", "live_records", "bytes", "live_bytes", "garbage_bytes", "unreadable_bytes")
+        columns = (Column("message file", flexible=True), *(Column(title, right=True) for title in titles))
+        table = [[row["file"], *(f"{row[name]:,}" for name in names)] for row in shown]
+    else:
+        titles = ("messages", "bytes", "in the index", "in message files", "index files")
+        names = ("messages", "bytes", "embedded_bytes", "shared_bytes", "index_bytes")
+        columns = (Column("vhost", flexible=True), Column("queue", flexible=True), *(Column(title, right=True) for title in titles))
+        table = [[row["vhost"] or "?", row["queue"], *(f"{row[name]:,}" for name in names)] for row in shown]
+    out.table(columns, table)
+    if len(shown) < len(rows):
+        out.line(f"… {len(rows) - len(shown):,} more; -v lists all, -o jsonl prints one a line", style="dim")

@@ -1,0 +1,433 @@
+"""`inspect`: what a directory is, from names, sizes, headers and the tail of the log; nothing is read whole.
+
+A log of any size answers at once: only what stands behind the last listed message is walked, up to `TAIL` bytes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mqstore.cli.common.arguments import Config, Store, open_store, verb
+from mqstore.cli.common.formatting import command, count, moment, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Format, Output
+from mqstore.cli.rabbitmq import inspect as rabbitinspect
+
+if TYPE_CHECKING:
+    from mqstore.findings import Damage
+    from mqstore.rocketmq.format.checkpoint import Checkpoint
+    from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = ["Picture", "look", "print_picture", "register"]
+
+TAIL = 256 << 20
+SHOWN = 12
+
+_PLACES = (
+    ("commitlog", "every message, in the order of storing"),
+    ("consumequeue", "where the messages of each queue are"),
+    ("consumequeue_ext", "tags codes and filter bits of extended queues"),
+    ("batchconsumequeue", "queues of whole batches"),
+    ("index", "messages by key"),
+    ("config", "topics, groups, consumer offsets"),
+    ("timerwheel", "arbitrary delays: the wheel"),
+    ("timerlog", "arbitrary delays: its log"),
+    ("compaction", "compacted topics"),
+)
+_FITS = {
+    "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it as it writes"),
+    "5.3.3": ("5.x", "4.x cannot be trusted with it"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A directory or file of the store. bytes: on paper; stored: disk blocks that are occupied."""
+
+    name: str
+    what: str
+    files: int
+    bytes: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A broker setting as it must have been, and how that is known."""
+
+    name: str
+    value: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log ends. behind: messages behind the last listed one; walked: false where there was too much to walk."""
+
+    offset: int
+    last_store_timestamp: int | None
+    behind: int
+    torn: bool
+    walked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything `inspect` tells."""
+
+    store: str
+    family: str
+    version: str
+    unclean: bool
+    locked: bool
+    parts: tuple[Part, ...]
+    settings: tuple[Setting, ...]
+    log_start: int
+    log_files: int
+    end: LogEnd
+    topics: int
+    queues: int
+    listed: int
+    first_store_timestamp: int | None
+    index_files: int
+    index_entries: int
+    index_end: int | None
+    checkpoint: dict[str, int] | None
+    groups: int
+    committed: int
+    unsupported: tuple[str, ...]
+    refusals: dict[str, str]
+    findings: tuple[Damage, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `inspect -o json` prints."""
+        return {
+            "store": self.store,
+            "family": self.family,
+            "version": self.version,
+            "fits": _FITS[self.version][0],
+            "shutdown": "unclean" if self.unclean else "clean",
+            "abort_file": self.unclean,
+            "lock_file": self.locked,
+            "parts": [{"name": part.name, "files": part.files, "bytes": part.bytes, "stored_bytes": part.stored} for part in self.parts],
+            "settings": {setting.name: setting.value for setting in self.settings},
+            "settings_known_from": {setting.name: setting.how for setting in self.settings},
+            "log": {
+                "min_offset": self.log_start,
+                "max_offset": self.end.offset,
+                "files": self.log_files,
+                "end_walked": self.end.walked,
+                "torn_end": self.end.torn,
+            },
+            "topics": self.topics,
+            "queues": self.queues,
+            "messages": self.listed,
+            "messages_not_listed": self.end.behind if self.end.walked else None,
+            "first_store_timestamp": self.first_store_timestamp,
+            "last_store_timestamp": self.end.last_store_timestamp,
+            "index": {"files": self.index_files, "entries": self.index_entries, "end_phyoffset": self.index_end},
+            "checkpoint": self.checkpoint,
+            "consumer_groups": self.groups,
+            "committed_offsets": self.committed,
+            "unsupported": list(self.unsupported),
+            "broker_would_refuse": dict(self.refusals),
+            "findings": [item.as_dict() for item in self.findings],
+        }
+
+
+def look(store: RocketMQStore) -> Picture:
+    """Take the picture of an opened store."""
+    view = store.view("disk")
+    queues = view.queues()
+    index = store.index_files()
+    offsets = store.offset_table.offsets
+    version = store.version_hint
+    listed = [queue.max_physical_offset for queue in queues]
+    used = [file for file in index if file.index_count > 1]
+    return Picture(
+        store=str(store.path),
+        family=store.family,
+        version=version,
+        unclean=store.unclean,
+        locked=store.directory.exists("lock"),
+        parts=tuple(_parts(store)),
+        settings=tuple(_settings(store)),
+        log_start=store.log.start,
+        log_files=len(store.log.files),
+        end=_find_end(store, max(listed, default=-1)),
+        topics=len({queue.topic for queue in queues}),
+        queues=len(queues),
+        listed=sum(queue.max_offset - queue.min_offset for queue in queues),
+        first_store_timestamp=_first_timestamp(store),
+        index_files=len(index),
+        index_entries=sum(max(0, file.index_count - 1) for file in index),
+        index_end=used[-1].end_physical_offset if used else None,
+        checkpoint=_numbers(store.checkpoint),
+        groups=len({group for group, _ in offsets}),
+        committed=sum(len(by_queue) for by_queue in offsets.values()),
+        unsupported=store.unsupported,
+        refusals=dict(_refusals(store)),
+        findings=(*view.findings, *_queue_findings(store)),
+    )  # fmt: skip
+
+
+def _queue_findings(store: RocketMQStore) -> Iterator[Damage]:
+    for queue in store.consume_queues():
+        yield from queue.findings
+    for batch in store.batch_queues():
+        yield from batch.findings
+
+
+def _numbers(point: Checkpoint) -> dict[str, int] | None:
+    """The checkpoint's fields by the broker's own names."""
+    if not point.exists:
+        return None
+    return {
+        "physicMsgTimestamp": point.physic,
+        "logicsMsgTimestamp": point.logics,
+        "indexMsgTimestamp": point.index,
+        "masterFlushedOffset": point.master_flushed_offset,
+        "confirmPhyOffset": point.confirm_physical_offset,
+    }
+
+
+def _parts(store: RocketMQStore) -> Iterator[Part]:
+    known = dict(_PLACES)
+    for entry in store.directory.entries():
+        if not entry.is_directory:
+            if entry.name in known:
+                yield Part(entry.name, known[entry.name], 1, entry.size, entry.blocks * 512)
+            continue
+        found = [below for _, below in store.directory.walk(entry.name)]
+        yield Part(
+            entry.name + "/",
+            known.get(entry.name, "not known to mqstore"),
+            len(found),
+            sum(below.size for below in found),
+            sum(below.blocks for below in found) * 512,
+        )
+
+
+def _settings(store: RocketMQStore) -> Iterator[Setting]:
+    def how(configured: object, inferred: str) -> str:
+        return "given by --config" if configured is not None else inferred
+
+    config = store.config
+    if store.log.file_size:
+        yield Setting(
+            "mappedFileSizeCommitLog", store.log.file_size, how(config.commit_log_file_size, "names and lengths of the log files")
+        )
+    sizes = {queue.file_size for queue in store.consume_queues() if queue.files}
+    if sizes:
+        yield Setting("mappedFileSizeConsumeQueue", max(sizes), how(config.consume_queue_file_size, "names and lengths of the queue files"))
+    batch = {queue.file_size for queue in store.batch_queues() if queue.files}
+    if batch:
+        yield Setting(
+            "mapperFileSizeBatchConsumeQueue", max(batch), how(config.batch_queue_file_size, "names and lengths of the queue files")
+        )
+    for file in store.index_files()[-1:]:
+        yield Setting("maxHashSlotNum", file.slot_count, file.inferred)
+        yield Setting("maxIndexNum", file.positions, file.inferred)
+
+
+def _find_end(store: RocketMQStore, listed: int) -> LogEnd:
+    """The end of the log, found by walking from the end of the last listed record; from the last file's start where nothing is listed."""
+    import numpy as np
+
+    from mqstore.findings import Damage
+    from mqstore.rocketmq.format.commit_log import EndOfFile, Records
+
+    log = store.log
+    number = log.last_written()
+    if number < 0:
+        return LogEnd(log.start, None, 0, False, True)
+    last_file = log.files[number]
+    known = listed >= log.start and log.file_at(listed) is not None
+    start = listed if known else last_file.start
+    walked = known or number == 0
+    if last_file.start + last_file.size - start > last_file.size + TAIL:
+        start, walked = last_file.start, False
+    end, behind, torn = start, 0, False
+    newest: int | None = None
+    for event in log.scan(start):
+        if isinstance(event, Records):
+            last = int(event.positions[-1])
+            newest = event.file.start + last
+            end = newest + int(np.frombuffer(event.data[last : last + 4].tobytes(), ">i4")[0])
+            behind += len(event)
+        elif isinstance(event, EndOfFile):
+            end = event.file.start + event.position + event.length
+        elif isinstance(event, Damage):
+            torn = torn or event.kind == "torn-record"
+    return LogEnd(end, _timestamp(store, newest) if newest is not None else _newest_listed(store), behind, torn, walked)
+
+
+def _newest_listed(store: RocketMQStore) -> int | None:
+    """Store time of the newest record that a queue lists."""
+    newest = -1
+    for queue in store.view("disk").queues():
+        entries = queue.entries(queue.max_offset - 1, queue.max_offset)
+        if len(entries):
+            newest = max(newest, int(entries["physical_offset"][-1]))
+    return _timestamp(store, newest) if newest >= 0 else None
+
+
+def _timestamp(store: RocketMQStore, physical_offset: int) -> int | None:
+    message = store.log.record(physical_offset)
+    return None if message is None else message.store_timestamp
+
+
+def _first_timestamp(store: RocketMQStore) -> int | None:
+    """Store time of the first believable record of the first file."""
+    if store.log.last_written() < 0:
+        return None
+    file = store.log.files[0]
+    position = store.log.first_record(file, 0, min(file.size, TAIL))
+    return None if position is None else _timestamp(store, file.start + position)
+
+
+def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
+    """(version, sentence) for each version whose broker would not start on the directory."""
+    from mqstore.errors import RefusedError
+    from mqstore.rocketmq.recovery.broker_recovery import Broker
+    from mqstore.rocketmq.store.store import VERSIONS
+
+    for version in VERSIONS:
+        try:
+            Broker(
+                store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules(version), version,
+                unclean=store.unclean,
+            )  # fmt: skip
+        except RefusedError as error:
+            yield version, str(error)
+
+
+def inspect(out: Output, store: Store, config: Config = None) -> int:
+    """What this is: broker and versions, files and sizes, settings, shutdown, counts, times, and whether a broker would start on it.
+
+    Nothing is read whole, so the answer comes at once on a store of any size; `verify` checks every byte.
+    """
+    picture = look(open_store(store, config))
+    if out.format is Format.CSV:
+        out.pairs(picture.as_dict())
+    elif out.is_text:
+        print_picture(out, picture, store)
+    else:
+        out.document(picture.as_dict())
+    return 1 if picture.findings or picture.refusals else 0
+
+
+# for a person
+
+
+def print_picture(out: Output, picture: Picture, store: object) -> None:
+    """The picture as a page: what it is, what is in it, how it was left, what is odd."""
+    fits, also = _FITS[picture.version]
+    out.line(f"RocketMQ store {picture.store}", style="bold")
+    out.line(f"Files of RocketMQ {fits}; {also}.")
+    out.line(_state(picture), style="yellow" if picture.unclean else None)
+    out.line()
+    for name, value in _facts(picture):
+        out.fact(name, value)
+    out.line()
+    out.table(
+        (
+            Column("part"),
+            Column("files", right=True),
+            Column("size", right=True),
+            Column("on disk", right=True),
+            Column("what", flexible=True),
+        ),
+        ([part.name, f"{part.files:,}", size(part.bytes), size(part.stored), part.what] for part in picture.parts),
+    )
+    if picture.settings:
+        out.line()
+        out.table(
+            (Column("setting"), Column("value", right=True), Column("known from", flexible=True)),
+            ([setting.name, str(setting.value), setting.how] for setting in picture.settings),
+        )
+    _print_odd(out, picture)
+    _print_next(out, picture, store)
+
+
+def _state(picture: Picture) -> str:
+    if picture.unclean:
+        return (
+            "Unclean shutdown: the file `abort` is there, so the broker was killed or is still running; it recovers the log when it starts."
+        )
+    return "Clean shutdown: there is no file `abort`."
+
+
+def _facts(picture: Picture) -> Iterator[tuple[str, str]]:
+    end = picture.end
+    length = size(end.offset - picture.log_start)
+    torn = "; the last record is torn" if end.torn else ""
+    yield "log", f"physical offsets {picture.log_start} to {end.offset}, {length} in {count(picture.log_files, 'file')}{torn}"
+    if picture.first_store_timestamp is not None:
+        yield "time", f"{moment(picture.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
+    if picture.queues:
+        yield "queues", f"{count(picture.listed, 'message')} listed in {count(picture.queues, 'queue')} of {count(picture.topics, 'topic')}"
+    else:
+        yield "queues", "none: `mqstore rebuild` makes them from the log"
+    if not end.walked:
+        yield "", f"how many {'more ' if picture.queues else ''}messages the log holds was not counted; `mqstore verify` reads all of it"
+    elif end.behind:
+        yield "", f"{count(end.behind, 'further message')} at the end of the log, not yet in the queues"
+    if picture.index_files:
+        behind = "" if picture.index_end is None else f", up to physical offset {picture.index_end}"
+        yield "index", f"{count(picture.index_entries, 'key')} in {count(picture.index_files, 'file')}{behind}"
+    else:
+        yield "index", "none: key queries find nothing until `mqstore rebuild` makes it"
+    if picture.checkpoint is None:
+        yield "checkpoint", "none"
+    else:
+        names = (("log", "physicMsgTimestamp"), ("queues", "logicsMsgTimestamp"), ("index", "indexMsgTimestamp"))
+        yield (
+            "checkpoint",
+            ", ".join(f"{what} {moment(picture.checkpoint[name]) if picture.checkpoint[name] else 'never'}" for what, name in names),
+        )
+    yield (
+        "groups",
+        f"{count(picture.groups, 'consumer group')} with {count(picture.committed, 'committed offset')}"
+        if picture.groups
+        else "no committed offsets",
+    )
+
+
+def _print_odd(out: Output, picture: Picture) -> None:
+    for version, sentence in picture.refusals.items():
+        out.line()
+        out.line(f"A RocketMQ {version} broker would not start here: {sentence.partition(': ')[2] or sentence}.", style="bold red")
+    if picture.unsupported:
+        out.line()
+        out.line("Not read by mqstore:", style="bold")
+        for name in picture.unsupported:
+            out.line(f"  {name}")
+    if picture.findings:
+        out.line()
+        out.line(f"{count(len(picture.findings), 'finding')} by names, sizes and small files alone:", style="bold")
+        shown: Sequence[Damage] = picture.findings if out.settings.verbose else picture.findings[:SHOWN]
+        for item in shown:
+            out.line(f"  {item.file}: {item.kind}, {item.detail}")
+        if len(shown) < len(picture.findings):
+            out.line(f"  … {len(picture.findings) - len(shown)} more; -v lists all", style="dim")
+
+
+def _print_next(out: Output, picture: Picture, store: object) -> None:
+    out.line()
+    if picture.unclean or picture.findings:
+        out.line("Next: check every byte.")
+        out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
+    else:
+        out.line("Next: see its topics, or check every byte.")
+        out.line(f"      {command('mqstore', 'topics', store)}", whole=True)
+        out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="inspect /backup/store", panel="Read", rabbitmq=rabbitinspect.inspect)(inspect)

@@ -1,0 +1,127 @@
+"""`lookup`: many keys at once, in this process or on Spark."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
+from mqstore.cli.common.damage import print_damage
+from mqstore.cli.common.formatting import clock, count, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Format, Output
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqstore.pipeline.jobs.lookup_answer import LookupReport
+
+__all__ = ["register"]
+
+_NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
+
+
+class By(StrEnum):
+    """How the messages are found."""
+
+    AUTO = "auto"
+    PROBE = "probe"
+    SWEEP = "sweep"
+    SCAN = "scan"
+
+
+class Mode(StrEnum):
+    """What becomes of damage."""
+
+    PERMISSIVE = "PERMISSIVE"
+    FAILFAST = "FAILFAST"
+
+
+def lookup(
+    out: Output,
+    store: Store,
+    keys: Annotated[
+        Path, option("--keys", metavar="FILE", help="What to ask for: lines `topic<TAB>key`, or CSV or Parquet with columns topic, key.")
+    ],
+    to: Annotated[Path, option("--to", metavar="OUT", help="A new directory of Parquet files, or a new .parquet or .jsonl file.")],
+    by: Annotated[
+        By,
+        typer.Option("--by", help="probe: index chains. sweep: all index entries. scan: the log. auto: the least work of these."),
+    ] = By.AUTO,
+    max_per_key: Annotated[int | None, option("--max-per-key", min=1, help="The newest so many messages of each key.")] = None,
+    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
+    mode: Annotated[
+        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: end at the first damage; else it is skipped and told.")
+    ] = Mode.PERMISSIVE,
+    master: Annotated[
+        str | None, option("--master", metavar="URL", help="Run on Spark there; by default in threads of this process.")
+    ] = None,
+    threads: Annotated[int | None, option("--threads", min=1, help="So many threads of this process; by default one a core.")] = None,
+    splits: Annotated[
+        int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")
+    ] = None,
+    config: Config = None,
+) -> int:
+    """The messages that have the keys of a file: one row per key and message, and one with the reason for each key without any.
+
+    Where sound index files cover the log, they lead to the messages; the rest of the log is read. Exit status 1 if a part of what was
+    read is damaged.
+    """
+    from mqstore.pipeline.jobs.lookup import lookup as run
+    from mqstore.table.columns import check_columns
+
+    if master is not None and threads is not None:
+        raise UsageError("--master runs on Spark and --threads in this process; give one of them")
+    names = None if columns is None else check_columns(name.strip() for name in columns.split(",") if name.strip())
+    opened = open_store(store, config)
+    with out.progress("looking up") as progress:
+        report = run(
+            opened.directory.root,
+            keys,
+            to,
+            by=by.value,
+            columns=names,
+            max_per_key=max_per_key,
+            mode=mode.value,
+            master=master,
+            in_process_threads=threads,
+            splits=splits,
+            config=config,
+            progress=progress,
+        )
+    if out.is_text:
+        _print(out, report)
+    else:
+        document = report.as_dict() | {"store": str(store), "to": str(to)}
+        out.pairs(document) if out.format is Format.CSV else out.document(document)
+    return 0 if report.ok else 1
+
+
+def _print(out: Output, report: LookupReport) -> None:
+    """What was found, what was not and why, and which way was taken."""
+    out.line(f"Answered in {report.to}", style="bold green" if report.ok else "bold yellow")
+    again = f" ({count(report.repeated, 'repetition')} left out)" if report.repeated else ""
+    cut = f"; {report.cut:,} older ones left out by --max-per-key" if report.cut else ""
+    out.line(f"{count(report.keys, 'key')}{again}: {count(report.hits, 'message')} of {count(report.found, 'key')}{cut}.")
+    if report.misses:
+        out.line()
+        out.table((Column("reason"), Column("keys without a message", right=True)), ([why, f"{n:,}"] for why, n in report.misses.items()))
+        out.line()
+    out.line(f"By {report.plan}: {report.why}.")
+    out.line(
+        f"Read {size(report.index_bytes)} of index and {size(report.log_bytes)} of log in {clock(report.seconds)}, with {report.runs_on}."
+    )
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if not report.ok:
+        out.line()
+        lost = sum(skip.length for skip in report.coverage.skipped)
+        out.line(f"Not read: {count(len(report.coverage.skipped), 'range')} of the log, {size(lost)}.", style="bold")
+        print_damage(out, report.damage)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark", rabbitmq=_NO_KEYS)(lookup)

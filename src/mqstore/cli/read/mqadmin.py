@@ -1,0 +1,201 @@
+"""mqadmin's names for what this package answers from the files: hidden from the help, with mqadmin's own letters.
+
+    mqadmin                                        here
+    queryMsgByKey -t T -k K [-m MAX] [-b] [-e]     query -t T -k K -n MAX -b -e
+    queryMsgById -i ID                             get --id ID
+    queryMsgByUniqueKey -t T -i KEY                get --unique KEY -t T
+    queryMsgByOffset -t T -i QUEUE -o OFFSET       get -t T -q QUEUE --at OFFSET
+    printMsg -t T [-b] [-e] [-s TAGS] [-d BOOL]    messages --topic T --since --until --tags --body
+    topicList                                      the names of all topics
+    topicStatus -t T                               topics -t T
+    consumerProgress [-g G] [-t T]                 groups -g G -t T
+    queryCq -t T -q QUEUE -i INDEX [-c COUNT]      queue T QUEUE --from INDEX -n COUNT
+    sendMessage -t T -p BODY [-k] [-c TAGS] [-i]   put -t T --body BODY -k KEYS --tags TAGS -q QUEUE
+
+The store takes the place of the name server; -n, -b BROKER, -c CLUSTER and -m TRACE have no meaning here and are not taken.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mqstore.cli.common.arguments import AsVersion, Config, Shown, Store, ViewName, ViewOption, open_store, open_view, option, verb
+from mqstore.cli.common.formatting import parse_time
+from mqstore.cli.common.output import Output
+from mqstore.cli.read.messages import get, messages
+from mqstore.cli.read.query import END_OF_TIME, ask
+from mqstore.cli.read.queues import groups, queue, topics
+from mqstore.cli.write.put import put
+from mqstore.cli.write.target import AsWriter, WritableStore
+
+__all__ = ["register"]
+
+Topic = Annotated[str, option("--topic", "-t", help="The topic.")]
+
+
+def _time(text: str | None, option: str) -> str | None:
+    """mqadmin writes a time as 2024-05-01#12:30:00:000, in the zone of its host; here it is UTC."""
+    if text is None or "#" not in text:
+        return text
+    day, _, hour = text.partition("#")
+    head, _, millis = hour.rpartition(":")
+    iso = f"{day}T{head}.{millis}" if hour.count(":") == 3 else f"{day}T{hour}"
+    return str(parse_time(iso, option))
+
+
+def query_by_key(
+    out: Output,
+    store: Store,
+    topic: Topic,
+    key: Annotated[str, option("--msgKey", "-k", help="The key.")],
+    max_num: Annotated[int, typer.Option("--maxNum", "-m", help="At most so many.")] = 64,
+    begin: Annotated[str, typer.Option("--beginTimestamp", "-b", help="Stored at or after.")] = "0",
+    end: Annotated[str, typer.Option("--endTimestamp", "-e", help="Stored at or before.")] = str(END_OF_TIME),
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `query`."""
+    low, high = parse_time(_time(begin, "-b") or "0", "-b"), parse_time(_time(end, "-e") or "0", "-e")
+    return ask(out, store, topic, key, max_num, low, high, view=view, as_version=as_version, config=config)
+
+
+def query_by_id(
+    out: Output,
+    store: Store,
+    message_id: Annotated[str, option("--msgId", "-i", help="The offset message id.")],
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `get --id`."""
+    return get(out, store, message_id=message_id, view=view, as_version=as_version, config=config)
+
+
+def query_by_unique_key(
+    out: Output,
+    store: Store,
+    topic: Topic,
+    key: Annotated[str, option("--msgId", "-i", help="The client's message id.")],
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `get --unique`."""
+    return get(out, store, unique=key, topic=topic, view=view, as_version=as_version, config=config)
+
+
+def query_by_offset(
+    out: Output,
+    store: Store,
+    topic: Topic,
+    queue_id: Annotated[int, option("--queueId", "-i", help="The queue id.")],
+    offset: Annotated[int, option("--offset", "-o", help="The queue offset.")],
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `get -t -q --at`."""
+    return get(out, store, topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
+
+
+def print_messages(
+    out: Output,
+    store: Store,
+    topic: Topic,
+    begin: Annotated[str | None, option("--beginTimestamp", "-b", help="Stored at or after.")] = None,
+    end: Annotated[str | None, option("--endTimestamp", "-e", help="Stored before.")] = None,
+    tags: Annotated[str, typer.Option("--subExpression", "-s", help="Tags: TagA || TagB.")] = "*",
+    print_body: Annotated[str, typer.Option("--printBody", "-d", help="Whether bodies are shown: true or false.")] = "true",
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `messages --topic --body text`."""
+    shown = Shown.TEXT if print_body.lower() == "true" else Shown.NONE
+    return messages(
+        out, store, topic=[topic], since=_time(begin, "-b"), until=_time(end, "-e"), tags=[tags], body=shown,
+        view=view, as_version=as_version, config=config,
+    )  # fmt: skip
+
+
+def topic_list(out: Output, store: Store, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None) -> int:
+    """The names of all topics that have a queue or a configuration."""
+    opened = open_store(store, config)
+    names = sorted({found.topic for found in open_view(out, opened, view, as_version).queues()} | set(opened.topics.names))
+    if out.is_text:
+        for name in names:
+            out.line(name)
+    else:
+        out.records(("topic",), ({"topic": name} for name in names))
+    return 0
+
+
+def topic_status(
+    out: Output, store: Store, topic: Topic, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None
+) -> int:
+    """As `topics -t`."""
+    return topics(out, store, topic=topic, view=view, as_version=as_version, config=config)
+
+
+def consumer_progress(
+    out: Output,
+    store: Store,
+    group: Annotated[str | None, option("--groupName", "-g", help="The consumer group.")] = None,
+    topic: Annotated[str | None, option("--topicName", "-t", help="The topic.")] = None,
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `groups`."""
+    return groups(out, store, group=group, topic=topic, view=view, as_version=as_version, config=config)
+
+
+def query_consume_queue(
+    out: Output,
+    store: Store,
+    topic: Topic,
+    queue_id: Annotated[int, option("--queue", "-q", help="The queue id.")],
+    index: Annotated[int, option("--index", "-i", help="The first queue offset.")],
+    number: Annotated[int, typer.Option("--count", "-c", min=0, help="How many entries.")] = 10,
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """As `queue --from -n`."""
+    return queue(out, store, topic, str(queue_id), start=index, limit=number, view=view, as_version=as_version, config=config)
+
+
+def send_message(
+    out: Output,
+    store: WritableStore,
+    topic: Topic,
+    body: Annotated[str, option("--body", "-p", help="The body.")],
+    keys: Annotated[str | None, option("--key", "-k", help="KEYS.")] = None,
+    tags: Annotated[str | None, option("--tags", "-c", help="TAGS.")] = None,
+    queue_id: Annotated[int, typer.Option("--qid", "-i", min=0, help="The queue id.")] = 0,
+    as_version: AsWriter = None,
+    config: Config = None,
+) -> int:
+    """As `put`."""
+    return put(out, store, topic, queue_id, body=body, keys=keys, tags=tags, as_version=as_version, config=config)
+
+
+def register(app: typer.Typer) -> None:
+    """Add mqadmin's names."""
+    verb(app, "queryMsgByKey", example="queryMsgByKey /backup/store -t orders -k K57", hidden=True)(query_by_key)
+    verb(app, "queryMsgById", example="queryMsgById /backup/store -i 7F00000100002A9F0000000000000115", hidden=True)(query_by_id)
+    verb(
+        app, "queryMsgByUniqueKey", example="queryMsgByUniqueKey /backup/store -t orders -i 7F0000010BA018B4AAC2100000000000", hidden=True
+    )(query_by_unique_key)
+    verb(app, "queryMsgByOffset", example="queryMsgByOffset /backup/store -t orders -i 0 -o 17", hidden=True, short_output=False)(
+        query_by_offset
+    )
+    verb(app, "printMsg", example="printMsg /backup/store -t orders", hidden=True)(print_messages)
+    verb(app, "topicList", example="topicList /backup/store", hidden=True)(topic_list)
+    verb(app, "topicStatus", example="topicStatus /backup/store -t orders", hidden=True)(topic_status)
+    verb(app, "consumerProgress", example="consumerProgress /backup/store -g billing", hidden=True)(consumer_progress)
+    verb(app, "queryCq", example="queryCq /backup/store -t orders -q 0 -i 17", hidden=True, short_quiet=False)(query_consume_queue)
+    verb(app, "sendMessage", example="sendMessage /data/store -t orders -p paid", hidden=True)(send_message)

@@ -1,0 +1,411 @@
+"""`queue`, `topics` and `groups`: consume queues entry by entry, queues with their bounds, consumer groups with their lag.
+
+`groups --reset` is in `groups_reset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore.cli.common.arguments import AsVersion, Config, Store, ViewName, ViewOption, open_store, open_view, option, verb
+from mqstore.cli.common.filters import queue_number
+from mqstore.cli.common.formatting import count, moment, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Output
+from mqstore.cli.rabbitmq import queues
+from mqstore.cli.write.groups_reset import reset_group
+from mqstore.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+    from mqstore.rocketmq.store.store import RocketMQStore
+    from mqstore.rocketmq.store.view import QueueView, View
+
+__all__ = ["ENTRY_NAMES", "GROUP_NAMES", "TOPIC_NAMES", "queue_rows", "register", "topic_rows"]
+
+CHUNK = 4096
+
+ENTRY_NAMES = ("queue_offset", "physical_offset", "size", "tags_code", "state")
+TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "bytes", "last_store_timestamp")
+GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "state")
+
+BAD_STATES = frozenset({"unwritten", "beyond-log", "no-record", "mismatch"})
+
+_NO_GROUPS = "it knows no consumer groups, what is acknowledged is gone from the queue; `mqstore topics` tells what each queue still has"
+
+OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
+
+
+# queue
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Says of each entry whether it leads to the record that it should."""
+
+    store: RocketMQStore
+    queue: QueueView
+    low: int
+    high: int
+
+    def states(self, entries: NDArray[np.void], first: int) -> list[str]:
+        """A state per entry; entry k has queue offset first + k (a unit of a batch queue tells its own)."""
+        import numpy as np
+
+        from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
+
+        physical = entries["physical_offset"].astype(np.int64)
+        length = entries["size"].astype(np.int64)
+        states = np.full(len(entries), "no-record", dtype="U12")
+        states[physical >= self.high] = "beyond-log"
+        states[physical < self.low] = "expired"
+        states[(length == 0) & (physical == 0)] = "unwritten"
+        states[(length == BLANK_SIZE) & (physical == 0)] = "filling"
+        offsets = entries["base_offset"].astype(np.int64) if self.queue.batch else first + np.arange(len(entries))
+        self._follow(states, physical, length, offsets)
+        found: list[str] = states.tolist()
+        return found
+
+    def _follow(self, states: NDArray[np.str_], physical: NDArray[np.int64], length: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+        """Settle the entries that lead into the log, file by file."""
+        import numpy as np
+
+        log = self.store.log
+        open_ones = states == "no-record"
+        for file in log.files:
+            members = np.flatnonzero(open_ones & (physical >= file.start) & (physical < file.start + file.size))
+            if not len(members):
+                continue
+            self._follow_into(file, members[np.argsort(physical[members], kind="stable")], states, physical, length, offsets)
+            # a queue is spread over the whole log: pages that were looked at would add up to all of it
+            log.mapped(file).drop(0, file.size)
+
+    def _follow_into(
+        self,
+        file: QueueFile,
+        members: NDArray[np.int64],
+        states: NDArray[np.str_],
+        physical: NDArray[np.int64],
+        length: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+    ) -> None:
+        """Settle entries that lead into one log file, in the order of their records."""
+        import numpy as np
+
+        from mqstore.kernels.rocketmq import frames
+        from mqstore.rocketmq.format.commit_log import Records, gathered
+        from mqstore.rocketmq.scan.columns import RecordColumns
+
+        at = 0
+        for data, positions in gathered(self.store.log.mapped(file), file.start, physical[members] - file.start):
+            near, at = members[at : at + len(positions)], at + len(positions)
+            starts = [frames.status_at(data, position, file.start, True) == frames.STOP for position in positions.tolist()]
+            near, positions = near[starts], np.ascontiguousarray(positions[starts])
+            if not len(near):
+                continue
+            columns = RecordColumns(Records(file, data, positions))
+            same = columns.row(frames.SIZE) == length[near]
+            if not self.queue.batch:
+                same &= columns.row(frames.QUEUE_OFFSET) == offsets[near]
+            same &= columns.row(frames.QUEUE_ID) == self.queue.queue_id
+            same &= np.array([topic == self.queue.topic for topic in columns.topic.to_pylist()], np.bool_)
+            states[near] = np.where(same, "ok", "mismatch")
+            for k in np.flatnonzero(~same).tolist():
+                if self._is_listed_too(int(physical[near[k]]), int(offsets[near[k]]), int(length[near[k]])):
+                    states[near[k]] = "ok"
+
+    def _is_listed_too(self, physical_offset: int, queue_offset: int, length: int) -> bool:
+        """Whether the record is one that multi-dispatch lists in this queue as well."""
+        from mqstore.rocketmq.dispatch.dispatcher import request
+        from mqstore.rocketmq.format.record import encode
+
+        rules = self.store.rules()
+        message = self.store.log.record(physical_offset) if rules.multi_dispatch else None
+        if message is None or len(encode(message)) != length:
+            return False
+        return (self.queue.topic, self.queue.queue_id, queue_offset) in request(message, rules).also
+
+
+def queue_rows(store: RocketMQStore, view: View, queue: QueueView, start: int, stop: int) -> Iterator[dict[str, Any]]:
+    """The entries start..stop-1 with their states. A batch queue has a row per unit, with its number of messages."""
+    low, high = view.log_range()
+    judge = _Judge(store, queue, low, high)
+    if queue.batch:
+        units = queue.entries(start, stop)
+        for begin in range(0, len(units), CHUNK):
+            part = units[begin : begin + CHUNK]
+            for unit, state in zip(part, judge.states(part, 0), strict=True):
+                yield _entry(int(unit["base_offset"]), unit, state) | {"messages": int(unit["count"])}
+        return
+    for begin in range(start, stop, CHUNK):
+        entries = queue.entries(begin, min(stop, begin + CHUNK))
+        states = judge.states(entries, begin)
+        columns = zip(entries["physical_offset"].tolist(), entries["size"].tolist(), entries["tags_code"].tolist(), states, strict=True)
+        for k, (physical_offset, length, tags_code, state) in enumerate(columns):
+            yield {"queue_offset": begin + k, "physical_offset": physical_offset, "size": length, "tags_code": tags_code, "state": state}
+
+
+def _entry(queue_offset: int, unit: Any, state: str) -> dict[str, Any]:
+    return {
+        "queue_offset": queue_offset,
+        "physical_offset": int(unit["physical_offset"]),
+        "size": int(unit["size"]),
+        "tags_code": int(unit["tags_code"]),
+        "state": state,
+    }
+
+
+def _state_style(state: str) -> str:
+    return {"ok": "", "expired": "2", "filling": "2"}.get(state, "31")
+
+
+def queue(
+    out: Output,
+    store: Store,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC|VHOST", help="The topic, as `topics` lists it; RabbitMQ: the vhost.", show_default=False)
+    ],
+    queue_id: Annotated[
+        str, typer.Argument(metavar="QUEUE_ID|QUEUE", help="The queue's number; RabbitMQ: the queue's name.", show_default=False)
+    ],
+    start: Annotated[int | None, option("--from", metavar="QUEUE_OFFSET", help="From this queue offset on.")] = None,
+    stop: Annotated[int | None, option("--to", metavar="QUEUE_OFFSET", help="Up to this queue offset, itself not included.")] = None,
+    limit: Annotated[int | None, option("--limit", "-n", min=0, help="At most so many entries.")] = None,
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """The entries of a consume queue, from its minimum to its maximum offset.
+
+    The state says whether an entry leads to its record: ok, expired (the log starts later), filling, unwritten, beyond-log,
+    no-record, or mismatch (a record of another queue, offset or size).
+    """
+    number = queue_number(queue_id, "QUEUE_ID")
+    opened = open_store(store, config)
+    looked_at = open_view(out, opened, view, as_version)
+    found = looked_at.queue(topic, number)
+    low = found.min_offset if start is None else max(start, found.min_offset)
+    high = found.max_offset if stop is None else min(stop, found.max_offset)
+    if limit is not None:
+        high = min(high, low + limit)
+    bad: dict[str, int] = {}
+
+    def watched() -> Iterator[dict[str, Any]]:
+        for row in queue_rows(opened, looked_at, found, low, high):
+            if row["state"] in BAD_STATES:
+                bad[row["state"]] = bad.get(row["state"], 0) + 1
+            yield row
+
+    names = (*ENTRY_NAMES, "messages") if found.batch else ENTRY_NAMES
+    if not out.is_text:
+        out.records(names, watched())
+    else:
+        messages = count(found.max_offset - found.min_offset, "message")
+        out.line(f"topic {topic}, queue {queue_id}: queue offsets {found.min_offset} to {found.max_offset} ({messages})")
+        titles = {"queue_offset": "offset", "physical_offset": "physical offset", "tags_code": "tags code"}
+        columns = [Column(titles.get(name, name), right=name != "state", style=_state_style if name == "state" else None) for name in names]
+        out.table(columns, ([str(row[name]) for name in names] for row in watched()))
+    if bad:
+        told = ", ".join(f"{number:,} {state}" for state, number in sorted(bad.items()))
+        out.note(f"entries that do not lead to their record: {told}; `mqstore verify` says more, `mqstore rebuild` makes the queue anew")
+    return 1 if bad else 0
+
+
+# topics
+
+
+def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]:
+    """A row per consume queue. messages, bytes: of the entries that are listed; last_store_timestamp: of the newest one's record."""
+    for found in view.queues():
+        if topic is not None and found.topic != topic:
+            continue
+        listed, total, last = _weigh(found)
+        newest = None if last is None else view.record(last)
+        yield {
+            "topic": found.topic,
+            "queue_id": found.queue_id,
+            "min_offset": found.min_offset,
+            "max_offset": found.max_offset,
+            "messages": listed,
+            "bytes": total,
+            "last_store_timestamp": None if newest is None else newest.store_timestamp,
+        }
+
+
+def _weigh(queue: QueueView) -> tuple[int, int, int | None]:
+    """(messages, bytes of their records, physical offset of the newest) of a queue."""
+    import numpy as np
+
+    from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
+
+    low, high = queue.min_offset, queue.max_offset
+    listed = total = 0
+    last: int | None = None
+    step = high - low if queue.batch else 256 * CHUNK
+    for begin in range(low, high, max(1, step)):
+        entries = queue.entries(begin, min(high, begin + step))
+        length = entries["size"].astype(np.int64)
+        real = (length > 0) & (length != BLANK_SIZE)
+        listed += int(entries["count"][real].astype(np.int64).sum()) if queue.batch else int(real.sum())
+        total += int(length[real].sum())
+        if real.any():
+            last = int(entries["physical_offset"][np.flatnonzero(real)[-1]])
+    return listed, total, last
+
+
+def topics(
+    out: Output,
+    store: Store,
+    topic: OnlyTopic = None,
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """Topics and their queues: minimum and maximum offset, messages, bytes, time of the newest message."""
+    opened = open_store(store, config)
+    looked_at = open_view(out, opened, view, as_version)
+    rows = topic_rows(looked_at, topic)
+    if not out.is_text:
+        out.records(TOPIC_NAMES, rows)
+        return 0
+    shown = list(rows)
+    columns = (
+        Column("topic", flexible=True),
+        Column("queue", right=True),
+        Column("min", right=True),
+        Column("max", right=True),
+        Column("messages", right=True),
+        Column("bytes", right=True),
+        Column("newest message (UTC)"),
+    )
+    out.table(columns, (_topic_cells(row, before) for row, before in zip(shown, [None, *shown], strict=False)))
+    total = sum(row["messages"] for row in shown)
+    names = {row["topic"] for row in shown}
+    if shown:
+        out.line(f"{count(len(names), 'topic')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold")
+    _tell_topics_without_queues(out, opened, names, topic)
+    return 0
+
+
+def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    name = row["topic"] if before is None or before["topic"] != row["topic"] else ""
+    return [
+        name,
+        str(row["queue_id"]),
+        str(row["min_offset"]),
+        str(row["max_offset"]),
+        f"{row['messages']:,}",
+        size(row["bytes"]),
+        moment(row["last_store_timestamp"]),
+    ]
+
+
+def _tell_topics_without_queues(out: Output, store: RocketMQStore, shown: set[str], only: str | None) -> None:
+    bare = sorted(name for name in store.topics.names if name not in shown and only in (None, name))
+    if bare:
+        told = ", ".join(bare if out.settings.verbose else bare[:8])
+        more = "" if out.settings.verbose or len(bare) <= 8 else f" and {len(bare) - 8} more (-v lists them)"
+        out.line(f"configured, without a consume queue: {told}{more}")
+    if not shown and not bare:
+        if only is not None:
+            out.line(f"no queue and no configuration of topic {only!r}; `mqstore topics {store.path}` lists what there is")
+        else:
+            out.line("no consume queues; `mqstore messages` shows what the log holds, `mqstore rebuild` makes the queues from it")
+
+
+# groups
+
+
+def groups(
+    out: Output,
+    store: Store,
+    group: Annotated[str | None, option("--group", "-g", help="Only this consumer group.")] = None,
+    topic: OnlyTopic = None,
+    reset: Annotated[str | None, option("--reset", metavar="GROUP", help="Move this group in --topic; changes the store.")] = None,
+    to: Annotated[
+        str | None,
+        option("--to", metavar="WHERE", help="With --reset: earliest, latest, a time (ms or ISO), or a queue offset (below 10^12)."),
+    ] = None,
+    queue_id: Annotated[int | None, option("--queue", "-q", min=0, help="With --reset: only this queue.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --reset: also forward, past unread messages, and where the group has no offset.")
+    ] = False,
+    view: ViewOption = ViewName.DISK,
+    as_version: AsVersion = None,
+    config: Config = None,
+) -> int:
+    """Consumer groups: committed offset and lag in each queue; --reset moves one.
+
+    state: ok, below-min (messages expired before they were consumed), above-max (the queue has lost messages), no-queue, no-topic.
+
+    --reset writes config/consumerOffset.json of a store that no broker holds, and prints before and after of each queue.
+
+    It takes the queues as a broker would have them after loading. state: moved, same, kept (only --force moves it).
+    """
+    if reset is not None:
+        if group is not None and group != reset:
+            raise UsageError("--reset names the group already; leave --group out")
+        return reset_group(out, store, reset, topic, queue_id, to, force=force, as_version=as_version, config=config)
+    if to is not None or queue_id is not None or force:
+        raise UsageError("--to, --queue and --force go with --reset GROUP")
+    opened = open_store(store, config)
+    refused: RefusedError | None = None
+    try:
+        looked_at = open_view(out, opened, view, as_version)
+    except RefusedError as error:
+        # the offsets stand in a file of their own, which the broker reads before it gives up on the log
+        refused = error
+        looked_at = opened.view()
+        out.note(f"{error}; the offsets are laid against the queues as they lie on disk")
+    rows = [
+        {name: getattr(item, name) for name in GROUP_NAMES}
+        for item in looked_at.consumer_offsets()
+        if group in (None, item.group) and topic in (None, item.topic)
+    ]
+    findings = opened.offset_table.findings
+    for finding in findings:
+        out.note(f"{finding.file}: {finding.detail}")
+    status = 1 if findings or refused else 0
+    if not out.is_text:
+        out.records(GROUP_NAMES, rows)
+        return status
+    columns = (
+        Column("group", flexible=True),
+        Column("topic", flexible=True),
+        Column("queue", right=True),
+        Column("offset", right=True),
+        Column("min", right=True),
+        Column("max", right=True),
+        Column("lag", right=True),
+        Column("state", style=lambda state: "" if state == "ok" else "33"),
+    )
+    out.table(columns, ([_shown(row[name]) for name in GROUP_NAMES] for row in rows))
+    if not rows:
+        out.line(_nothing(group, topic, opened.offset_table.used))
+    return status
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _nothing(group: str | None, topic: str | None, used: str | None) -> str:
+    if group is not None or topic is not None:
+        return "no committed offset fits; without filters all groups are shown"
+    if used is None:
+        return "no committed offsets: the store has no config/consumerOffset.json (a broker keeps it beside the log, in the same root)"
+    return "no committed offsets: config/consumerOffset.json is empty"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read", rabbitmq=queues.queue)(queue)
+    verb(app, example="topics /backup/store --view recovered", panel="Read", rabbitmq=queues.topics)(topics)
+    verb(app, example="groups /backup/store -g billing", panel="Read", short_quiet=False, rabbitmq=_NO_GROUPS)(groups)

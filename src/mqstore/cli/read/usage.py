@@ -1,0 +1,152 @@
+"""`usage`: what the log is full of, and what keeps its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
+from mqstore.cli.common.damage import print_damage
+from mqstore.cli.common.formatting import count, moment, pace, size
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Format, Output
+from mqstore.cli.rabbitmq import verify
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqstore.pipeline.jobs.usage import UsageReport
+
+__all__ = ["print_usage", "register", "usage"]
+
+SHOWN = 20
+
+By = Annotated[
+    str | None,
+    option("--by", metavar="WHAT", help="topic, queue, day, key-prefix:N (characters of the first key), or retained (by log file)."),
+]
+Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
+
+
+def usage(
+    out: Output,
+    store: Store,
+    by: By = None,
+    threads: Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")] = None,
+    master: Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")] = None,
+    splits: Annotated[
+        int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")
+    ] = None,
+    config: Config = None,
+) -> int:
+    """Bytes and messages by topic, queue, day or key, and what would be lost with each log file.
+
+    Every byte of the log is counted once: records (body, properties, the rest), fillers at the ends of files, damaged bytes, and what is
+    unwritten. Exit status 1 if some are damaged.
+    """
+    import time
+
+    from mqstore.pipeline.jobs.usage import key_prefix
+    from mqstore.pipeline.jobs.usage import usage as run
+
+    prefix = None if by is None else key_prefix(by)
+    if master and threads:
+        raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
+    opened = open_store(store, config)
+    begun = time.perf_counter()
+    place = opened.path if master else opened.directory.root
+    with out.progress("counting") as progress:
+        report = run(place, prefix=prefix, master=master, threads=threads, splits=splits, config=config, progress=progress)
+    seconds = time.perf_counter() - begun
+    if out.format is Format.JSON:
+        out.document(report.as_dict(("topic", "queue", "day", "retained") if by is None else (by,)) | {"store": str(store)})
+    elif not out.is_text:
+        rows = report.rows(by or "topic")
+        out.records(tuple(rows[0]) if rows else ("messages", "bytes"), rows)
+    else:
+        print_usage(out, report, by, seconds)
+    return 0 if report.ok else 1
+
+
+def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float) -> None:
+    """The sums, then a table: by what was asked for, or by topic and by day."""
+    total = report.total
+    out.line(f"{count(total.messages, 'message')} in {size(report.log_bytes)} of log.", style="bold")
+    parts = (
+        ("bodies", total.body),
+        ("properties", total.properties),
+        ("overhead of records", total.overhead),
+        ("fillers at file ends", report.filler_bytes),
+        ("damaged", report.damaged_bytes),
+        ("unwritten", report.unwritten_bytes),
+    )
+    out.table(
+        (Column("what"), Column("bytes", right=True), Column("", right=True), Column("share", right=True)),
+        ([name, f"{amount:,}", size(amount), _share(amount, report.log_bytes)] for name, amount in parts),
+    )
+    for what in (by,) if by is not None else ("topic", "day"):
+        out.line()
+        _table(out, report.rows(what), what)
+    others = [f"{place} {size(amount)}" for place, amount in report.places.items() if amount and place != "commitlog"]
+    if others and by is None:
+        out.line()
+        out.line(f"Beside the log: {', '.join(others)} on paper.")
+    out.line(f"{pace(report.log_bytes, seconds)}.", style="dim")
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if report.damage:
+        out.line()
+        print_damage(out, report.damage)
+
+
+def _share(amount: int, whole: int) -> str:
+    return f"{100 * amount / whole:.1f} %" if whole else "-"
+
+
+def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
+    shown = rows if out.settings.verbose else rows[:SHOWN]
+    if by == "retained":
+        columns: tuple[Column, ...] = (
+            Column("log file"),
+            Column("topic", flexible=True),
+            Column("queue", right=True),
+            Column("messages", right=True),
+            Column("bytes", right=True),
+            Column("oldest"),
+            Column("not consumed by"),
+        )
+        cells = [
+            [
+                row["file"],
+                row["topic"],
+                str(row["queue_id"]),
+                f"{row['messages']:,}",
+                f"{row['bytes']:,}",
+                moment(row["oldest_store_timestamp"]),
+                ", ".join(f"{group} ({behind:,})" for group, behind in row["waiting_groups"].items()) or "-",
+            ]
+            for row in shown
+        ]
+    else:
+        names = [name for name in ("topic", "queue_id", "day", "key_prefix") if rows and name in rows[0]]
+        columns = (
+            *(Column(name.replace("_", " "), right=name == "queue_id", flexible=name != "queue_id") for name in names),
+            *(Column(title, right=True) for title in ("messages", "bytes", "bodies", "properties", "share")),
+        )
+        cells = [
+            [
+                *("-" if row[name] is None else str(row[name]) for name in names),
+                *(f"{row[name]:,}" for name in ("messages", "bytes", "body_bytes", "properties_bytes")),
+                f"{100 * row['share']:.1f} %",
+            ]
+            for row in shown
+        ]
+    out.table(columns, cells)
+    if len(shown) < len(rows):
+        out.line(f"… {len(rows) - len(shown):,} more; -v lists all, -o jsonl prints one a line", style="dim")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="usage /backup/store --by day", panel="Read", rabbitmq=verify.usage)(usage)

@@ -1,0 +1,120 @@
+"""`verify`: everything checked against everything, and the damage mapped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
+from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
+from mqstore.cli.common.formatting import command, count, pace, size
+from mqstore.cli.common.output import Format, Output
+from mqstore.cli.rabbitmq import verify as rabbitchecks
+from mqstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqstore.findings import Damage, Report
+
+__all__ = ["print_report", "register"]
+
+_LOST = frozenset(
+    {
+        "bad-frame",
+        "bad-lengths",
+        "bad-offset",
+        "bad-checksum",
+        "bad-property-checksum",
+        "bad-compression",
+        "bad-properties",
+        "bad-text",
+        "zeroed",
+        "missing-file",
+    }
+)
+
+
+def verify(
+    out: Output,
+    store: Store,
+    threads: Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")] = None,
+    master: Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="The same on Spark in this process: --master 'local[*]'.")] = False,
+    config: Config = None,
+) -> int:
+    """Check every record, every queue entry and every index entry, and what they say of each other.
+
+    It runs in threads of this process, which is the fastest way on one host; on Spark many hosts share it, and the report is the same.
+    Exit status 1 if anything is damaged. What a crash leaves behind and the broker catches up with by itself is a note, not damage.
+    """
+    import time
+
+    from mqstore.rocketmq.verify.verification import verify as check
+
+    on_spark = master or ("local[*]" if spark else None)
+    if on_spark and threads:
+        raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
+    opened = open_store(store, config)
+    begun = time.perf_counter()
+    with out.progress("verifying") as progress:
+        if on_spark:
+            from mqstore.pipeline.jobs.verify import verify as spread
+
+            report = replace(spread(opened.directory.root, master=on_spark, config=config, progress=progress), store=str(opened.path))
+        else:
+            report = check(opened, threads=threads or os.cpu_count() or 1, progress=progress)
+    seconds = time.perf_counter() - begun
+    if out.format is Format.JSON:
+        out.document(report.as_dict())
+    elif not out.is_text:
+        out.records(DAMAGE_NAMES, (item.as_dict() for item in report.damage))
+    else:
+        print_report(out, report, seconds, store)
+    return 0 if report.ok else 1
+
+
+def print_report(out: Output, report: Report, seconds: float, store: object) -> None:
+    """The outcome for a person: verdict, what was checked, damage by kind and in detail, notes, next step."""
+    if report.ok:
+        out.line("Sound: nothing is damaged.", style="bold green")
+    else:
+        affected = sum(item.messages for item in report.damage)
+        out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
+    checked = report.checked
+    out.line(
+        f"Checked {count(checked.records, 'record')} in {size(checked.bytes)} of log, {count(checked.queue_entries, 'queue entry')} and "
+        f"{count(checked.index_entries, 'index entry')} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
+    )
+    if report.damage:
+        out.line()
+        print_damage(out, report.damage)
+    if not report.coverage.complete:
+        unread = sum(skip.length for skip in report.coverage.skipped)
+        out.line(f"Not readable as records: {count(len(report.coverage.skipped), 'range')} of the log, {size(unread)}.")
+    for note in report.notes:
+        out.line(f"Note: {note}.")
+    if report.damage:
+        out.line()
+        _advise(out, report.damage, store)
+
+
+def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
+    kinds = {str(item.kind) for item in damage}
+    derived = any(item.file.startswith(("consumequeue", "batchconsumequeue", "index")) for item in damage)
+    if kinds & _LOST:
+        out.line(
+            "Bytes of the log are lost for good here: look for the same offsets in a replica or a backup. All other messages can be read."
+        )
+    if "torn-record" in kinds:
+        out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts.")
+    if derived or kinds & _LOST:
+        out.line("Next: queues and index follow from the log; make them anew.")
+        out.line(f"      {command('mqstore', 'rebuild', store, '--to', 'NEW')}", whole=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="verify /backup/store -o json", panel="Read", rabbitmq=rabbitchecks.verify)(verify)

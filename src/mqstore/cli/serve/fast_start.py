@@ -1,0 +1,179 @@
+"""What `serve` does, without the machinery of the command line: a broker should be there sooner than that is imported.
+
+`taken` reads the command lines that it knows word for word; all others, those with mistakes and `--help` among them, it leaves to the
+full parser.
+
+    >>> taken(["--listen", "127.0.0.1:0", "store", "--read-only"])
+    ServeOptions(store='store', listen='127.0.0.1:0', read_only=True)
+    >>> taken(["store", "--help"]) is None
+    True
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from mqstore.broker.server import Broker
+
+__all__ = ["ServeOptions", "run", "taken"]
+
+FORMATS = ("text", "json", "jsonl", "csv")
+VERSIONS = ("4.9.3", "5.3.3")
+VIEWS = ("recovered", "disk")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `serve`; each is named on the command line as here, with dashes."""
+
+    store: str
+    listen: str = "127.0.0.1:9876"
+    read_only: bool = False
+    auto_create_topics: bool = False
+    as_version: str | None = None
+    address: str | None = None
+    rewrite_store_host: bool = False
+    sync: bool = False
+    view: str | None = None
+    metrics: str | None = None
+    config: str | None = None
+    output: str = "text"
+    quiet: bool = False
+    verbose: bool = False
+
+    def __repr__(self) -> str:
+        given = [f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != each.default]
+        return f"ServeOptions({', '.join(given)})"
+
+
+_SHORT = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
+_CHOICES = {"output": FORMATS, "as_version": VERSIONS, "view": VIEWS}
+
+
+def taken(arguments: Sequence[str]) -> ServeOptions | None:
+    """The options in a command line behind `serve`; None where it takes the full parser."""
+    known = {f"--{each.name.replace('_', '-')}": each for each in fields(ServeOptions) if each.name != "store"}
+    given: dict[str, Any] = {}
+    words = iter(arguments)
+    for word in words:
+        name, sign, value = word.partition("=")
+        found = known.get(_SHORT.get(name, name))
+        if found is None:
+            if word.startswith("-") or "store" in given or not word:
+                return None
+            given["store"] = word
+            continue
+        if found.type == "bool":
+            if sign:
+                return None
+            given[found.name] = True
+            continue
+        text = value if sign else next(words, None)
+        if text is None or text.startswith("-") or text not in _CHOICES.get(found.name, (text,)):
+            return None
+        given[found.name] = text
+    return ServeOptions(**given) if "store" in given else None
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until Ctrl-C or SIGTERM. Raises MqstoreError where that cannot begin."""
+    # numpy multiplies no matrices here, and is imported sooner where it starts no threads for that
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from mqstore.broker.runtime.settings import Settings
+    from mqstore.broker.server import Broker
+    from mqstore.rocketmq.config.store_config import StoreConfig
+
+    _log_lines(options)
+    named: dict[str, str] = {}
+    if options.config is not None:
+        from mqstore.rocketmq.config import broker_config
+
+        named = broker_config.load_properties(Path(options.config))
+    settings = Settings().with_broker(named)
+    settings = replace(settings, address=options.address, rewrite_store_host=options.rewrite_store_host)
+    stored = StoreConfig().with_broker(named)
+    if options.metrics is not None:
+        settings = replace(settings, metrics=options.metrics)
+    broker = Broker(
+        options.store,
+        listen=options.listen,
+        read_only=options.read_only,
+        view="recovered" if options.view == "recovered" else "disk" if options.view == "disk" else "auto",
+        auto_create_topics=options.auto_create_topics,
+        version=options.as_version,
+        settings=settings,
+        config=replace(stored, flush_disk_type="SYNC_FLUSH") if options.sync else stored,
+    )
+    import asyncio  # not for a help page
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(broker, options))
+    return 0
+
+
+async def _serve(broker: Broker, options: ServeOptions) -> None:
+    import asyncio
+
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    await broker.start()
+    try:
+        _tell(broker, options)
+        gc.freeze()  # what the start made stays; no collection need look at it again
+        await ended.wait()
+    finally:
+        await broker.stop()
+
+
+def _tell(broker: Broker, options: ServeOptions) -> None:
+    """The one line that says that clients may come."""
+    context = broker.context
+    ready = {
+        "address": broker.address,
+        "store": options.store,
+        "version": context.profile.version,
+        "writable": context.writable,
+        "process": os.getpid(),
+    }
+    if options.output in ("json", "jsonl"):
+        print(json.dumps(ready, indent=2 if options.output == "json" else None), flush=True)
+    elif options.output == "csv":
+        print("\n".join(["name,value", *(f'{name},"{value}"' for name, value in ready.items())]), flush=True)
+    elif not options.quiet:
+        what = "name server and broker" if context.writable else "name server and broker, read-only"
+        place = f"{options.store} as RocketMQ {context.profile.version} on {broker.address}"
+        print(f"Serving {place} ({what}); Ctrl-C ends it.", flush=True)
+
+
+def _log_lines(options: ServeOptions) -> None:
+    """Let events go to standard error."""
+    from mqstore.broker.runtime.logs import LOGGER, Lines
+
+    LOGGER.handlers.clear()
+    LOGGER.propagate = False
+    handler: logging.Handler = logging.NullHandler() if options.quiet else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.CRITICAL if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.Loop

@@ -1,0 +1,1 @@
+"""Commands that write into a store: put, load, reset of group offsets."""

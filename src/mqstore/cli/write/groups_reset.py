@@ -1,0 +1,189 @@
+"""`groups --reset`: move a consumer group within the queues of a topic, in a store that no broker holds.
+
+The queues are those that a broker would have after loading the store (the recovered view), for it is such a broker that
+reads the offsets next. While it works, the command holds the broker's own lock on the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mqstore.cli.common.arguments import Broker, open_store
+from mqstore.cli.common.formatting import count, moment, parse_time
+from mqstore.cli.common.grid import Column
+from mqstore.cli.common.output import Output
+from mqstore.errors import NotFoundError, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.config.consumer_offsets import OffsetChange
+    from mqstore.rocketmq.format.queue_page import PagedQueue
+    from mqstore.rocketmq.store.recovered_view import RecoveredView
+    from mqstore.rocketmq.store.store import RocketMQStore
+    from mqstore.rocketmq.store.view import QueueView
+
+__all__ = ["RESET_NAMES", "reset_group"]
+
+RESET_NAMES = ("group", "topic", "queue_id", "before", "after", "min_offset", "max_offset", "lag", "state")
+
+FIRST_TIME = 1_000_000_000_000  # ms, the year 2001: smaller numbers are queue offsets
+
+
+def reset_group(
+    out: Output,
+    path: Path,
+    group: str,
+    topic: str | None,
+    queue_id: int | None,
+    to: str | None,
+    *,
+    force: bool,
+    as_version: Broker | None,
+    config: Path | None,
+) -> int:
+    """Move the group, write the offsets, print what has changed. Status 1 if a queue was left where it was for want of --force."""
+    from mqstore.files.durable import DurableDirectory
+    from mqstore.rocketmq.live.store_lock import StoreLock
+
+    if topic is None or to is None:
+        raise UsageError("--reset needs --topic, and --to with earliest, latest, a time or a queue offset")
+    _meaning(to)
+    found = open_store(path, config)
+    if found.path != found.directory.root:
+        raise TargetError(f"{path} is an archive, in which nothing can be changed; unpack it first")
+    with DurableDirectory(found.directory.root) as directory, StoreLock(directory):
+        # opened again: before the lock was held, a broker may have been at work
+        store = open_store(path, config)
+        version = store.version_hint if as_version is None else as_version.value
+        view = cast("RecoveredView", store.view("recovered", as_=version))
+        for note in view.notes:
+            out.note(f"recovery as {version}: {note}")
+        queues = _queues(view, topic, queue_id)
+        changes, file = _move(out, store, directory, group, topic, _targets(view, queues, to, version, force), version, force)
+    return _told(out, group, topic, to, queues, changes, file)
+
+
+def _meaning(to: str) -> str | int:
+    """`earliest`, `latest`, a queue offset, or a time in ms from FIRST_TIME on."""
+    if to in ("earliest", "latest"):
+        return to
+    number = parse_time(to, "--to")
+    if number < 0:
+        raise UsageError(f"--to {to} is neither a time nor a queue offset; give earliest, latest, milliseconds, an ISO time or an offset")
+    if number < FIRST_TIME and not to.strip().isdecimal():
+        raise UsageError(f"--to {to} lies before {moment(FIRST_TIME)}; for the first message there is give earliest")
+    return number
+
+
+def _queues(view: RecoveredView, topic: str, queue_id: int | None) -> dict[int, QueueView]:
+    from mqstore.rocketmq.store.store import no_queue
+
+    if queue_id is not None:
+        return {queue_id: view.queue(topic, queue_id)}
+    found = {queue.queue_id: queue for queue in view.queues() if queue.topic == topic}
+    if not found:
+        raise NotFoundError(no_queue(topic, 0, []))
+    return found
+
+
+def _targets(view: RecoveredView, queues: Mapping[int, QueueView], to: str, version: str, force: bool) -> dict[int, int]:
+    """Queue id -> where the group is wanted."""
+    wanted = _meaning(to)
+    if wanted == "earliest":
+        return {queue_id: queue.min_offset for queue_id, queue in queues.items()}
+    if wanted == "latest":
+        return {queue_id: queue.max_offset for queue_id, queue in queues.items()}
+    assert isinstance(wanted, int)
+    if wanted >= FIRST_TIME:
+        return _by_time(view, queues, wanted, version)
+    for queue_id, queue in queues.items():
+        if not queue.min_offset <= wanted <= queue.max_offset and not force:
+            raise UsageError(f"queue {queue_id} has offsets {queue.min_offset} to {queue.max_offset}; --force sets {wanted} all the same")
+    return dict.fromkeys(queues, wanted)
+
+
+def _by_time(view: RecoveredView, queues: Mapping[int, QueueView], timestamp: int, version: str) -> dict[int, int]:
+    from mqstore.rocketmq.format.log_slices import LogFiles
+    from mqstore.rocketmq.query.time_lookup import offset_by_time
+
+    end = view.log_range()[1]
+    left = set(view.log_files())
+    files = [file for file in view.log.files if file.name in left]
+    log = LogFiles([(file.start, view.log.mapped(file).data[: max(0, end - file.start)].data) for file in files], view.log.file_size)
+    return {
+        queue_id: max(0, offset_by_time(cast("PagedQueue", queue), log, timestamp, version))  # a recovered queue is an image
+        for queue_id, queue in queues.items()
+    }
+
+
+def _move(
+    out: Output,
+    store: RocketMQStore,
+    directory: Any,
+    group: str,
+    topic: str,
+    targets: Mapping[int, int],
+    version: str,
+    force: bool,
+) -> tuple[tuple[OffsetChange, ...], str | None]:
+    """(what each queue became, the file that was written)."""
+    from mqstore.rocketmq.config import fastjson
+    from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_OFFSETS
+    from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
+
+    lmq = store.directory.exists(LMQ_OFFSETS) or store.directory.exists(f"{LMQ_OFFSETS}.bak")
+    relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
+    offsets = ConsumerOffsets.load(store.directory, version, lmq)
+    for finding in offsets.findings:
+        out.note(f"{finding.file}: {finding.detail}")
+    if offsets.findings and fastjson.load(store.directory, relative).used is None and not force:
+        raise TargetError(f"{relative} cannot be read, nor its .bak; --force writes a new one, in which no other group has an offset")
+    if not force and not any(queue_id in offsets.by_queue(group, topic) for queue_id in targets):
+        raise NotFoundError(f"group {group!r} has no offset in these queues of topic {topic!r}; --force gives it one")
+    changes = offsets.reset(group, topic, targets, force=force)
+    if all(change.after == change.before for change in changes):
+        return changes, None
+    offsets.persist(directory)
+    return changes, relative
+
+
+def _state(change: OffsetChange) -> str:
+    return "moved" if change.after != change.before else "same" if change.after == change.target else "kept"
+
+
+def _told(
+    out: Output, group: str, topic: str, to: str, queues: Mapping[int, QueueView], changes: tuple[OffsetChange, ...], file: str | None
+) -> int:
+    rows = [
+        {
+            "group": group,
+            "topic": topic,
+            "queue_id": change.queue_id,
+            "before": None if change.before < 0 else change.before,
+            "after": None if change.after < 0 else change.after,
+            "min_offset": queues[change.queue_id].min_offset,
+            "max_offset": queues[change.queue_id].max_offset,
+            "lag": None if change.after < 0 else queues[change.queue_id].max_offset - change.after,
+            "state": _state(change),
+        }
+        for change in changes
+    ]
+    kept = sum(row["state"] == "kept" for row in rows)
+    if out.is_text:
+        titles = {"queue_id": "queue", "min_offset": "min", "max_offset": "max"}
+        names = RESET_NAMES[2:]
+        columns = [Column(titles.get(name, name), right=name != "state", style=_style if name == "state" else None) for name in names]
+        out.table(columns, (["-" if row[name] is None else str(row[name]) for name in names] for row in rows))
+        moved = sum(row["state"] == "moved" for row in rows)
+        done = f"group {group}, topic {topic}: {count(moved, 'queue')} moved to {to}"
+        out.line(f"{done}; {file} is written, its .bak is the one before" if file else f"{done}; nothing is written", style="bold")
+    else:
+        out.records(RESET_NAMES, rows)
+    if kept:
+        out.note(f"{count(kept, 'queue')} kept: the group would skip messages there, or has no offset yet; --force moves it")
+    return 1 if kept else 0
+
+
+def _style(state: str) -> str:
+    return "33" if state == "kept" else ""

@@ -1,0 +1,193 @@
+"""`load`: many messages from a file or a pipe into a store that no broker holds.
+
+Messages are put in the order of their lines, batch by batch; when the command ends, however it ends, what it says is stored is in
+the log, listed in queues and index, and on disk. The place behind the last of them is where `--skip` goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqstore.cli.common.arguments import Config, option, verb
+from mqstore.cli.common.formatting import count, pace, size
+from mqstore.cli.common.output import Output
+from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, Rows, Source, open_source
+from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoppedError, Sync, Target, WritableStore, open_target, refusal
+from mqstore.errors import MqstoreError, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.append.batch_appender import BatchResult
+    from mqstore.rocketmq.engine.message_store import MessageStore
+
+__all__ = ["LOAD_NAMES", "load", "register"]
+
+LOAD_NAMES = ("store", "created", "from", "skipped", "messages", "bytes", "first_physical_offset", "last_physical_offset", "seconds")
+
+FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
+
+
+class _Progress:
+    """What is stored so far. place: the line or row up to which everything is."""
+
+    def __init__(self, skip: int) -> None:
+        self.place = skip
+        self.messages = 0
+        self.bytes = 0
+        self.first = -1
+        self.last = -1
+        self.doubtful = 0
+        self.slow = ""
+        self._flushed = 0
+
+    def put(self, store: MessageStore, rows: Rows) -> None:
+        """Put the rows, up to the first that cannot be. Raises BadPlaceError, TargetError."""
+        from mqstore.table.arrow_spans import BadRowError
+
+        try:
+            result = store.put_batch(rows.batch, stored=rows.stored)
+        except BadRowError as error:
+            if error.row:
+                self.put(store, Rows(rows.batch.slice(0, error.row), rows.places[: error.row], rows.stored, 0, rows.done))
+            raise BadPlaceError(rows.places[error.row], f"column {error.column}: {error.why}") from None
+        self._count(result, rows)
+        store.dispatch_now()
+        if self.bytes - self._flushed >= FLUSH_EVERY:
+            store.flush()
+            self._flushed = self.bytes
+        if result.count < len(rows.places):
+            refused = refusal(result.status, result.detail.removeprefix(f"row {result.count}: "), store.version)
+            if isinstance(refused, TargetError):
+                raise refused
+            raise BadPlaceError(rows.places[result.count], str(refused))
+
+    def _count(self, result: BatchResult, rows: Rows) -> None:
+        if not result.count:
+            return
+        self.place = rows.places[result.count - 1]
+        self.messages += result.count
+        self.bytes += int(result.sizes.sum())
+        self.doubtful += rows.doubtful
+        self.first = int(result.physical_offsets[0]) if self.first < 0 else self.first
+        self.last = int(result.physical_offsets[-1])
+        if result.count == len(rows.places):
+            self.slow = result.detail or self.slow
+
+    @property
+    def told(self) -> str:
+        """How many messages are stored, as the end of a sentence."""
+        return f"{count(self.messages, 'message')} {'is' if self.messages == 1 else 'are'} stored"
+
+
+def load(
+    out: Output,
+    store: WritableStore,
+    source: Annotated[
+        str,
+        option("--from", metavar="FILE", help="JSON lines, Parquet, a directory of Parquet files, or - for JSON lines on standard input."),
+    ],
+    create: Create = False,
+    skip: Annotated[int, typer.Option("--skip", metavar="N", min=0, help="Leave out the first N lines (Parquet: rows).")] = 0,
+    body: Annotated[
+        BodyForm, typer.Option("--body", help="What `body` is in JSON lines; auto: as body_sha256 beside it says, else text.")
+    ] = BodyForm.AUTO,
+    sync: Sync = False,
+    as_version: AsWriter = None,
+    config: Config = None,
+) -> int:
+    """Put many messages into a store, as a broker does: from JSON lines or Parquet.
+
+    Takes what `messages -o jsonl --body base64` prints and `export` writes; {"topic": "orders", "body": "paid"} is enough for a line.
+    Offsets and store times are new, all else stays. The store must not be in use. If a line cannot be stored, the command ends
+    there, and says how many messages are stored and which --skip goes on.
+    """
+    target = Target(store, create, as_version, sync, config)
+    opened_source = open_source(source, skip, body)
+    begun = time.perf_counter()
+    stored = _Progress(skip)
+    with Interrupts() as interrupts:
+        with interrupts.held(until_asked=True):
+            opened, new = open_target(out, target)
+        try:
+            _run(out, opened, opened_source, stored, interrupts)
+        except BadPlaceError as error:
+            place = f"{opened_source.noun} {error.place}"
+            failure = f"{opened_source.name}, {place}: {error}"
+            _close(opened, opened_source, stored, interrupts, failure)
+            raise UsageError(f"{failure}; {stored.told}: mend {place} and go on with --skip {error.place - 1}") from None
+        except MqstoreError as error:
+            _close(opened, opened_source, stored, interrupts, str(error))
+            raise TargetError(f"{error}; {_up_to(opened_source, stored)}: when that is mended, go on with --skip {stored.place}") from None
+        except KeyboardInterrupt:
+            _close(opened, opened_source, stored, interrupts, "interrupted")
+            raise StoppedError(f"interrupted; {_up_to(opened_source, stored)}: --skip {stored.place} goes on") from None
+        except BaseException:
+            opened.close()
+            raise
+        with interrupts.held():
+            opened.close()
+    _tell(out, opened.reading.root, new, opened_source, skip, stored, time.perf_counter() - begun)
+    if stored.doubtful:
+        out.note(f"{count(stored.doubtful, 'row')} came with the verdict damaged or duplicate; they are messages like all others now")
+    if stored.slow:
+        out.note(f"the messages are stored, but {stored.slow}")
+    return 1 if stored.slow else 0
+
+
+def _up_to(source: Source, stored: _Progress) -> str:
+    return f"{stored.told}, all up to {source.noun} {stored.place} of {source.name}"
+
+
+def _run(out: Output, store: MessageStore, source: Source, stored: _Progress, interrupts: Interrupts) -> None:
+    interrupts.ask()
+    with out.progress("loading") as progress:
+        for rows in source.rows:
+            with interrupts.held():
+                stored.put(store, rows)
+            if progress is not None:
+                progress(rows.done, source.size)
+
+
+def _close(store: MessageStore, source: Source, stored: _Progress, interrupts: Interrupts, why: str) -> None:
+    """Close a store whose loading ended early. Raises TargetError where that fails too."""
+    try:
+        with interrupts.held(until_asked=True):
+            store.close()
+    except MqstoreError as error:
+        after = "" if str(error) == why else f" ({error})"
+        raise TargetError(
+            f"{why}; {_up_to(source, stored)}, but the store could not be closed in order{after}: when that is mended, "
+            f"go on with --skip {stored.place}, which recovers the store first"
+        ) from None
+
+
+def _tell(out: Output, root: Path, new: bool, source: Source, skip: int, stored: _Progress, seconds: float) -> None:
+    row = {
+        "store": str(root),
+        "created": new,
+        "from": source.name,
+        "skipped": skip,
+        "messages": stored.messages,
+        "bytes": stored.bytes,
+        "first_physical_offset": None if stored.first < 0 else stored.first,
+        "last_physical_offset": None if stored.last < 0 else stored.last,
+        "seconds": round(seconds, 3),
+    }
+    if out.format == "csv":
+        out.records(LOAD_NAMES, [row])
+    elif not out.is_text:
+        out.document(row)
+    elif not stored.messages:
+        out.line(f"No message in {source.name}: nothing is loaded into {root}.")
+    else:
+        out.line(f"Loaded {count(stored.messages, 'message')} into {root}{', a new store' if new else ''}.", style="bold")
+        out.line(f"{size(stored.bytes)} of log: the first stands at physical offset {stored.first}, the last at {stored.last}.")
+        out.line(f"{pace(stored.bytes, seconds)}.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="load /data/store --from messages.jsonl --create", panel="Write")(load)

@@ -1,0 +1,355 @@
+"""Rows that `load` takes, as Arrow batches: JSON lines as `messages -o jsonl` prints them, and Parquet as `export` writes it.
+
+A batch holds no more than ROWS rows or, where rows are long, some BYTES; its rows come from a store all (they tell a physical offset) or
+none. What is wrong with a line or row is told with its number, after everything in front of it was given out.
+
+    {"topic": "orders", "body": "paid"}        is enough for a message; the other columns of the message table may stand beside
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from mqstore.cli.common.formatting import shorten
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, rocketmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BadPlaceError", "BodyForm", "Rows", "Source", "open_source"]
+
+ROWS = 8192
+BYTES = 8 << 20
+LONGEST_LINE = 64 << 20
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+_KNOWN = frozenset(ROCKETMQ_COLUMNS) | frozenset(EXTRA_COLUMNS)
+_TEXTS = ("topic", "tags", "uniq_key", "born_host", "store_host")
+_NUMBERS = ("queue_id", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_timestamp")
+_TAKEN = (*_TEXTS, "keys", "body", *_NUMBERS, "properties")
+_MARKS = ("physical_offset", "verdict")
+
+
+class BodyForm(StrEnum):
+    """How the bodies of JSON rows are written."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    BASE64 = "base64"
+
+
+class BadPlaceError(UsageError):
+    """A line or row that is no message. place: its number, from 1."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some messages. places: the number of each one's line or row. stored: they come from a store. doubtful: damaged ones or duplicates.
+
+    done: bytes of the source that are read by now.
+    """
+
+    batch: pa.RecordBatch
+    places: Sequence[int]
+    stored: bool
+    doubtful: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is loaded. noun: what a place is. size: bytes, 0 for unknown. rows: can be gone through once."""
+
+    name: str
+    noun: str
+    size: int
+    rows: Iterator[Rows]
+
+
+def open_source(name: str, skip: int, form: BodyForm) -> Source:
+    """Open a file, a directory of Parquet files, or `-` for standard input. skip: lines or rows to leave out. Raises MqstoreError."""
+    if name == "-":
+        return Source("standard input", "line", 0, _json_rows(sys.stdin.buffer, skip, form))
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(path.rglob("*.parquet"), key=lambda found: (found.name, found))
+        if not files:
+            raise UsageError(f"{path} has no Parquet files in it; load takes JSON lines and Parquet")
+        return _parquet(name, files, path, skip)
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise CannotOpenError(f"{path} cannot be read: {error.strerror}") from None
+    if stream.peek(4)[:4] == b"PAR1":
+        stream.close()
+        return _parquet(name, [path], path.parent, skip)
+    return Source(name, "line", os.fstat(stream.fileno()).st_size, _json_rows(stream, skip, form))
+
+
+# JSON lines
+
+
+class _Columns:
+    """Rows of one batch, column by column."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.stored = False
+        self.doubtful = 0
+        self.bytes = 0
+        self._values: dict[str, list[Any]] = {name: [] for name in _TAKEN}
+
+    def add(self, row: dict[str, Any], place: int, length: int) -> None:
+        for name, values in self._values.items():
+            values.append(row.get(name))
+        self.places.append(place)
+        self.doubtful += row.get("verdict") in ("damaged", "duplicate")
+        self.bytes += length
+
+    def rows(self, done: int) -> Rows:
+        import pyarrow as pa
+
+        kinds = dict.fromkeys(_NUMBERS, pa.int64()) | {"body": pa.binary(), "properties": pa.map_(pa.string(), pa.string())}
+        arrays = {
+            name: pa.array(values, kinds.get(name, pa.string()))
+            for name, values in self._values.items()
+            if name == "topic" or any(value is not None for value in values)
+        }
+        return Rows(pa.RecordBatch.from_pydict(arrays), self.places, self.stored, self.doubtful, done)
+
+
+def _json_rows(stream: IO[bytes], skip: int, form: BodyForm) -> Iterator[Rows]:
+    done = place = 0
+    columns = _Columns()
+    bad: BadPlaceError | None = None
+    while line := stream.readline(LONGEST_LINE + 1):
+        done += len(line)
+        place += 1
+        if place <= skip or not line.strip():
+            continue
+        try:
+            if len(line) > LONGEST_LINE:
+                raise UsageError(f"it has more than {LONGEST_LINE} bytes")
+            row = _row(line, form)
+        except UsageError as error:
+            bad = BadPlaceError(place, str(error))
+            break
+        stored = row.pop("physical_offset", None) is not None
+        if columns.places and (stored != columns.stored or len(columns.places) >= ROWS or columns.bytes >= BYTES):
+            yield columns.rows(done)
+            columns = _Columns()
+        columns.stored = stored
+        columns.add(row, place, len(line))
+    if columns.places:
+        yield columns.rows(done)
+    if bad is not None:
+        raise bad
+
+
+def _row(line: bytes, form: BodyForm) -> dict[str, Any]:
+    """A line as values that Arrow takes. Raises UsageError."""
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"it is not UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        hint = "; JSON lines are wanted (-o jsonl), not one array" if line.lstrip().startswith(b"[") else ""
+        raise UsageError(f"it is no JSON object: {error}{hint}") from None
+    if not isinstance(row, dict):
+        raise UsageError(f"it is no JSON object{'; JSON lines are wanted (-o jsonl), not one array' if isinstance(row, list) else ''}")
+    for name in row:
+        if name not in _KNOWN:
+            raise UsageError(f"there is no column {shorten(name, 40)!r}; the columns are {', '.join(_TAKEN)}")
+    for name in _TEXTS:
+        if row.get(name) is not None:
+            _check_text(name, row[name])
+    if row.get("topic") is None:
+        raise UsageError("it names no topic")
+    for name in _NUMBERS:
+        value = row.get(name)
+        if value is not None and (type(value) is not int or not -(1 << 63) <= value < 1 << 63):
+            raise UsageError(f"column {name} must be a whole number of 64 bits, not {shorten(json.dumps(value), 40)}")
+    row["keys"] = _keys(row.get("keys"))
+    row["properties"] = _properties(row.get("properties"))
+    row["body"] = _body(row, form)
+    return row
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"column {name} must be text, not {shorten(json.dumps(value), 40)}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"column {name} holds half a character, which UTF-8 cannot tell") from None
+
+
+def _keys(value: Any) -> str | None:
+    """Keys as the text of KEYS: given so, or as a list."""
+    if isinstance(value, list):
+        for key in value:
+            _check_text("keys", key)
+        return " ".join(value) or None
+    if value is None:
+        return None
+    _check_text("keys", value)
+    return str(value)
+
+
+def _properties(value: Any) -> list[tuple[str, str]] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise UsageError(f"column properties must be an object of texts, not {shorten(json.dumps(value), 40)}")
+    for name, text in value.items():
+        _check_text("properties", name)
+        _check_text("properties", text)
+    return list(value.items())
+
+
+def _body(row: dict[str, Any], form: BodyForm) -> bytes:
+    """The body's bytes; with AUTO it is told by the digest that `messages` prints, and is text where there is none."""
+    body = row.get("body")
+    digest = row.get("body_sha256")
+    if body is None:
+        if digest is not None or row.get("body_len") or row.get("physical_offset") is not None:
+            raise UsageError("it comes from a store, but without its body; print it with --body base64 (null: verify tells why)")
+        return b""
+    _check_text("body", body)
+    if form is BodyForm.TEXT:
+        return bytes(body.encode())
+    if form is BodyForm.AUTO and digest is None:
+        return bytes(body.encode())
+    try:
+        found = base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError):
+        found = None
+    if form is BodyForm.BASE64:
+        if found is None:
+            raise UsageError("column body is no base64")
+        return found
+    for each in (found, body.encode()):
+        if each is not None and hashlib.sha256(each).hexdigest() == digest:
+            return bytes(each)
+    raise UsageError("its body fits body_sha256 neither as base64 nor as text: print it with --body base64, or tell by --body what it is")
+
+
+# Parquet
+
+
+def _parquet(name: str, files: Sequence[Path], root: Path, skip: int) -> Source:
+    """Check all files before anything is loaded. Raises UsageError, CannotOpenError."""
+    size = sum(path.stat().st_size for path in files)
+    for path in files:
+        with _opened(path) as file:
+            columns = [*file.schema_arrow.names, *_of_path(path, root)]
+        unknown = next((column for column in columns if column not in _KNOWN), None)
+        if unknown is not None:
+            raise UsageError(f"{path}: there is no column {unknown!r}; the columns are {', '.join(_TAKEN)}")
+        if "topic" not in columns:
+            raise UsageError(f"{path}: there is no column topic, without which no message can be stored")
+        if "physical_offset" in columns and "body" not in columns:
+            raise UsageError(f"{path} holds messages of a store without their bodies; export it with the column body")
+    return Source(name, "row", size, _parquet_rows(files, root, skip))
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    except (OSError, pa.ArrowException) as error:
+        raise CannotOpenError(f"{path} cannot be read as Parquet: {error}") from None
+
+
+def _of_path(path: Path, root: Path) -> dict[str, str | None]:
+    """Columns that stand in the path of a partitioned file; days of times are left out, they are no times."""
+    found: dict[str, str | None] = {}
+    for part in path.relative_to(root).parts[:-1]:
+        column, equals, value = part.partition("=")
+        if equals and not column.endswith("_day"):
+            found[column] = None if value == NULL_PARTITION else unquote(value)
+    return found
+
+
+def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Rows]:
+    import pyarrow as pa
+
+    place = done = 0
+    for path in files:
+        size = path.stat().st_size
+        of_path = _of_path(path, root)
+        with _opened(path) as file:
+            total = file.metadata.num_rows
+            wanted = [column for column in file.schema_arrow.names if column in (*_TAKEN, *_MARKS)]
+            before = place
+            try:
+                for group in range(file.metadata.num_row_groups):
+                    known = file.metadata.row_group(group)
+                    if place + known.num_rows <= skip:
+                        place += known.num_rows
+                        continue
+                    at_once = max(1, min(ROWS, BYTES * known.num_rows // max(1, known.total_byte_size)))
+                    for batch in file.iter_batches(at_once, [group], wanted):
+                        left_out = min(batch.num_rows, max(0, skip - place))
+                        place += batch.num_rows
+                        if left_out < batch.num_rows:
+                            rows = _with_path(batch.slice(left_out), of_path)
+                            yield from _checked(rows, place, done + size * (place - before) // max(1, total))
+            except (OSError, pa.ArrowException) as error:
+                raise BadPlaceError(place + 1, f"{path} cannot be read further: {error}") from None
+        done += size
+
+
+def _with_path(batch: pa.RecordBatch, of_path: dict[str, str | None]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    for name, text in of_path.items():
+        if name in _TAKEN and name not in batch.schema.names:
+            value = pa.array([text]).cast(rocketmq_schema([name]).field(0).type)
+            batch = batch.append_column(name, pa.repeat(value[0], batch.num_rows))
+    return batch
+
+
+def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[Rows]:
+    """The rows in front of one whose body the store it comes from could not tell; then that one's error."""
+    import pyarrow.compute as pc
+
+    stored = "physical_offset" in batch.schema.names
+    first = end - batch.num_rows + 1
+    doubtful = 0
+    if "verdict" in batch.schema.names:
+        doubtful = pc.sum(pc.is_in(batch.column("verdict"), value_set=_doubtful())).as_py() or 0
+    lost = -1
+    if stored and batch.column("body").null_count:
+        lost = pc.index(batch.column("body").is_null(), True).as_py()
+    good = batch.slice(0, lost) if lost >= 0 else batch
+    good = good.select([name for name in good.schema.names if name in _TAKEN])
+    if good.num_rows:
+        yield Rows(good, range(first, first + good.num_rows), stored, doubtful, done)
+    if lost >= 0:
+        raise BadPlaceError(first + lost, "the store it comes from could not tell its body: it is null")
+
+
+def _doubtful() -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(["damaged", "duplicate"])

@@ -1,0 +1,145 @@
+"""What the commands that put messages share: the store they write to, opened or made, and an interrupt that waits its turn.
+
+Such a command runs no service of a broker: nothing expires, no delayed message is delivered, and what it says was put is dispatched, on
+disk and left in order when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from mqstore.cli.common.arguments import Broker, open_store, option
+from mqstore.cli.common.output import Output
+from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.config.store_config import StoreConfig
+    from mqstore.rocketmq.engine.message_store import MessageStore
+    from mqstore.rocketmq.format.message import PutStatus
+
+__all__ = ["AsWriter", "Create", "Interrupts", "StoppedError", "Sync", "Target", "WritableStore", "open_target", "refusal"]
+
+WritableStore = Annotated[
+    Path, typer.Argument(metavar="STORE", help="The directory that holds commitlog/. It is written to.", show_default=False, readable=False)
+]
+Create = Annotated[bool, typer.Option("--create", help="Make a new store where there is none.")]
+Sync = Annotated[bool, typer.Option("--sync", help="As a broker with SYNC_FLUSH: wait for the disk with each put.")]
+AsWriter = Annotated[Broker | None, option("--as", help="Whose rules are followed; by default those that the files suggest.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The store that a command writes to, as its options name it."""
+
+    path: Path
+    create: bool
+    as_version: Broker | None
+    sync: bool
+    config: Path | None
+
+    def settings(self) -> StoreConfig:
+        """The settings of the store. Raises UsageError, CannotOpenError."""
+        from mqstore.rocketmq.config import broker_config
+        from mqstore.rocketmq.config.store_config import StoreConfig
+
+        found = StoreConfig(version=None if self.as_version is None else self.as_version.value, services=False)
+        if self.config is not None:
+            found = found.with_broker(broker_config.load_properties(self.config))
+        return replace(found, flush_disk_type="SYNC_FLUSH") if self.sync else found
+
+    def root(self) -> tuple[Path, bool]:
+        """(the directory, whether a store is to be made in it). Raises CannotOpenError, NotAStoreError, TargetError."""
+        if not os.path.lexists(self.path):
+            if not self.create:
+                raise CannotOpenError(f"{self.path} does not exist; --create makes a new store there")
+            return self.path, True
+        if os.path.isdir(self.path) and _unused(self.path):
+            if not self.create:
+                raise NotAStoreError(f"{self.path} is empty; --create makes a new store in it")
+            return self.path, True
+        found = open_store(self.path, self.config)
+        if found.path != found.directory.root:
+            raise TargetError(f"{self.path} is an archive, in which nothing can be changed; unpack it first")
+        return found.directory.root, False
+
+
+def _unused(path: Path) -> bool:
+    """Whether a directory holds nothing, or what is left where the making of a store ended at once."""
+    from mqstore.files import ReadOnlyDirectory
+
+    return {entry.name for entry in ReadOnlyDirectory(path).entries()} <= {"lock"}
+
+
+def open_target(out: Output, target: Target) -> tuple[MessageStore, bool]:
+    """(the store, whether it is new). What loading gave up is noted."""
+    from mqstore.rocketmq.engine.message_store import MessageStore
+
+    settings = target.settings()
+    root, new = target.root()
+    store = MessageStore.open(root, settings)
+    for note in store.notes:
+        out.note(f"recovery as {store.version}: {note}")
+    return store, new
+
+
+def refusal(status: PutStatus, detail: str, version: str) -> MqstoreError:
+    """The error for messages that were not stored."""
+    from mqstore.rocketmq.format.message import PutStatus
+
+    illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+    return (UsageError if illegal else TargetError)(f"{detail} ({status.spelled(version)})")
+
+
+class StoppedError(MqstoreError):
+    """The work ended early by an interrupt. Says how far it came."""
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM while a store is written: they end the work at once, or after what is `held`."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._pending = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._held:
+            raise KeyboardInterrupt
+        self._pending = True
+
+    @contextmanager
+    def held(self, *, until_asked: bool = False) -> Iterator[None]:
+        """What is done inside is done whole; an interrupt comes behind it, or with the next `ask`."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if not until_asked:
+            self.ask()
+
+    def ask(self) -> None:
+        """Raise the interrupt that was held."""
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt

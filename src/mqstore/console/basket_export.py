@@ -1,0 +1,113 @@
+"""Messages of a basket taken out of their stores: as rows for an export, in the order of the basket.
+
+Messages of one queue of RabbitMQ that stand behind each other in the basket are read in one pass, in the order of the queue.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mqstore.console.basket import InLog, InQueue, Place
+from mqstore.console.stores import Shelf
+from mqstore.errors import UsageError
+from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection, rabbitmq_schema, rocketmq_schema
+from mqstore.table.text import columns_for, json_rows, rabbitmq_columns_for, told_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["LARGEST_PARQUET", "json_lines", "log_batches", "parquet", "queue_rows"]
+
+LARGEST_PARQUET = 256 << 20
+
+
+def log_batches(shelf: Shelf, places: Sequence[Place], columns: Sequence[str], *, milliseconds: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of RocketMQ stores among these places; what is no record any more is left out."""
+    for place in places:
+        if isinstance(place, InLog):
+            view = shelf.get(place.store).view("disk")
+            yield from view.batches(
+                columns, Selection(from_offset=place.physical_offset, to_offset=place.physical_offset + 1), milliseconds=milliseconds
+            )
+
+
+def _queue_of(place: InQueue) -> tuple[int, str, str, int | None]:
+    return place.store, place.vhost, place.queue, place.level
+
+
+def queue_rows(shelf: Shelf, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, Rows]]:
+    """The index entries of RabbitMQ stores among these places."""
+    for (number, vhost, queue, level), group in groupby((place for place in places if isinstance(place, InQueue)), _queue_of):
+        wanted = np.array(sorted({place.seq_id for place in group}), np.int64)
+        store = shelf.get(number).rabbitmq
+        selection = QueueSelection(
+            vhosts=frozenset({vhost}),
+            queues=frozenset({queue}),
+            from_seq=int(wanted[0]),
+            to_seq=int(wanted[-1]) + 1,
+            everything=True,
+        )
+        for rows in store.rows(selection):
+            if rows.priority_level == level:
+                found = np.flatnonzero(np.isin(rows.judged.entries["seq"], wanted))
+                if len(found):
+                    yield store, rows.take(found)
+
+
+def _queue_batches(shelf: Shelf, places: Sequence[Place], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    for store, rows in queue_rows(shelf, places):
+        batch = store.batch(rows, columns)
+        if batch is not None:
+            yield batch
+
+
+def json_lines(shelf: Shelf, places: Sequence[Place], family: str) -> Iterator[bytes]:
+    """Rows as `mqstore messages -o jsonl --body base64` prints them."""
+    if family == "rocketmq":
+        batches = log_batches(shelf, places, columns_for("base64"), milliseconds=True)
+    else:
+        batches = (told_batch(batch) for batch in _queue_batches(shelf, places, rabbitmq_columns_for("base64")))
+    for batch in batches:
+        for row in json_rows(batch, "base64"):
+            yield f"{row}\n".encode("utf-8", "backslashreplace")
+
+
+def parquet(shelf: Shelf, places: Sequence[Place], family: str) -> bytes:
+    """The message table as one Parquet file. Raises UsageError where it would not fit into memory."""
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    total = 0
+    schema: Any = rocketmq_schema(ROCKETMQ_COLUMNS) if family == "rocketmq" else rabbitmq_schema(RABBITMQ_COLUMNS)
+    if family == "rocketmq":
+        batches = log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=False)
+    else:
+        batches = _queue_batches(shelf, places, RABBITMQ_COLUMNS)
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for group in _grouped(batches):
+            total += group.nbytes
+            if total > LARGEST_PARQUET:
+                raise UsageError("the messages are too many bytes for one download; take jsonl, or `mqstore export` for the whole store")
+            writer.write_table(group)
+    return sink.getvalue()
+
+
+def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Some batches at a time: each is a row group of the file."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if len(held) >= 1000 or sum(each.nbytes for each in held[-8:]) > 32 << 20:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)

@@ -1,0 +1,254 @@
+"""What pages share: the console's state, how a page is made and rendered, and how a question in an address is read.
+
+A page is a plain function of the console and an `Asked` that returns a response. It runs in a thread, so a long read holds up nobody
+else; an error that it raises becomes a page with its sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from mqstore.console.jobs import Job, Jobs, State
+from mqstore.console.sessions import Session, Sessions
+from mqstore.console.settings import Settings
+from mqstore.console.stores import Opened, Shelf
+from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, RefusedError, UsageError
+from mqstore.table import formatting
+
+__all__ = ["LARGEST_FORM", "PATIENCE", "Asked", "Console", "Page", "address", "endpoint"]
+
+HERE = Path(__file__).parent
+LARGEST_FORM = 2 << 20
+THREADS = 12
+PATIENCE = 1.5  # seconds that a page waits for a job before it shows the progress
+
+_LOG = logging.getLogger("mqstore.console")
+_HIGHEST = 2**63 - 1
+
+
+def address(path: str, **asked: object) -> str:
+    """A path with a query of those values that are not None or empty.
+
+    >>> address("/stores/0/messages", topic="a b", since=None, newest=0)
+    '/stores/0/messages?topic=a+b&newest=0'
+    """
+    query = {name: str(value) for name, value in asked.items() if value is not None and value != ""}
+    return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
+
+
+def _harmless(value: object) -> object:
+    """Text from a store without control characters and direction marks."""
+    return formatting.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _ticks(sentence: str) -> Markup:
+    """A sentence, what stands between backticks as code."""
+    parts = (escape(formatting.printable(part)) for part in sentence.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+
+
+class Console:
+    """One running console."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.shelf = Shelf(settings.places)
+        self.jobs = Jobs()
+        self.sessions = Sessions(settings.token)
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
+        self.templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_harmless,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters |= {
+            "size": formatting.size,
+            "moment": formatting.moment,
+            "clock": formatting.clock,
+            "count": formatting.count,
+        }
+        # lines and tabs stay, all else is escaped: `bodies.plain_text` has taken out what is no letter
+        self.templates.filters |= {"shorten": formatting.shorten, "safe_lines": escape, "ticks": _ticks}
+        self.templates.globals |= {"address": address, "settings": settings, "names": self.shelf.names}
+
+    def close(self) -> None:
+        self.jobs.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as pages see it. form: of a POST, its fields; the form token has been checked."""
+
+    console: Console
+    request: Request
+    session: Session | None
+    form: Mapping[str, list[str]]
+
+    def text(self, name: str, default: str = "", longest: int = 4096) -> str:
+        """A value of the query or the form, without blanks around it. Raises UsageError where it is too long."""
+        given = self.form.get(name, [""])[0] if self.request.method == "POST" else self.request.query_params.get(name, "")
+        found = given.strip()
+        if len(found) > longest:
+            raise UsageError(f"{name} has {len(found):,} characters; {longest:,} are the most that make sense")
+        return found or default
+
+    def number(self, name: str, default: int | None = None, low: int = 0, high: int = _HIGHEST) -> int | None:
+        """A whole number. Raises UsageError."""
+        given = self.text(name, longest=40)
+        if not given:
+            return default
+        digits = given.removeprefix("-")
+        if not digits.isascii() or not digits.isdigit() or len(digits) > 19 or not low <= int(given) <= high:
+            raise UsageError(f"{name} must be a whole number from {low} to {high}, and {formatting.printable(given)!r} is none")
+        return int(given)
+
+    def needed(self, name: str, low: int = 0) -> int:
+        """A number that must be there. Raises UsageError."""
+        found = self.number(name, low=low)
+        if found is None:
+            raise UsageError(f"the address lacks {name}; come by a link of this console")
+        return found
+
+    def moment(self, name: str) -> int | None:
+        """Milliseconds since 1970. Raises UsageError."""
+        given = self.text(name, longest=60)
+        return None if not given else max(-_HIGHEST, min(_HIGHEST, formatting.parse_time(given, name)))
+
+    @property
+    def store(self) -> Opened:
+        """The store of the address. Raises NotFoundError, and what opening raises."""
+        return self.console.shelf.get(int(self.request.path_params["number"]))
+
+    @property
+    def view(self) -> str:
+        """Which state of the store is asked for."""
+        return self.text("view", "disk")
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a script wants a part of the page to put in its place."""
+        return self.request.headers.get("hx-request") == "true"
+
+    def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A page from a template."""
+        shown = {
+            "asked": self,
+            "session": self.session,
+            "csrf": self.session.csrf if self.session else "",
+            "path": self.request.url.path,
+            "here": address(self.request.url.path, **dict(self.request.query_params)),
+            "store": None,
+            "section": "",
+            "wide": False,
+            "refresh": False,
+            **values,
+        }
+        text = self.console.templates.get_template(template).render(shown)
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
+
+    def go(self, path: str) -> Response:
+        """On to another page of this console."""
+        return RedirectResponse(path, 303)
+
+    def back(self, fallback: str) -> Response:
+        """To the page that the form was on, if that is one of ours."""
+        wanted = self.text("back")
+        ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+        return self.go(wanted if ours else fallback)
+
+    def waited(self, job: Job) -> Job:
+        """The job, after a short wait: most are done at once."""
+        job.settled.wait(PATIENCE)
+        return job
+
+    def outcome(self, job: Job) -> Any:
+        """The result of a job that is over. Raises UsageError with the sentence of one that failed."""
+        if job.state is not State.DONE:
+            raise UsageError(job.error or f"{job.title} was cancelled; start it again")
+        return job.result
+
+
+Page = Callable[[Asked], Response]
+
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (NotFoundError, 404),
+    (UsageError, 400),
+    (RefusedError, 409),
+    (CannotOpenError, 503),
+    (MqstoreError, 422),
+)
+
+
+def _failed(asked: Asked, error: Exception) -> Response:
+    if isinstance(error, MqstoreError):
+        status = next(code for kind, code in _STATUS if isinstance(error, kind))
+        return asked.show("error.html", status=status, sentence=str(error), status_code=status)
+    if isinstance(error, MemoryError):
+        return asked.show("error.html", status=503, sentence="out of memory; narrow the question", status_code=503)
+    if isinstance(error, OSError):
+        sentence = f"the operating system says of a file of the store: {error.strerror or error}"
+        return asked.show("error.html", status=503, sentence=sentence, status_code=503)
+    _LOG.error("a page failed: %s", asked.request.url.path, exc_info=error)
+    sentence = f"a bug in mqstore, not in the store: {type(error).__name__}; the log of the console has the trace, please report it"
+    return asked.show("error.html", status=500, sentence=sentence, status_code=500)
+
+
+async def _form(request: Request) -> Mapping[str, list[str]]:
+    """The fields of a form. Raises UsageError."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > LARGEST_FORM:
+            raise UsageError(f"the form is larger than {formatting.size(LARGEST_FORM)}; choose fewer messages at a time")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise UsageError("the form is not encoded as a form; send it from a page of this console")
+    try:
+        return parse_qs(content.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20_000)
+    except ValueError:
+        raise UsageError("the form has too many fields; choose fewer messages at a time") from None
+
+
+def endpoint(console: Console, page: Page, *, csrf: bool = True) -> Callable[[Request], Awaitable[Response]]:
+    """A page as Starlette calls it."""
+
+    async def answer(request: Request) -> Response:
+        session: Session | None = request.scope.get("session")
+        asked = Asked(console, request, session, {})
+
+        def made() -> Response:
+            try:
+                return page(asked)
+            except Exception as error:
+                return _failed(asked, error)
+
+        if request.method == "POST":
+            try:
+                form = await _form(request)
+            except UsageError as error:
+                return _failed(asked, error)
+            given = form.get("csrf", [""])[0]
+            if csrf and (session is None or not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode())):
+                return asked.show(
+                    "error.html", status=403, sentence="the form is not of this session; load the page again", status_code=403
+                )
+            asked = Asked(console, request, session, form)
+        return await asyncio.get_running_loop().run_in_executor(console.threads, made)
+
+    return answer

@@ -1,0 +1,121 @@
+"""Where a store is: a path of this machine, or a URL of an object store or a distributed file system.
+
+    file:/backup/store  file:///backup/store         a path
+    s3://bucket/broker-a/store  s3a://…              a `Url`
+    hdfs://namenode:8020/backup/store                a `Url`
+
+A `Url` carries what is needed to reach it, credentials among them. It prints as the URL alone, so that nothing of them gets into
+a log line, a report or a plan.
+
+    >>> Url("s3://bucket/store", {"key": "k", "secret": "s"})
+    Url('s3://bucket/store')
+    >>> place_of("file:///backup/store"), place_of("C:store")
+    (PosixPath('/backup/store'), PosixPath('C:store'))
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from mqstore.errors import TargetError, UnsupportedError, UsageError
+
+__all__ = ["Place", "Url", "is_url", "local_store", "local_target", "place_of", "without_file"]
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_FILE = re.compile(r"^file:(?://(?:localhost)?)?(?=/)")
+
+
+class Url:
+    """A directory or file reached over a network. options: how, by the names in `mqstore.files.remote_fs`. A value, and picklable."""
+
+    __slots__ = ("options", "url")
+
+    def __init__(self, url: str, options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> None:
+        match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(//[^/]*)?(/.*)?$", url)
+        if match is None:
+            raise UsageError(f"{url!r} is no URL: give one such as s3://bucket/directory")
+        scheme, authority, path = match.group(1), match.group(2) or "", match.group(3) or ""
+        if ":" in authority.rpartition("@")[0]:
+            raise UsageError(f"a URL must not hold a password; give what {scheme} needs as options, by --fs-option or fs.NAME")
+        self.url = f"{scheme}:{authority}{re.sub('/+', '/', path).rstrip('/')}"
+        self.options = tuple(sorted(dict(options).items()))
+
+    @property
+    def scheme(self) -> str:
+        return self.url.partition(":")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """What stands behind the last slash."""
+        return self.url.rpartition("/")[2]
+
+    def resolve(self) -> Url:
+        """Itself: there are no links."""
+        return self
+
+    def with_options(self, options: Mapping[str, str] | tuple[tuple[str, str], ...]) -> Url:
+        """The same place, reached with these options beside its own."""
+        return Url(self.url, {**dict(self.options), **dict(options)})
+
+    def __truediv__(self, relative: str) -> Url:
+        return Url(f"{self.url}/{relative}", self.options)
+
+    def __fspath__(self) -> str:
+        return self.url
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __repr__(self) -> str:
+        return f"Url({self.url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Url) and (self.url, self.options) == (other.url, other.options)
+
+    def __hash__(self) -> int:
+        return hash((self.url, self.options))
+
+    def __reduce__(self) -> tuple[type[Url], tuple[str, tuple[tuple[str, str], ...]]]:
+        return Url, (self.url, self.options)
+
+
+Place = Path | Url
+
+
+def without_file(text: str) -> str:
+    """A path of this machine as a plain path: `file:` is left out."""
+    return _FILE.sub("", text)
+
+
+def is_url(text: str) -> bool:
+    """Whether a text names a place that is reached over a network. A drive letter or `file:` does not."""
+    return _URL.match(text) is not None and not text.lower().startswith("file:")
+
+
+def place_of(path: str | os.PathLike[str], options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> Place:
+    """A path or a URL as a value. options: for a URL, how it is reached; they add to its own."""
+    if isinstance(path, Url):
+        return path.with_options(options) if options else path
+    if isinstance(path, str) and is_url(path):
+        return Url(path, options)
+    return Path(without_file(path)) if isinstance(path, str) else Path(path)
+
+
+def local_target(to: str | os.PathLike[str]) -> None:
+    """Refuse a URL as a target. Raises TargetError."""
+    text = os.fspath(to)
+    # a path made of a URL has lost one of its slashes
+    if isinstance(to, Url) or is_url(text):
+        raise TargetError(
+            f"{text}: results are written to a directory of a local or shared file system; write there, then copy it to where it is to be"
+        )
+
+
+def local_store(place: Place, what: str) -> Path:
+    """The place as a path. Raises UnsupportedError for a URL: what works only on a store of this machine."""
+    if isinstance(place, Url):
+        raise UnsupportedError(f"{what} works on a store of a local or shared file system; copy {place} there first")
+    return place

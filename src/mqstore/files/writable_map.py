@@ -1,0 +1,123 @@
+"""A file of fixed size, mapped for writing: how a log and an index are written without a system call for each record.
+
+What is written through a map survives the death of the process at once, and the death of the machine after `sync`. A full disk
+would end the process in the middle of a store instruction; so blocks are reserved before they are written, and it is
+the reservation that fails:
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.files.durable import DurableDirectory
+    >>> with TemporaryDirectory() as place, DurableDirectory(place) as directory:
+    ...     directory.create("log", size=8192)
+    ...     log = WritableMap(directory, "log")
+    ...     log.reserve(5)
+    ...     log.write(0, b"hello")
+    ...     log.sync()
+    ...     log.close()
+    ...     open(f"{place}/log", "rb").read(6)
+    b'hello\\x00'
+
+Raises TargetError where the operating system refuses.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.durable_file import open_for_writing, writing
+from mqstore.files.readonly import Bytes
+from mqstore.files.recorder import Sync
+
+__all__ = ["WritableMap"]
+
+RESERVED_AT_LEAST, RESERVED_AT_MOST = 1 << 18, 1 << 24
+
+
+class WritableMap:
+    """An existing file mapped for reading and writing. data: a writable uint8 array over the whole of it."""
+
+    def __init__(self, directory: DurableDirectory, relative: str) -> None:
+        self.relative = relative
+        self.path = directory.path(relative)
+        self._directory = directory
+        self._recorded = directory.recorded
+        with writing(self.path):
+            self._descriptor = open_for_writing(self.path)
+            try:
+                self.size = os.fstat(self._descriptor).st_size
+                self._map = mmap.mmap(self._descriptor, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+        self.data: Bytes = np.frombuffer(self._map, np.uint8)
+        self.reserved = 0
+
+    def reserve(self, stop: int, start: int = 0) -> None:
+        """Make sure that bytes start..stop-1 have a place on the disk, and some more behind them for what comes next.
+
+        Bytes below `reserved` have one already, unless start is given.
+        """
+        low = start or self.reserved
+        if stop <= low:
+            return
+        step = min(max(self.reserved, RESERVED_AT_LEAST), RESERVED_AT_MOST)  # a small file takes little, a long one seldom asks
+        high = min(self.size, -(-stop // step) * step)
+        with writing(self.path):
+            self._directory.attempt("reserve", self.relative)
+            try:
+                os.posix_fallocate(self._descriptor, low, high - low)
+            except OSError as error:
+                if error.errno == errno.ENOSPC and high > stop:
+                    os.posix_fallocate(self._descriptor, low, stop - low)  # the disk is nearly full: as much as is needed
+                    high = stop
+                elif error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise
+        if not start:
+            self.reserved = high
+
+    def write(self, position: int, buffer: bytes | memoryview) -> None:
+        """Write into the map; the bytes must have been reserved."""
+        self.about_to_write()
+        self.data[position : position + len(buffer)] = np.frombuffer(buffer, np.uint8)
+        self.wrote(position, position + len(buffer))
+
+    def about_to_write(self) -> None:
+        """Ask the recorder before bytes are written into `data`."""
+        if self._recorded:
+            with writing(self.path):
+                self._directory.attempt("write", self.relative)
+
+    def wrote(self, start: int, stop: int) -> None:
+        """Tell the recorder of bytes that were written into `data`."""
+        if self._recorded and stop > start:
+            self._directory.note_write(self.relative, start, self.data.data[start:stop])
+
+    def sync(self) -> None:
+        """Return when everything written so far has reached the disk."""
+        with writing(self.path):
+            self._directory.attempt("sync", self.relative)
+            os.fdatasync(self._descriptor)
+        self._directory.note(Sync(self._directory.named(self.relative)))
+
+    def drop(self, start: int, stop: int) -> None:
+        """Let whole pages of [start, stop) leave this process's memory; they stay in the page cache, changes included."""
+        low, high = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop - stop % mmap.PAGESIZE
+        if high > low:
+            self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
+
+    def close(self) -> None:
+        """Close the descriptor. The map itself goes when the last array or view over it does."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> WritableMap:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

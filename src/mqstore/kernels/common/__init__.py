@@ -1,0 +1,1 @@
+"""What kernels share: loads and stores of integers, checksums."""

@@ -1,1 +1,0 @@
-from mqstore.kernels.loads cimport LOW32, cell, i64, word64

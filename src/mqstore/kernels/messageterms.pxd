@@ -1,1 +1,0 @@
-from mqstore.kernels.loads cimport i32, i64, same, u8

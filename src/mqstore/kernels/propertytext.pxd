@@ -1,1 +1,0 @@
-from mqstore.kernels.loads cimport copy

@@ -1,2 +1,0 @@
-from mqstore.kernels.loads cimport i32, i64, u8
-from mqstore.kernels.terms cimport shape_at, unsigned32

@@ -1,0 +1,187 @@
+"""Message store files of RabbitMQ (`N.rdq`): where their records are, the broker's way and the careful way; records found by id.
+
+A record is its size S, 16 bytes of id, a term, and a byte 255 (section 6.1 of the specification of the stores).
+"""
+
+import cython
+
+if not cython.compiled:
+    from mqstore.kernels.common.loads import i64, u8
+    from mqstore.kernels.rabbitmq.terms import shape_at, unsigned32
+
+# bits of a record's quality
+MARKED = 1  # the byte behind it is 255
+PROVED = 2  # its term is a message with the record's own id
+
+
+def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
+    """The broker's scan up to 3.13.0 (section 6.8): position and total size of each record, as many as the columns hold.
+
+    Returns (records found, of which the first are in the columns, and the position where the scan stopped).
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = at.shape[0]
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    size: cython.longlong
+    if start < 0 or total.shape[0] < room:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        while limit - p >= 8:
+            size = i64(b, p)
+            # a negative size is one beyond 2^63: beyond every file
+            if size <= 0 or size > limit - p - 9:
+                break
+            if u8(b, p + 8 + size) == 255 and size >= 16:
+                if n < room:
+                    at[n] = p
+                    total[n] = size + 9
+                n += 1
+            p += size + 9
+    return n, p
+
+
+def careful_scan(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    at: cython.longlong[:],
+    total: cython.longlong[:],
+    quality: cython.uchar[:],
+):
+    """Every record that can be believed, whatever stands between (section 14, 6 and 7).
+
+    Believed is what holds its own id a second time, inside its term; a record whose neighbours are sound and whose end mark is
+    right is listed too, without PROVED. Returns (records found, position where it stopped: the columns are full, or the end).
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = at.shape[0]
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    size: cython.longlong
+    shape: cython.int
+    marked: cython.bint
+    chained: cython.bint = True
+    if start < 0 or total.shape[0] < room or quality.shape[0] < room:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        while limit - p >= 30 and n < room:
+            # no file has 2^48 bytes
+            if u8(b, p) or u8(b, p + 1):
+                chained = False
+                p += 1
+                continue
+            size = i64(b, p)
+            if size < 18 or size > limit - p - 8:
+                chained = False
+                p += 1
+                continue
+            marked = size <= limit - p - 9 and u8(b, p + 8 + size) == 255
+            shape = 0
+            if u8(b, p + 24) == 131:
+                shape = shape_at(b, p + 24, p + 8 + size, i64(b, p + 8), i64(b, p + 16))
+            if shape & 4:
+                at[n] = p
+                total[n] = size + 9
+                quality[n] = 3 if marked else 2
+                n += 1
+                p += size + 9 if marked or follows(b, p + size + 9, limit) else size + 8
+                chained = True
+            elif chained and marked and follows(b, p + size + 9, limit):
+                # a client-death mark of old stores is no message
+                if not (size == 22 and u8(b, p + 24) == 131 and u8(b, p + 25) == 109 and unsigned32(b, p + 26) == 0):
+                    at[n] = p
+                    total[n] = size + 9
+                    quality[n] = 1
+                    n += 1
+                p += size + 9
+            else:
+                chained = False
+                p += 1
+    return n, p
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def follows(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.bint:
+    """Whether the file ends at p, or what stands there has the frame of a record."""
+    size: cython.longlong
+    if p == limit:
+        return True
+    if limit - p < 25:
+        return False
+    size = i64(b, p)
+    return size >= 16 and size <= limit - p - 9 and u8(b, p + 8 + size) == 255
+
+
+def resynchronising_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
+    """The broker's scan since 3.13.1 (section 13.2): any frame with its mark, searched for byte by byte. Returns as `strict_scan`.
+
+    A second copy of an id is listed too; the broker would step through it byte by byte and find nothing more than its own nested frames.
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = at.shape[0]
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    size: cython.longlong
+    if start < 0 or total.shape[0] < room:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        while limit - p >= 25:
+            size = i64(b, p)
+            if size >= 16 and size <= limit - p - 9 and u8(b, p + 8 + size) == 255:
+                if n < room:
+                    at[n] = p
+                    total[n] = size + 9
+                n += 1
+                p += size + 9
+            else:
+                p += 1
+    return n, p
+
+
+def record_ids(b: cython.const[cython.uchar][::1], at: cython.longlong[:], hi: cython.longlong[:], lo: cython.longlong[:]):
+    """The id of each record. Raises ValueError for a place outside the file."""
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t = at.shape[0]
+    limit: cython.Py_ssize_t = b.shape[0]
+    outside: cython.bint = False
+    if hi.shape[0] < n or lo.shape[0] < n:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(n):
+            if at[k] < 0 or at[k] > limit - 24:
+                outside = True
+                break
+            hi[k] = i64(b, at[k] + 8)
+            lo[k] = i64(b, at[k] + 16)
+    if outside:
+        raise ValueError("a record lies outside the file")
+
+
+def find_ids(
+    hi: cython.const[cython.longlong][:],
+    lo: cython.const[cython.longlong][:],
+    wanted_hi: cython.const[cython.longlong][:],
+    wanted_lo: cython.const[cython.longlong][:],
+    found: cython.longlong[:],
+):
+    """For each wanted id its first place among ids sorted by (hi, lo), or -1."""
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t = hi.shape[0]
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    if lo.shape[0] < n or wanted_lo.shape[0] < wanted_hi.shape[0] or found.shape[0] < wanted_hi.shape[0]:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(wanted_hi.shape[0]):
+            low = 0
+            high = n
+            while low < high:
+                middle = (low + high) >> 1
+                if hi[middle] < wanted_hi[k] or (hi[middle] == wanted_hi[k] and lo[middle] < wanted_lo[k]):
+                    low = middle + 1
+                else:
+                    high = middle
+            found[k] = low if low < n and hi[low] == wanted_hi[k] and lo[low] == wanted_lo[k] else -1

@@ -1,0 +1,142 @@
+"""Stored messages of RabbitMQ put into queue files of either version: entries of a `.qs` with their checksums, publishes of a segment.
+
+The messages are taken from one buffer by place and length; the caller has computed where each entry goes. Both check every place.
+
+    >>> import numpy as np
+    >>> source, page = np.frombuffer(b"..\\x83j", np.uint8), np.zeros(10, np.uint8)
+    >>> store_entries(source, np.array([2]), np.array([2]), page, np.array([0]))
+    >>> page.tobytes().hex()
+    '0000000201513100836a'
+
+Format: docs/formats/rabbitmq.md, sections 4, 5.4 and 12.3.
+"""
+
+import cython
+
+if not cython.compiled:
+    from mqstore.kernels.common.crc_spans import crc_on
+    from mqstore.kernels.common.loads import copy, put32, put64, u8
+
+    def first_byte(b):
+        return b
+
+    def put8(b, p, v):
+        b[p] = v & 255
+
+
+ENTRY_HEADER = 8
+PUBLISH = 34
+MARK = 2
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def outside(at: cython.longlong, length: cython.longlong, size: cython.longlong) -> cython.bint:
+    """Whether length bytes at `at` are not all inside size bytes."""
+    return at < 0 or length < 0 or at > size or length > size - at
+
+
+def store_entries(
+    b: cython.const[cython.uchar][::1],
+    at: cython.longlong[:],
+    length: cython.longlong[:],
+    to: cython.uchar[::1],
+    to_at: cython.longlong[:],
+):
+    """Entries of a queue store: size, flag, low 16 bits of the CRC-32, message. Raises ValueError for a place outside a buffer."""
+    n: cython.Py_ssize_t = at.shape[0]
+    k: cython.Py_ssize_t
+    crc: cython.uint
+    fits: cython.bint = True
+    if length.shape[0] < n or to_at.shape[0] < n:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(n):
+            if outside(at[k], length[k], b.shape[0]) or outside(to_at[k], length[k] + 8, to.shape[0]):
+                fits = False
+                break
+            crc = crc_on(first_byte(b), at[k], length[k], 0)
+            put32(to, to_at[k], length[k])
+            put8(to, to_at[k] + 4, 1)
+            put8(to, to_at[k] + 5, (crc >> 8) & 255)
+            put8(to, to_at[k] + 6, crc & 255)
+            put8(to, to_at[k] + 7, 0)
+            copy(to, to_at[k] + 8, b, at[k], length[k])
+    if not fits:
+        raise ValueError("an entry lies outside its buffer")
+
+
+def sound_entries(
+    b: cython.const[cython.uchar][::1],
+    at: cython.longlong[:],
+    length: cython.longlong[:],
+    out: cython.uchar[:],
+):
+    """Of each entry of a queue store: 1 if it is whole, has this size and fits its checksum where it has one, else 0."""
+    n: cython.Py_ssize_t = at.shape[0]
+    k: cython.Py_ssize_t
+    p: cython.longlong
+    size: cython.longlong
+    crc: cython.uint
+    if length.shape[0] < n or out.shape[0] < n:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(n):
+            p = at[k]
+            out[k] = 0
+            if outside(p, 8, b.shape[0]) or outside(p, length[k] + 8, b.shape[0]):
+                continue
+            size = cython.cast(cython.longlong, u8(b, p)) << 24
+            size |= (u8(b, p + 1) << 16) | (u8(b, p + 2) << 8) | u8(b, p + 3)
+            if size != length[k]:
+                continue
+            if u8(b, p + 4) & 1:
+                crc = crc_on(first_byte(b), p + 8, size, 0)
+                if u8(b, p + 5) != ((crc >> 8) & 255) or u8(b, p + 6) != (crc & 255):
+                    continue
+            out[k] = 1
+
+
+def publishes(
+    b: cython.const[cython.uchar][::1],
+    at: cython.longlong[:],
+    length: cython.longlong[:],
+    rel: cython.longlong[:],
+    hi: cython.longlong[:],
+    lo: cython.longlong[:],
+    expiry: cython.longlong[:],
+    size: cython.longlong[:],
+    to: cython.uchar[::1],
+    to_at: cython.longlong[:],
+):
+    """Entries of a segment: a persistent publish with its embedded message (none: length 0), its delivery behind it.
+
+    Raises ValueError for a place outside a buffer.
+    """
+    n: cython.Py_ssize_t = at.shape[0]
+    k: cython.Py_ssize_t
+    p: cython.longlong
+    fits: cython.bint = length.shape[0] >= n and rel.shape[0] >= n and hi.shape[0] >= n and lo.shape[0] >= n
+    if not fits or expiry.shape[0] < n or size.shape[0] < n or to_at.shape[0] < n:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(n):
+            p = to_at[k]
+            if rel[k] < 0 or rel[k] > 16383 or outside(at[k], length[k], b.shape[0]) or outside(p, length[k] + 36, to.shape[0]):
+                fits = False
+                break
+            put8(to, p, 192 | (rel[k] >> 8))
+            put8(to, p + 1, rel[k] & 255)
+            put64(to, p + 2, hi[k])
+            put64(to, p + 10, lo[k])
+            put64(to, p + 18, expiry[k])
+            put32(to, p + 26, size[k])
+            put32(to, p + 30, length[k])
+            copy(to, p + 34, b, at[k], length[k])
+            p += 34 + length[k]
+            put8(to, p, 64 | (rel[k] >> 8))
+            put8(to, p + 1, rel[k] & 255)
+    if not fits:
+        raise ValueError("an entry lies outside its buffer")

@@ -1,0 +1,2 @@
+from mqstore.kernels.common.loads cimport i32, i64, u8
+from mqstore.kernels.rabbitmq.terms cimport shape_at, unsigned32

@@ -1,0 +1,1 @@
+"""Kernels for the files of RocketMQ."""

@@ -1,0 +1,84 @@
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
+from mqstore.kernels.rocketmq.frames cimport check
+from mqstore.kernels.common.loads cimport UNIQ_KEY, find, i8, i16, i32, i64, memcpy, prefetch, same, u8
+from mqstore.kernels.rocketmq.pull cimport announce
+
+cdef extern from *:
+    """
+    #include <string.h>
+    #include <stdint.h>
+    /* eight bytes as sixteen upper-case hexadecimal digits: a nibble to each byte, then 7 more for those of ten and above */
+    static CYTHON_INLINE uint64_t mq_digits(uint32_t v) {
+        uint64_t x = v;
+        x = ((x << 16) | x) & 0x0000ffff0000ffffULL;
+        x = ((x << 8) | x) & 0x00ff00ff00ff00ffULL;
+        x = ((x << 4) | x) & 0x0f0f0f0f0f0f0f0fULL;
+        return x + 0x3030303030303030ULL + (((x + 0x0606060606060606ULL) >> 4) & 0x0101010101010101ULL) * 7;
+    }
+    static CYTHON_INLINE void mq_hexadecimal(unsigned char *out, const unsigned char *p) {
+        uint32_t v[2];
+        uint64_t x;
+        int k;
+        memcpy(v, p, 8);
+        for (k = 0; k < 2; k++) {
+            x = __builtin_bswap64(mq_digits(__builtin_bswap32(v[k])));
+            memcpy(out + 8 * k, &x, 8);
+        }
+    }
+    /* short texts without a call: two copies that overlap */
+    static CYTHON_INLINE void mq_copy(unsigned char *to, const unsigned char *p, Py_ssize_t n) {
+        if (n > 32) memcpy(to, p, (size_t) n);
+        else if (n >= 16) { unsigned char a[16], z[16]; memcpy(a, p, 16); memcpy(z, p + n - 16, 16); memcpy(to, a, 16); memcpy(to + n - 16, z, 16); }
+        else if (n >= 8) { uint64_t a, z; memcpy(&a, p, 8); memcpy(&z, p + n - 8, 8); memcpy(to, &a, 8); memcpy(to + n - 8, &z, 8); }
+        else if (n >= 4) { uint32_t a, z; memcpy(&a, p, 4); memcpy(&z, p + n - 4, 4); memcpy(to, &a, 4); memcpy(to + n - 4, &z, 4); }
+        else for (; n > 0; n--) *to++ = *p++;
+    }
+    static CYTHON_INLINE int mq_ascii_only(const unsigned char *p, Py_ssize_t n) {
+        uint64_t v, all = 0;
+        for (; n >= 8; n -= 8, p += 8) { memcpy(&v, p, 8); all |= v; }
+        for (; n > 0; n--, p++) all |= *p;
+        return !(all & 0x8080808080808080ULL);
+    }
+    """
+    void mq_hexadecimal(unsigned char *out, const unsigned char *p) noexcept nogil
+    void mq_copy(unsigned char *to, const unsigned char *p, Py_ssize_t n) noexcept nogil
+    bint mq_ascii_only(const unsigned char *p, Py_ssize_t n) noexcept nogil
+
+cdef inline object octets_for(Py_ssize_t length):
+    return PyByteArray_FromStringAndSize(NULL, length)
+
+cdef inline long long number(bytes rows, Py_ssize_t k):
+    cdef long long value
+    memcpy(&value, PyBytes_AS_STRING(rows) + 8 * k, 8)
+    return value
+
+cdef inline void st32(unsigned char[::1] out, Py_ssize_t at, long long value) noexcept nogil:
+    cdef int word = <int> value
+    memcpy(&out[at], &word, 4)
+
+cdef inline void st64(unsigned char[::1] out, Py_ssize_t at, long long value) noexcept nogil:
+    memcpy(&out[at], &value, 8)
+
+cdef inline void hexadecimal(unsigned char[::1] out, Py_ssize_t at, const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    mq_hexadecimal(&out[at], &b[p])
+
+cdef inline bint ascii_only(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
+    return mq_ascii_only(&b[0] + p, n)
+
+cdef inline void again(unsigned char[::1] out, Py_ssize_t at, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    if n > 0:
+        mq_copy(&out[at], &out[start], n)
+
+cdef inline void copy(unsigned char[::1] to, Py_ssize_t at, const unsigned char[::1] b, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    if n > 0:
+        mq_copy(&to[at], &b[start], n)
+
+cdef class Room:
+    cdef Py_ssize_t count
+    cdef long long[:, ::1] positions, fields, spans, nodes, buffers
+
+cdef class Head:
+    cdef readonly const unsigned char[::1] raw
+    cdef readonly Py_ssize_t rows, body_length, nodes, buffers
+    cdef list rooms

@@ -1,0 +1,91 @@
+"""A Delta table that grows by batches: one commit each, with the number of the batch as the version of an application transaction.
+
+The files stay as the tasks wrote them. Their bounds, by which readers leave files out, are taken from the Parquet footers.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from mqstore.pipeline.jobs.lakehouse import TABLE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqstore.files.durable import DurableDirectory
+    from mqstore.pipeline.follow.tables import AddedBatch
+
+__all__ = ["DeltaBatches", "bounds"]
+
+APPLICATION = "mqstore-follow"
+
+
+class DeltaBatches:
+    """The table in a directory, made if there is none. Raises what deltalake raises."""
+
+    def __init__(self, directory: DurableDirectory, schema: pa.Schema) -> None:
+        self._directory = directory
+        self._schema = schema
+        root = str(directory.root)
+        if not DeltaTable.is_deltatable(root):
+            directory.make_directory("_delta_log")
+            DeltaTable.create(root, schema, name=TABLE.rpartition(".")[2])
+            self._sync(0)
+        self._table = DeltaTable(root)
+
+    def last(self) -> int:
+        self._table.update_incremental()
+        version = self._table.transaction_version(APPLICATION)
+        return -1 if version is None else version
+
+    def add(self, batch: AddedBatch) -> None:
+        if self.last() >= batch.number:
+            return
+        actions: list[AddAction | RemoveAction] = []
+        for name, size in batch.files:
+            path = self._directory.path(name)
+            changed = path.stat().st_mtime_ns // 1_000_000
+            actions.append(AddAction(name, size, {}, changed, True, json.dumps(bounds(pq.read_metadata(path)))))
+        said = CommitProperties(custom_metadata=dict(batch.properties), app_transactions=[Transaction(APPLICATION, batch.number)])
+        self._table.create_write_transaction(actions, "append", self._schema, commit_properties=said)
+        self._table.update_incremental()
+        self._sync(self._table.version())
+
+    def _sync(self, version: int) -> None:
+        """Return when a commit has reached the disk; deltalake leaves that to the system."""
+        self._directory.sync(f"_delta_log/{version:020d}.json")
+        self._directory.sync_directory("_delta_log")
+        self._directory.sync_directory()
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def bounds(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Rows of a Parquet file, and least and greatest value and nulls of each column that all row groups have them of."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    for place in range(metadata.num_columns):
+        column = metadata.schema.column(place)
+        known = [group.column(place).statistics for group in groups]
+        if "." in column.path or not known or not all(each is not None and each.has_null_count for each in known):
+            continue
+        nulls[column.name] = sum(each.null_count for each in known)
+        with_values = [each for each, group in zip(known, groups, strict=True) if each.null_count < group.num_rows]
+        if with_values and all(each.has_min_max for each in with_values):
+            low[column.name] = _plain(min(each.min for each in with_values))
+            high[column.name] = _plain(max(each.max for each in with_values))
+    return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _plain(value: Any) -> Any:
+    """As Delta's statistics have it; times are whole milliseconds in a store."""
+    return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z" if isinstance(value, datetime) else value

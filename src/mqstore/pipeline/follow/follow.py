@@ -1,0 +1,285 @@
+"""Follow: a log that grows, kept up with batch by batch until somebody stops it; every message once, whatever dies in between.
+
+    OUT as parquet                                  OUT as a store
+      batch=0000000000/part-00000.parquet             commitlog/, consumequeue/, index/, …: what a broker would have
+      batch=0000000000/_manifest.json                 the same physical offsets as in the store that is followed
+      _mqstore_follow/follow.json, checkpoint/        _mqstore_follow/follow.json, checkpoint/
+
+Structured Streaming writes down the range of the log that a batch is before the batch runs, so a batch that is run again is the same
+range. As Parquet, tasks read the range and write files into a staged directory, which appears under the batch's number with one
+rename, its manifest in it: a batch that is there is not written again. As a store, the range is appended to a log of the same physical
+offsets, which tells by its end what it has already (`rocketmq/logcopy.py`). As an Iceberg or Delta table, a batch of Parquet files is
+added by one commit that holds its number (`followtables.py`). No body passes through the JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import MqstoreError, PipelineError, UsageError
+from mqstore.files.location import local_store, local_target, place_of
+from mqstore.findings import Damage
+from mqstore.pipeline.follow.sinks import ParquetSink, Place, Sink, StoreSink
+from mqstore.pipeline.follow.tables import TableSink, open_table
+from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
+from mqstore.pipeline.source.stores import open_for_tasks
+from mqstore.pipeline.source.stream import LogRange, LogRanges
+from mqstore.pipeline.spark.session import failures, running
+from mqstore.rocketmq.engine.log_copy import LogCopy
+from mqstore.rocketmq.scan.log_tail import Piece
+from mqstore.rocketmq.store.export import LINEAGE
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns, rocketmq_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["FORMS", "FollowReport", "FollowedBatch", "follow"]
+
+FORMS = ("parquet", "store", *TABLE_FORMATS)
+BATCH_BYTES = 256 << 20
+MAX_TOLD = 1000
+POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedBatch:
+    """One batch. start, stop: physical offsets. repeated: it was there from an earlier run already. seconds: of the work."""
+
+    number: int
+    start: int
+    stop: int
+    messages: int
+    seconds: float
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FollowReport:
+    """Outcome of `follow`. end: physical offset up to which OUT has the log, -1 if nothing came. stopped: end, interrupt or asked.
+
+    batches, messages, log_bytes: of this run. damage: passed over, the first 1,000 of them.
+    """
+
+    store: str
+    to: str
+    form: str
+    batches: int
+    messages: int
+    log_bytes: int
+    end: int
+    stopped: str
+    seconds: float
+    damage: tuple[Damage, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was followed was believable."""
+        return not self.damage
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `follow -o json` prints."""
+        return {
+            "store": self.store,
+            "to": self.to,
+            "as": self.form,
+            "ok": self.ok,
+            "batches": self.batches,
+            "messages": self.messages,
+            "log_bytes": self.log_bytes,
+            "end": self.end,
+            "stopped": self.stopped,
+            "seconds": round(self.seconds, 3),
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }
+
+
+def follow(
+    store_path: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    form: str = "parquet",
+    columns: Sequence[str] | None = None,
+    once: bool = False,
+    interval: float = 1.0,
+    batch_bytes: int = BATCH_BYTES,
+    fail_on_data_loss: bool = True,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    config: str | os.PathLike[str] | None = None,
+    told: Callable[[FollowedBatch], None] | None = None,
+    stop: threading.Event | None = None,
+) -> FollowReport:
+    """Bring `to` up to date with the log of a store, and keep it so until `stop` is set or an interrupt comes.
+
+    to: new, empty, or what an earlier follow of the same kind has made: that goes on where it was left. form: parquet, store, iceberg
+    or delta. columns: of the message table, but for a store. once: end when all is there that was there at the beginning. interval:
+    seconds between batches. batch_bytes: of log in one batch at most. told: called for each batch, from another thread. Raises
+    TargetError, UsageError, PipelineError with a sentence; what was followed so far stays.
+    """
+    if form not in FORMS:
+        raise UsageError(f"OUT cannot be kept as {form!r}; it is {' or '.join(FORMS)}")
+    if columns is not None and form == "store":
+        raise UsageError("a store has all there is to a message; columns are for Parquet and tables")
+    if form in TABLE_FORMATS:
+        check_table_format(form, Path(os.path.abspath(to)), option="--as")
+    if interval < 0 or batch_bytes < 1:
+        raise UsageError("the interval is 0 or more seconds, and a batch has one byte of log or more")
+    chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
+    local_store(place_of(store_path), "follow")
+    local_target(to)
+    store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
+    asked = threading.Event() if stop is None else stop
+    with Place(store, Path(os.path.abspath(to)), form, chosen) as place, contextlib.ExitStack() as open_:
+        copy = open_.enter_context(LogCopy(place.path, place.geometry, store)) if form == "store" else None
+        started = open_.enter_context(running(master, spark=spark))
+        sink: Sink = ParquetSink(started, place, store, chosen) if copy is None else StoreSink(copy, store)
+        if isinstance(sink, ParquetSink) and form in TABLE_FORMATS:
+            table = open_table(form, place, rocketmq_schema(chosen))
+            open_.callback(table.close)
+            sink = TableSink(form, place, sink, table)
+        run = _Follow(store, place, form, sink, told)
+        options = {"failOnDataLoss": str(fail_on_data_loss).lower(), "maxBytesPerTrigger": str(batch_bytes)}
+        if config is not None:
+            options["config"] = os.path.abspath(config)
+        return run.until(started, options, asked, once=once, interval=interval)
+
+
+class _Follow:
+    """One run. Batches are taken in a thread of Spark's; the thread that called waits."""
+
+    def __init__(self, store: RocketMQStore, place: Place, form: str, sink: Sink, told: Callable[[FollowedBatch], None] | None) -> None:
+        self._store = store
+        self._place = place
+        self._form = form
+        self._sink = sink
+        self._told = told
+        self._batch = threading.Lock()
+        self._stopping = False
+        self._error: Exception | None = None
+        self._damage: list[Damage] = []
+        self._batches = self._messages = self._bytes = 0
+        self._end = -1
+
+    def until(self, spark: SparkSession, options: dict[str, str], asked: threading.Event, *, once: bool, interval: float) -> FollowReport:
+        begun = time.perf_counter()
+        with failures("following"), _interrupts() as interrupted:
+            spark.dataSource.register(LogRanges)
+            frame = spark.readStream.format(LogRanges.name()).options(**options, startingOffsets="earliest").load(str(self._store.path))
+            writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._place.state / "checkpoint"))
+            trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval} seconds")
+            query = trigger.start()
+            self._wait(query, asked, interrupted)
+        stopped = "interrupt" if interrupted.is_set() else "asked" if asked.is_set() else "end"
+        seconds = time.perf_counter() - begun
+        return FollowReport(
+            str(self._store.path),
+            str(self._place.path),
+            self._form,
+            self._batches,
+            self._messages,
+            self._bytes,
+            self._end,
+            stopped,
+            seconds,
+            tuple(self._damage[:MAX_TOLD]),
+            self._sink.notes,
+        )
+
+    def _wait(self, query: StreamingQuery, asked: threading.Event, interrupted: threading.Event) -> None:
+        """Until the query ends or is to end; the batch under way is taken whole."""
+        over = threading.Event()
+        failed: list[Exception] = []
+
+        def watch() -> None:
+            try:
+                query.awaitTermination()
+            except Exception as error:
+                failed.append(error)
+            finally:
+                over.set()
+
+        threading.Thread(target=watch, name="mqstore-follow", daemon=True).start()
+        try:
+            while not over.wait(POLL) and not asked.is_set() and not interrupted.is_set():
+                continue
+        finally:
+            if not over.is_set():
+                self._stopping = True
+                with self._batch:  # a batch under way ends first
+                    pass
+                with contextlib.suppress(Exception):
+                    query.stop()
+                over.wait()
+                failed.clear()
+        if self._error is not None:
+            raise (
+                self._error if isinstance(self._error, MqstoreError) else PipelineError(f"following failed: {self._error}")
+            ) from self._error
+        if failed:
+            raise failed[0]
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        with self._batch:
+            if self._stopping:
+                raise PipelineError("this follow was stopped")
+            try:
+                self._take_batch(frame, number)
+            except Exception as error:
+                self._error = error
+                raise
+
+    def _take_batch(self, frame: DataFrame, number: int) -> None:
+        begun = time.perf_counter()
+        config = self._store.config
+        ranges = [
+            LogRange(
+                str(self._store.path), config, row["token"], Piece(row["start"], row["stop"], tuple(row["files"])), row["tolerate_loss"]
+            )
+            for row in frame.collect()
+        ]
+        if not ranges:
+            return
+        ranges.sort(key=lambda each: each.piece.start)
+        taken = self._sink.take(number, ranges)
+        start, stop = ranges[0].piece.start, ranges[-1].piece.stop
+        self._end = max(self._end, stop)
+        if not taken.repeated:
+            self._batches += 1
+            self._messages += taken.messages
+            self._bytes += stop - start
+            self._damage.extend(taken.damage)
+        if self._told is not None:
+            self._told(FollowedBatch(number, start, stop, taken.messages, time.perf_counter() - begun, taken.repeated))
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An interrupt or SIGTERM sets the event; a second one raises, as ever. Only the main thread is told of them."""
+    came = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def on_signal(number: int, frame: Any) -> None:
+        if came.is_set():
+            raise KeyboardInterrupt
+        came.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,114 @@
+"""An Iceberg table that grows by batches: one snapshot each, in a SQLite catalog beside the files, each step on disk before the next.
+
+pyiceberg leaves it to the system when metadata reach the disk. Here every metadata file is synced before the catalog
+names it, so that a power cut never leaves a catalog that points to a file without its bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from mqstore.errors import TargetError
+from mqstore.files.durable import DurableDirectory, DurableFile
+from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE, quiet_pyiceberg
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from mqstore.pipeline.follow.tables import AddedBatch
+
+__all__ = ["IcebergBatches", "SyncedFileIO"]
+
+TRIES = 5
+_LAST = "mqstore.batch"
+_KEPT = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
+
+
+class _Synced(DurableFile):
+    """A new file whose bytes and name are on disk when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._above = DurableDirectory(path.parent)
+        super().__init__(self._above, path.name, exclusive=True)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.sync()
+            super().close()
+            self._above.sync_directory()
+            self._above.close()
+
+
+class _SyncedFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> Any:
+        # names of metadata files are never used twice, so there is nothing to overwrite
+        return _Synced(Path(self._path))
+
+
+class SyncedFileIO(PyArrowFileIO):
+    """Writes files that are on disk when they are closed. pyiceberg imports it by its name."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        made = super().new_output(location)
+        return _SyncedFile(made.location, made._path, made._filesystem)
+
+
+class IcebergBatches:
+    """The table in a directory, made if there is none. Raises TargetError, and what pyiceberg raises."""
+
+    def __init__(self, directory: DurableDirectory, schema: pa.Schema) -> None:
+        self._root = directory.root
+        directory.make_directory("metadata")
+        self._catalog = SqlCatalog(
+            "mqstore",
+            **{
+                "uri": f"sqlite:///{self._root / CATALOG}",
+                "warehouse": str(self._root),
+                "py-io-impl": f"{__name__}.{SyncedFileIO.__name__}",
+            },
+        )
+        try:
+            self._catalog.create_namespace_if_not_exists(TABLE.partition(".")[0])
+            self._table = self._open(schema)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, schema: pa.Schema) -> Table:
+        with quiet_pyiceberg():
+            table = self._catalog.create_table_if_not_exists(TABLE, schema, location=str(self._root), properties=_KEPT)
+        if table.location() != str(self._root):
+            raise TargetError(
+                f"{self._root} was begun as {table.location()}, and Iceberg names files by their whole paths; remove metadata and "
+                f"{CATALOG} there, which are then made anew from the batches"
+            )
+        return table
+
+    def last(self) -> int:
+        self._table.refresh()
+        return int(self._table.properties.get(_LAST, -1))
+
+    def add(self, batch: AddedBatch) -> None:
+        for left in reversed(range(TRIES)):
+            if self.last() >= batch.number:
+                return
+            try:
+                with quiet_pyiceberg(), self._table.transaction() as step:
+                    paths = [str(self._root / name) for name, _ in batch.files]
+                    # the number below is proof enough; to look for each file in all manifests would cost more with each batch
+                    step.add_files(paths, snapshot_properties=batch.properties, check_duplicate_files=False)
+                    step.set_properties({_LAST: str(batch.number)})
+            except CommitFailedException:
+                if not left:
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        self._catalog.engine.dispose()

@@ -1,0 +1,220 @@
+"""Where a follow writes: the directory it has made its own, and the two ways in which a batch gets its place there.
+
+    ParquetSink   tasks write the range's files into a stage; one rename gives them the name batch=N, with their manifest
+    StoreSink     the range's bytes go to the same physical offsets of a copy of the log, and are listed there
+
+Both know from what is there whether a batch was taken before, so that one which is run again adds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import mqstore
+from mqstore.errors import TargetError, UsageError
+from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.files.locking import HeldError, LockedFile
+from mqstore.findings import Damage
+from mqstore.pipeline.source.stream import LogRange, view_of
+from mqstore.pipeline.spark.runner import SparkRunner
+from mqstore.rocketmq.engine.log_copy import Geometry, LogCopy
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.scan.splits import Split
+from mqstore.rocketmq.store.export import ExportTask, export_split
+from mqstore.rocketmq.store.split_reader import ReadTask
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.columns import Selection
+from mqstore.table.parts import Exported
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["MANIFEST", "STATE", "ParquetSink", "Place", "Sink", "StoreSink", "Taken"]
+
+STATE = "_mqstore_follow"
+MANIFEST = "_manifest.json"
+
+
+class Place:
+    """OUT and what of it is ours: made or taken over, and locked against another follow."""
+
+    def __init__(self, store: RocketMQStore, path: Path, form: str, columns: Sequence[str]) -> None:
+        inside = store.path.resolve()
+        if inside == path.resolve() or inside in path.resolve().parents:
+            raise TargetError(f"{path} lies inside the store, in which nothing is ever changed; choose a place beside it")
+        self.path = path
+        self.state = path / STATE
+        wanted: dict[str, Any] = {"as": form, "columns": list(columns)} if form != "store" else {"as": form}
+        found = self._found()
+        if found is None and form == "store":
+            wanted["geometry"] = Geometry.of(store).as_json()
+        if not path.parent.is_dir():
+            raise TargetError(f"{path} cannot be made: {path.parent} is no directory; create it first")
+        make_root(path)
+        self.directory = DurableDirectory(path)
+        self.directory.make_directory(STATE)
+        try:
+            self._lock = LockedFile(self.directory, f"{STATE}/lock")
+        except HeldError:
+            self.directory.close()
+            raise TargetError(f"{path} is being written by another follow; stop that one, or choose another place") from None
+        try:
+            if found is None:
+                self.directory.write_small(f"{STATE}/follow.json", json.dumps(wanted, indent=2).encode())
+            self._compare(found or wanted, wanted)
+            for name in self.directory.path(STATE).glob("stage-*"):
+                self.directory.discard(f"{STATE}/{name.name}")
+        except BaseException:
+            self.close()
+            raise
+        self._geometry = (found or wanted).get("geometry")
+
+    @property
+    def geometry(self) -> Geometry:
+        """Of the copy, as it was when it was begun."""
+        assert self._geometry is not None
+        return Geometry.from_json(self._geometry)
+
+    def _found(self) -> dict[str, Any] | None:
+        """What an earlier follow has written down; None for a new place. Raises TargetError where OUT is something else."""
+        try:
+            document: dict[str, Any] = json.loads((self.state / "follow.json").read_bytes())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise TargetError(f"{self.state / 'follow.json'} cannot be read ({error}); choose another place") from None
+        else:
+            return document
+        if os.path.lexists(self.path) and (not self.path.is_dir() or {entry.name for entry in self.path.iterdir()} - {STATE}):
+            raise TargetError(f"{self.path} exists already, and no follow has made it; choose another name, nothing is ever overwritten")
+        return None
+
+    def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        if found["as"] != wanted["as"]:
+            raise UsageError(f"{self.path} is kept as {found['as']}; go on with that, or choose another place")
+        if found.get("columns") != wanted.get("columns"):
+            raise UsageError(
+                f"{self.path} was begun with the columns {','.join(found['columns'])}; go on with them, or choose another place"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lock.close()
+        self.directory.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a batch."""
+
+    messages: int
+    repeated: bool = False
+    damage: tuple[Damage, ...] = ()
+
+
+class Sink(Protocol):
+    notes: tuple[str, ...]
+
+    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken: ...
+
+
+class StoreSink:
+    """Appends to a copy of the log, in this process."""
+
+    def __init__(self, copy: LogCopy, store: RocketMQStore) -> None:
+        self._copy = copy
+        self._store = store
+        self.notes = copy.notes
+
+    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken:
+        stop = ranges[-1].piece.stop
+        if self._copy.end >= stop:
+            return Taken(0, repeated=True)
+        log = CommitLog(self._store.directory, file_size=self._store.config.commit_log_file_size)
+        return Taken(self._copy.append(log, stop))
+
+
+@dataclass(frozen=True, slots=True)
+class _RangeTask:
+    part: LogRange
+    export: ExportTask
+
+
+def _export_range(task: _RangeTask) -> Exported:
+    view_of(task.part)
+    return export_split(task.export)
+
+
+class ParquetSink:
+    """Has tasks write the files of a batch, and gives them their place with one rename."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, spark: SparkSession, place: Place, store: RocketMQStore, columns: tuple[str, ...]) -> None:
+        self._runner = SparkRunner(spark)
+        self._place = place
+        self._store = store
+        self._columns = columns
+
+    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken:
+        name = f"batch={number:010d}"
+        whole = {"batch": number, "start": ranges[0].piece.start, "stop": ranges[-1].piece.stop}
+        directory = self._place.directory
+        if directory.exists(name):
+            there = json.loads(directory.path(f"{name}/{MANIFEST}").read_bytes())
+            if {key: there[key] for key in whole} != whole:
+                raise TargetError(
+                    f"{directory.path(name)} holds the log from {there['start']} to {there['stop']}, but the batch of that number goes "
+                    f"from {whole['start']} to {whole['stop']}: its checkpoint was removed or is another one's; follow to a new place"
+                )
+            return Taken(int(there["messages"]), repeated=True)
+        stage = f"{STATE}/stage-{number}-{secrets.token_hex(4)}"
+        directory.make_directory(f"{stage}/parts")
+        try:
+            return self._write(number, ranges, name, stage, whole)
+        finally:
+            directory.discard(stage)
+
+    def _write(self, number: int, ranges: Sequence[LogRange], name: str, stage: str, manifest: dict[str, Any]) -> Taken:
+        directory = self._place.directory
+        metadata = (("mqstore.store", str(self._store.path)), ("mqstore.version", mqstore.__version__), ("mqstore.batch", str(number)))
+        tasks = [
+            _RangeTask(
+                part,
+                ExportTask(
+                    ReadTask(part.path, part.config, part.token, Split(k, part.piece.start, part.piece.stop), self._columns, Selection()),
+                    str(directory.path(f"{stage}/parts")),
+                    "parquet",
+                    (),
+                    metadata,
+                ),
+            )
+            for k, part in enumerate(ranges)
+        ]
+        outcomes = list(self._runner.each(tasks, _export_range))
+        damage = tuple(found for outcome in outcomes for found in outcome.damage)
+        parts = [part for outcome in outcomes for part in outcome.parts]
+        messages = sum(part.rows for part in parts)
+        if parts:
+            ready = f"{stage}/{name}"
+            directory.make_directory(ready)
+            for part in parts:
+                directory.rename(f"{stage}/parts/{part.staged}", f"{ready}/{part.name}")
+            files = [{"name": part.name, "rows": part.rows, "bytes": part.bytes} for part in parts]
+            document = manifest | {"messages": messages, "files": files}
+            directory.write_small(f"{ready}/{MANIFEST}", json.dumps(document, indent=2).encode())
+            directory.sync_tree(ready)
+            directory.rename(ready, name)
+            directory.sync_directory()
+        return Taken(messages, damage=damage)

@@ -1,0 +1,134 @@
+"""Following into a table: batches are Parquet directories as ever, and each is added to an Iceberg or Delta table in one commit.
+
+    OUT/batch=0000000000/part-00000.parquet …            as `followsinks.ParquetSink` puts them there
+    OUT/metadata/…, catalog.db   or   OUT/_delta_log/…   the table over them; a reader never sees a part of a batch
+
+The commit that adds the files of a batch says its number in the same step: as property `mqstore.batch` of an Iceberg table and of the
+snapshot, as application transaction `mqstore-follow` of a Delta table. So the table itself knows up to which batch it is, and a batch
+that is run again is not added again. A batch that was put there but not added, since a process died in between, is added when the next
+follow begins. A table without its metadata is made anew from the batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from mqstore.errors import MqstoreError, TargetError
+from mqstore.pipeline.follow.sinks import MANIFEST, ParquetSink, Place, Taken
+from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, said_by
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqstore.pipeline.source.stream import LogRange
+
+__all__ = ["AddedBatch", "BatchTable", "TableSink", "open_table"]
+
+_METADATA = {"iceberg": "metadata and catalog.db", "delta": "_delta_log"}
+
+
+@dataclass(frozen=True, slots=True)
+class AddedBatch:
+    """A batch that is on disk. files: below OUT, with their bytes. start, stop: physical offsets."""
+
+    number: int
+    start: int
+    stop: int
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the commit of a batch says of it."""
+        return {"mqstore.batch": str(self.number), "mqstore.start": str(self.start), "mqstore.stop": str(self.stop)}
+
+
+class BatchTable(Protocol):
+    """A table that knows the last batch added to it."""
+
+    def last(self) -> int:
+        """The number of that batch as the table says it now; -1 for none."""
+        ...
+
+    def add(self, batch: AddedBatch) -> None:
+        """Add the files of a batch, and its number, in one commit that is on disk when this returns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_table(form: str, place: Place, schema: pa.Schema) -> BatchTable:
+    """The table at a place, made if there is none. Raises TargetError."""
+    with _telling(form, place.path, "open"):
+        if form == "iceberg":
+            from mqstore.pipeline.follow.iceberg import IcebergBatches
+
+            return IcebergBatches(place.directory, schema)
+        from mqstore.pipeline.follow.delta import DeltaBatches
+
+        return DeltaBatches(place.directory, schema)
+
+
+class TableSink:
+    """Takes batches as Parquet files and adds them to the table."""
+
+    def __init__(self, form: str, place: Place, files: ParquetSink, table: BatchTable) -> None:
+        self._form = form
+        self._place = place
+        self._files = files
+        self._table = table
+        with self._telling():
+            self._last = table.last()
+        late = [number for number in self._there() if number > self._last]
+        for number in late:
+            self._add(number)
+        self.notes: tuple[str, ...] = tuple(f"batch {number} was written but not in the table; it was added" for number in late)
+
+    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken:
+        if number <= self._last and not self._place.directory.exists(_name(number)):
+            raise TargetError(
+                f"{self._place.path} has batch {self._last} already, but its checkpoint goes on with batch {number}: the checkpoint was "
+                "removed or is another one's; follow to a new place"
+            )
+        taken = self._files.take(number, ranges)
+        if number > self._last and self._place.directory.exists(_name(number)):
+            self._add(number)
+        return taken
+
+    def _there(self) -> list[int]:
+        """The batches on disk, in order."""
+        names = (path.name.removeprefix("batch=") for path in self._place.path.glob(f"batch=*/{MANIFEST}") for path in (path.parent,))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _add(self, number: int) -> None:
+        name = _name(number)
+        manifest = json.loads(self._place.directory.path(f"{name}/{MANIFEST}").read_bytes())
+        files = tuple((f"{name}/{file['name']}", int(file["bytes"])) for file in manifest["files"])
+        with self._telling():
+            self._table.add(AddedBatch(number, int(manifest["start"]), int(manifest["stop"]), files))
+        self._last = number
+
+    def _telling(self) -> contextlib.AbstractContextManager[None]:
+        return _telling(self._form, self._place.path, "add to")
+
+
+def _name(number: int) -> str:
+    return f"batch={number:010d}"
+
+
+@contextlib.contextmanager
+def _telling(form: str, path: Path, doing: str) -> Iterator[None]:
+    """Turns what the two libraries raise into a TargetError; none of their error classes says what was being done."""
+    try:
+        yield
+    except MqstoreError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"{path}: {TABLE_FORMATS[form]} could not {doing} the table: {said_by(error)}; the batches are whole, follow again when "
+            f"that is mended, or remove {_METADATA[form]} there, which are then made anew from the batches"
+        ) from error

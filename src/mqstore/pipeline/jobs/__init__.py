@@ -1,0 +1,1 @@
+"""Whole-store jobs: rebuild, export, lookup, usage, verify, convert."""

@@ -1,0 +1,39 @@
+"""Conversion of RabbitMQ queues with one Spark task a queue.
+
+The tasks write into the staged directory beside the target, which they must reach by the same path, as they must the store. A task that
+runs again writes the same files. Message files, terms and the rename at the end are the driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore.pipeline.spark.session import running
+from mqstore.pipeline.spark.tasks import run_tasks
+from mqstore.rabbitmq.convert import convert_vhost
+from mqstore.rabbitmq.convert.convert_queue import QueueResult, QueueTask
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
+
+__all__ = ["convert"]
+
+
+def convert(
+    store: str | Path,
+    to: str | Path,
+    version: int,
+    *,
+    master: str = "local[*]",
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> ConvertReport:
+    """As `mqstore.rabbitmq.convert.convert_vhost.convert`, whose other options it takes. Raises PipelineError too."""
+
+    def on_spark(tasks: Sequence[QueueTask], function: Callable[[QueueTask], QueueResult]) -> list[QueueResult]:
+        with running(master) as spark:
+            return run_tasks(spark, tasks, function, progress=progress, doing="the conversion")
+
+    return convert_vhost.convert(store, to, version, run=on_spark, **options)

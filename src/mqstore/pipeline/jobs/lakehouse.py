@@ -1,0 +1,127 @@
+"""Iceberg and Delta tables over exported Parquet files: the files stay as the tasks wrote them, only metadata is added.
+
+    OUT/metadata/00001-….metadata.json, catalog.db     Iceberg: table mqstore.table.columns of a SQLite catalog beside it
+    OUT/_delta_log/00000000000000000000.json           Delta
+
+No JVM takes part: pyiceberg and deltalake write the metadata. Both come with extras, `pip install 'mqstore[iceberg]'` and
+`'mqstore[delta]'`. It is done in the staged directory, before OUT appears under its name. Delta names files relative to the table;
+Iceberg by whole paths, so its metadata is written with the paths that the files are going to have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mqstore.errors import MqstoreError, TargetError, UsageError
+
+__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg", "said_by"]
+
+CATALOG = "catalog.db"
+TABLE = "mqstore.messages"
+TABLE_FORMATS = {"iceberg": "pyiceberg", "delta": "deltalake"}
+_NEEDED = {"iceberg": ("pyiceberg", "sqlalchemy"), "delta": ("deltalake",)}
+_NO_ROOM = re.compile("disk is full|disk I/O error|No space left|File too large|quota")  # SQLite tells a limit met as the second
+_STAGED, _TARGET = "mqstore.staged", "mqstore.target"
+
+
+def check_table_format(table_format: str, target: Path, partition_by: Sequence[str] = (), *, option: str = "--format") -> None:
+    """Refuse what no table can be made of, before anything is written. option: by which it was asked for. Raises UsageError."""
+    missing = next((module for module in _NEEDED[table_format] if find_spec(module) is None), None)
+    if missing is not None:
+        raise UsageError(
+            f"{option} {table_format} needs {missing}, which is not installed: pip install 'mqstore[{table_format}]', or choose parquet"
+        )
+    if partition_by:
+        raise UsageError(
+            f"a table of format {table_format} is not partitioned here: its metadata has the bounds of each file, by which readers leave "
+            "files out; leave --partition-by away, or choose --format parquet"
+        )
+    if any(letter in str(target) for letter in "?#%"):
+        raise UsageError(f"{target} has a ?, # or % in its path, which table formats take for a part of a URL; choose another name")
+
+
+def make_table(table_format: str, staged: Path, target: Path, files: Sequence[str]) -> None:
+    """Make a table of the Parquet files in the staged directory, which will be `target`. Raises TargetError."""
+    made: Callable[[Path, Path, Sequence[str]], None] = _iceberg if table_format == "iceberg" else _delta
+    try:
+        made(staged, target, files)
+    except MqstoreError:
+        raise
+    except Exception as error:
+        # two libraries with error classes of their own, none of which says what was being done
+        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {said_by(error)}") from error
+
+
+def said_by(error: Exception) -> str:
+    """What an error of the two libraries says: one line, without colours and SQL, and what to do about a full disk."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("[SQL:")[0]
+    text = re.sub(r"\s*↳\s*", ": ", re.sub(r"^\(\w+\.\w+\) ", "", text))
+    said = " ".join(text.split()) or type(error).__name__
+    return f"{said}; free some space or choose a target on another disk" if _NO_ROOM.search(said) else said
+
+
+def _delta(staged: Path, target: Path, files: Sequence[str]) -> None:
+    from deltalake import convert_to_deltalake
+
+    convert_to_deltalake(str(staged), name=TABLE.rpartition(".")[2])
+
+
+def _iceberg(staged: Path, target: Path, files: Sequence[str]) -> None:
+    import pyarrow.parquet as pq
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    moved = _moved_io()
+    catalog = SqlCatalog(
+        "mqstore",
+        **{
+            "uri": f"sqlite:///{staged / CATALOG}",
+            "warehouse": str(target),
+            "py-io-impl": f"{moved.__module__}.{moved.__name__}",
+            _STAGED: str(staged),
+            _TARGET: str(target),
+        },
+    )
+    try:
+        with quiet_pyiceberg():
+            catalog.create_namespace(TABLE.partition(".")[0])
+            table = catalog.create_table(TABLE, schema=pq.read_schema(staged / files[0]), location=str(target))
+            table.add_files([str(target / name) for name in files])
+    finally:
+        catalog.engine.dispose()
+
+
+@contextlib.contextmanager
+def quiet_pyiceberg() -> Iterator[None]:
+    """A block without its warnings of each column without bounds: bodies have none on purpose."""
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@cache
+def _moved_io() -> Any:
+    """A class of pyiceberg's that finds the files of the target where they are staged. pyiceberg imports it by its name."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    class MovedFileIO(PyArrowFileIO):
+        @staticmethod
+        def parse_location(location: str, properties: Any = None) -> tuple[str, str, str]:
+            scheme, netloc, path = PyArrowFileIO.parse_location(location, properties or {})
+            target = (properties or {}).get(_TARGET, "")
+            if target and path.startswith(f"{target}/"):
+                path = properties[_STAGED] + path[len(target) :]
+            return scheme, netloc, path
+
+    globals()["MovedFileIO"] = MovedFileIO
+    return MovedFileIO

@@ -1,0 +1,267 @@
+"""Export of RabbitMQ stores: the message table as files, one task a group of queues, with lineage, in a new directory.
+
+    OUT/part-00000.parquet …       one file per group of whole queues (and per partition), rows in the order of the table
+    OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes: the mark of a whole export
+
+As for RocketMQ (`mqstore.pipeline.jobs.export`): tasks write the files themselves, the columns `store_file`, `position` and `verdict` are
+always there, OUT appears when it is whole, and a killed run can be taken up again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mqstore
+from mqstore.errors import UsageError
+from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.findings import Coverage, Kind, Skipped
+from mqstore.pipeline.jobs.export import MANIFEST
+from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
+from mqstore.pipeline.jobs.report import ExportReport, Progress
+from mqstore.pipeline.jobs.resume import Work, finished, work_directory
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner, new_directory
+from mqstore.rabbitmq.store import task_groups
+from mqstore.rabbitmq.store.task_groups import QueueGroup
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+from mqstore.table.parts import FORMATS, Exported, Part, PartFiles
+from mqstore.table.text import rabbitmq_columns_for, told_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+
+__all__ = ["LINEAGE", "export"]
+
+LINEAGE = ("store_file", "position", "verdict")
+_NO_PATH = frozenset({"payload", "payload_b64", "properties", "properties_json", "routing_keys"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """Write the selected messages of one group of queues. since, until: of the AMQP timestamp, in milliseconds."""
+
+    root: str
+    token: str
+    group: QueueGroup
+    columns: tuple[str, ...]
+    selection: QueueSelection
+    since: int | None
+    until: int | None
+    stage: str
+    format: str
+    partition_by: tuple[str, ...]
+    metadata: tuple[tuple[str, str], ...]
+    names: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def number(self) -> int:
+        return self.group.number
+
+
+def export_group(task: ExportTask) -> Exported:
+    """Write the selected messages of one group. The same rows in the same order on every attempt."""
+    rows = 0
+    with DurableDirectory(task.stage) as stage:
+        files = PartFiles(stage, task.number, task.format, task.partition_by, task.metadata)
+        for batch in _batches(task):
+            rows += batch.num_rows
+            files.add(batch if task.format == "parquet" else told_batch(batch))
+        return Exported(files.finish(), rows, (), 0)
+
+
+def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
+    store = task_groups.opened(task.root, task.token, None, task.names)
+    if task.since is None and task.until is None:
+        return task_groups.read_group(store, task.group, task.columns, task.selection)
+    asked = tuple(dict.fromkeys((*task.columns, "properties")))
+    found = task_groups.read_group(store, task.group, asked, replace(task.selection, limit=None))
+    within = task_groups.within(found, task.since, task.until, task.selection.limit)
+    return (batch.select(list(task.columns)) for batch in within)
+
+
+def export(
+    store: RabbitMQStore,
+    to: str | os.PathLike[str],
+    *,
+    format: str = "parquet",  # noqa: A002
+    columns: Sequence[str] | None = None,
+    selection: QueueSelection = QueueSelection(),
+    since: int | None = None,
+    until: int | None = None,
+    partition_by: Sequence[str] = (),
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    in_process_threads: int | None = None,
+    splits: int | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write the selected messages of a store to files in the new directory `to`; arguments as for `mqstore.pipeline.jobs.export.export`.
+
+    Raises TargetError when `to` exists or cannot be written, UsageError, PipelineError when Spark cannot run.
+    """
+    if format not in (*FORMATS, *TABLE_FORMATS):
+        raise UsageError(f"there is no export format {format!r}; the formats are {', '.join((*FORMATS, *TABLE_FORMATS))}")
+    if splits is not None and splits < 1:
+        raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
+    by = check_rabbitmq_columns(partition_by)
+    refused = [name for name in by if name in _NO_PATH]
+    if refused:
+        raise UsageError(f"the values of {refused[0]} cannot name directories; choose other columns to partition by")
+    if format in TABLE_FORMATS:
+        check_table_format(format, Path(os.path.abspath(to)), by)
+    default = rabbitmq_columns_for("base64") if format in ("jsonl", "csv") else RABBITMQ_COLUMNS
+    chosen = check_rabbitmq_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
+    told = {name: _plain(value) for name, value in asdict(selection).items() if value is not None}
+    told |= {name: value for name, value in (("since", since), ("until", until)) if value is not None}
+    token = task_groups.token_of(store)
+    wanted = {
+        "store": str(store.path), "format": format, "columns": list(chosen), "partition_by": list(by), "selection": told, "log": token,
+    }  # fmt: skip
+    new = new_directory(to, store.path)
+    with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
+        run_id = secrets.token_hex(8) if work.taken_up is None else str(work.taken_up["run_id"])
+        metadata = (("mqstore.run_id", run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))
+        file_format = "parquet" if format in TABLE_FORMATS else format
+        task = ExportTask(
+            str(store.directory.root), token, QueueGroup(0, (), (), 0), chosen, selection, since, until, str(work.path), file_format, by,
+            metadata, store.names,
+        )  # fmt: skip
+        run = _Export(store, target, work, wanted, run_id, task, splits, progress)
+        if in_process_threads is not None:
+            return run.on(ThreadRunner(in_process_threads))
+        from mqstore.pipeline.spark.session import running
+
+        with running(master, spark=spark) as started:
+            return run.on(SparkRunner(started))
+
+
+@dataclass(slots=True)
+class _Export:
+    """One run. task: what all tasks have in common."""
+
+    store: RabbitMQStore
+    target: NewDirectory
+    work: Work
+    wanted: dict[str, Any]
+    run_id: str
+    task: ExportTask
+    splits: int | None
+    progress: Progress | None
+
+    def on(self, runner: Runner) -> ExportReport:
+        started = time.perf_counter()
+        tasks = self._tasks(runner)
+        total = sum(task.group.bytes for task in tasks)
+        outcomes = self._each(runner, tasks, total) if self.task.selection.limit is None else list(self._limited(tasks))
+        parts = [part for outcome in outcomes for part in outcome.parts]
+        if not parts:
+            parts = [self._empty_part()]
+        report = self._report(sum(outcome.rows for outcome in outcomes), parts, time.perf_counter() - started)
+        new = self.target.directory
+        with DurableDirectory(self.target.target.parent) as parent:
+            for part in parts:
+                new.make_directory(part.name.rpartition("/")[0])
+                parent.rename(f"{self.work.path.name}/{part.staged}", f"{new.root.name}/{part.name}")
+        if self.wanted["format"] in TABLE_FORMATS:
+            make_table(self.wanted["format"], new.root, self.target.target, report.files)
+        if self.progress is not None:
+            self.progress(total, total)
+        new.write_small(MANIFEST, self._manifest(report, parts))
+        self.target.publish()
+        return replace(report, seconds=time.perf_counter() - started)
+
+    def _tasks(self, runner: Runner) -> list[ExportTask]:
+        """By the splits of the work that is taken up, else a few for each place where a task runs."""
+        found = self.work.taken_up
+        if found is not None and self.splits not in (None, found["asked_splits"]):
+            raise UsageError(f"the work to resume was cut into other splits; leave --splits away, or export anew to {self.target.target}")
+        count = (self.splits or 4 * runner.width) if found is None else int(found["splits"])
+        if found is None:
+            self.work.write_plan({**self.wanted, "run_id": self.run_id, "asked_splits": self.splits, "splits": count})
+        return [replace(self.task, group=group) for group in task_groups.plan_queues(self.store, count, self.task.selection)]
+
+    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[Exported]:
+        """The outcomes of all groups; only those that are not done yet are written."""
+        known = {task.number: done for task in tasks if (done := self.work.done(task.number)) is not None}
+        missing = [task for task in tasks if task.number not in known]
+
+        def finish(number: int) -> None:
+            if self.progress is not None:
+                self.progress(total * (len(known) + number) // max(1, len(tasks)), total)
+
+        fresh = runner.each(missing, partial(finished, export_group), finish)
+        written = {task.number: outcome for task, outcome in zip(missing, fresh, strict=True)}
+        return [(written | known)[task.number] for task in tasks]
+
+    def _limited(self, tasks: Sequence[ExportTask]) -> Iterator[Exported]:
+        """One group after the other until there are enough messages: the first ones of the table."""
+        left = self.task.selection.limit or 0
+        for task in tasks:
+            if left <= 0:
+                return
+            outcome = export_group(replace(task, selection=replace(task.selection, limit=left)))
+            left -= outcome.rows
+            yield outcome
+
+    def _empty_part(self) -> Part:
+        """A file without rows that has the columns of the others."""
+        import pyarrow as pa
+
+        batch = pa.RecordBatch.from_pylist([], rabbitmq_schema(self.task.columns))
+        with DurableDirectory(self.task.stage) as stage:
+            files = PartFiles(stage, 0, self.task.format, metadata=self.task.metadata)
+            files.add(batch if self.task.format == "parquet" else told_batch(batch))
+            return files.finish()[0]
+
+    def _report(self, rows: int, parts: Sequence[Part], seconds: float) -> ExportReport:
+        damage = self.store.findings
+        return ExportReport(
+            store=str(self.store.path),
+            to=str(self.target.target),
+            format=self.wanted["format"],
+            run_id=self.run_id,
+            log_bytes=sum(entry.size for vhost in self.store.vhosts for _, entry in self.store.directory.walk(vhost.place.place)),
+            messages=rows,
+            files=tuple(part.name for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            seconds=seconds,
+            damage=damage,
+            coverage=Coverage(
+                tuple(Skipped(item.file, item.offset, item.length, str(item.kind)) for item in damage if item.kind is Kind.UNREADABLE)
+            ),
+        )
+
+    def _manifest(self, report: ExportReport, parts: Sequence[Part]) -> bytes:
+        document: dict[str, Any] = {
+            "run_id": self.run_id,
+            "mqstore": mqstore.__version__,
+            "store": report.store,
+            "family": "rabbitmq",
+            "format": report.format,
+            "columns": self.wanted["columns"],
+            "partition_by": self.wanted["partition_by"],
+            "selection": self.wanted["selection"],
+            "messages": report.messages,
+            "files": [{"name": part.name, "rows": part.rows, "bytes": part.bytes} for part in parts],
+            "coverage": report.coverage.as_dict(),
+        }
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> Any:
+    """A condition of a selection as JSON can hold it."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return value.pattern.decode("utf-8", "backslashreplace") if isinstance(value, re.Pattern) else value

@@ -1,0 +1,401 @@
+"""Rebuild: consume queues, index and checkpoint made anew from the commit log, in a new store beside the old one.
+
+    splits --scan--> entries in place, keys staged        tasks, as many as there are splits
+           --seams-> every split began where the one before arrived, or is scanned again
+           --settle> queues that are plain move into place; others are built entry by entry
+           --index-> one task per index file
+           --commit> log files linked, configuration copied, all synced, one rename
+
+The target appears under its name only when it is whole. Queue entries never pass through the JVM: tasks write their bytes
+themselves, into a scratch directory beside the target, and tell the driver some dozen bytes per queue.
+
+The outcome is what a broker builds when it dispatches the whole log anew, byte for byte, for any number of splits; only
+the names of index files differ, which a broker takes from its clock.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.location import local_store
+from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
+from mqstore.opening import open_rocketmq
+from mqstore.pipeline.jobs.report import Progress, RebuildReport
+from mqstore.pipeline.spark.runner import Runner, new_directory
+from mqstore.pipeline.spark.where_to_run import choose
+from mqstore.rocketmq import rebuild_steps
+from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
+from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.rebuild_steps import EXACT, PLAIN, QueuePart, QueueTask, ScanResult, ScanTask, Segment, build_queue, scan_split
+from mqstore.rocketmq.scan.splits import Split, log_bytes, plan, seams
+from mqstore.rocketmq.store.store import RocketMQStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["rebuild"]
+# what a broker keeps beside the log and does not derive from it
+_CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
+
+MAX_NOTED = 20
+COPY = 16 << 20  # bytes
+IN_DRIVER = 2_000_000  # keys that are indexed sooner than a Spark task has started
+
+_UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
+
+Queue = tuple[str, int]
+
+
+def rebuild(
+    store_path: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    copy: bool = False,
+    splits: int | None = None,
+    check_crc: bool = False,
+    in_process_threads: int | None = None,
+    config: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> RebuildReport:
+    """Build a sound store in `to` from the commit log of a store. The store itself is not changed.
+
+    spark: a session to run on. master: start one there. in_process_threads: run in threads of this process.
+    With none of them the size of the log decides (`mqstore.pipeline.spark.where_to_run`), and the report says how.
+    copy: copy all log files; by default they are hard links but for the last one, which a broker goes on writing.
+    splits: read the log in exactly so many splits. check_crc: check bodies too.
+    config: the broker's own `name=value` lines. progress: told (bytes of log read, bytes of log in all).
+    Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
+    """
+    store = open_rocketmq(store_path, config=config)
+    local_store(store.path, "rebuild links or copies the log files, and")
+    place = choose(store.log, spark=spark, master=master, threads=in_process_threads)
+    with new_directory(to, store.path) as target, place.runner(spark) as runner:
+        return _Rebuild(store, target, runner, splits, check_crc, copy, progress).run(place.why)
+
+
+@dataclass(slots=True)
+class _QueueState:
+    """What the splits so far hold of one queue. next: the queue offset that a plain queue goes on with."""
+
+    first: int
+    next: int
+    plain: bool
+    segments: list[Segment] = field(default_factory=list)
+
+    def take(self, part: QueuePart) -> None:
+        self.plain = self.plain and part.plain and part.first == self.next
+        self.next = part.first + part.count
+        self.segments.extend(part.segments)
+
+
+class _Rebuild:
+    """One run."""
+
+    def __init__(
+        self,
+        store: RocketMQStore,
+        target: NewDirectory,
+        runner: Runner,
+        splits: int | None,
+        check_crc: bool,
+        copy: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.store = store
+        self.target = target
+        self.runner = runner
+        self.check_crc = check_crc
+        self.copy = copy
+        self.progress = progress
+        self.run_id = secrets.token_hex(8)
+        self.settings = rebuild_steps.settings_of(store)
+        self.splits = plan(store.log, count=splits, tasks=4 * runner.width)
+        self.total = log_bytes(store.log, self.splits)
+        self.queues: dict[Queue, _QueueState] = {}
+        self.batch_queues: dict[Queue, _QueueState] = {}
+        self.tainted: set[Queue] = set()
+        self.begins: dict[int, int | None] = {}
+        self.keys: list[tuple[str, int]] = []
+        self.messages = self.entries = self.rewalked = 0
+        self.last_offset, self.last_store_timestamp, self.end = -1, 0, -1
+        self.damage: list[Damage] = list(store.log.findings)
+        self.notes: list[str] = []
+        self.skipped: list[Skipped] = []
+        self.stages: list[tuple[str, float]] = []
+
+    def run(self, why: str) -> RebuildReport:
+        started = self._clock = time.perf_counter()
+        scratch_name = self.target.target.with_name(f"{self.target.target.name[:80]}.mqstore-work")
+        with NewDirectory(scratch_name) as scratch:
+            self.stage = str(scratch.directory.root)
+            for place in (PLAIN, EXACT, rebuild_steps.PARTS, "index"):
+                scratch.directory.make_directory(place)
+            self._note_stage("plan")
+            sequence = self._index_sequence(scratch.directory)
+            self._scan(sequence)
+            self._note_stage("scan")
+            exact = self._settle(scratch.directory)
+            self._note_stage("queues")
+            ends = self._build_index(sequence)
+            self._note_stage("index")
+            linked = self._carry_over()
+            self._move(scratch.directory)
+            self._write_checkpoint(ends)
+            self._note_stage("gather")
+            self.target.publish()
+            self._note_stage("sync")
+        return RebuildReport(
+            store=str(self.store.path),
+            to=str(self.target.target),
+            log_bytes=self.total,
+            messages=self.messages,
+            queues=len(self.queues) + len(self.batch_queues),
+            queue_entries=self.entries,
+            exact_queues=exact,
+            index_files=len(ends),
+            index_keys=sum(end.keys for end in ends),
+            splits=len(self.splits),
+            rewalked=self.rewalked,
+            seconds=time.perf_counter() - started,
+            runs_on=self.runner.name,
+            why=why,
+            stages=tuple(self.stages),
+            linked=linked,
+            damage=tuple(merge_adjacent(self.damage)),
+            coverage=self._coverage(),
+            notes=tuple(self.notes),
+        )
+
+    def _note_stage(self, name: str) -> None:
+        now = time.perf_counter()
+        self.stages.append((name, now - self._clock))
+        self._clock = now
+
+    # reading the log
+
+    def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> ScanTask:
+        return ScanTask(
+            store=os.path.abspath(self.store.path),
+            log_file_size=self.store.config.commit_log_file_size,
+            stage=self.stage,
+            run=self.run_id,
+            split=split,
+            settings=self.settings,
+            first=first,
+            check_crc=self.check_crc and only is None,
+            keys_in_memory=self.runner.shares_memory,
+            only=only,
+        )
+
+    def _index_sequence(self, scratch: DurableDirectory) -> IndexSequence | None:
+        """In one process keys go straight into the index files, while further splits are read."""
+        if not self.settings.index or not self.runner.shares_memory:
+            return None
+        return IndexSequence(scratch, "index", self.settings.index_slots, self.settings.index_positions)
+
+    def _scan(self, sequence: IndexSequence | None) -> None:
+        tasks = [self._task(split) for split in self.splits]
+        done = None if self.progress is None else self._progress_of(self.progress)
+        outcomes = self.runner.each(tasks, scan_split, done)
+        for outcome, wrong in seams(self.store.log, outcomes, lambda split, first: scan_split(self._task(split, first))):
+            if wrong is not None:
+                self.rewalked += 1
+                # what a split wrote that began inside a body stays where it is: those queues are built elsewhere
+                if wrong.begin is not None:
+                    self.tainted.update((part.topic, part.queue_id) for part in wrong.parts if not part.batch)
+            self._take(outcome, sequence)
+
+    def _progress_of(self, progress: Progress) -> Callable[[int], None]:
+        def done(finished: int) -> None:
+            progress(self.total * finished // max(1, len(self.splits)), self.total)
+
+        return done
+
+    def _take(self, outcome: ScanResult, sequence: IndexSequence | None) -> None:
+        self.begins[outcome.split.number] = outcome.begin
+        self.messages += outcome.records
+        self.damage.extend(outcome.damage)
+        if outcome.damage_untold:
+            self.notes.append(
+                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} are not told one by one"
+            )
+        self.skipped.extend(
+            Skipped(
+                "commitlog",
+                outcome.split.start,
+                outcome.split.stop - outcome.split.start,
+                f"topic {topic!r} cannot be the name of a directory: its messages are not listed",
+            )
+            for topic in outcome.unlisted
+        )
+        self.end = max(self.end, outcome.end)
+        if outcome.records:
+            self.last_offset, self.last_store_timestamp = outcome.last_offset, outcome.last_store_timestamp
+        for part in outcome.parts:
+            states = self.batch_queues if part.batch else self.queues
+            state = states.get((part.topic, part.queue_id))
+            if state is None:
+                state = states[part.topic, part.queue_id] = _QueueState(part.first, part.first, True)
+            state.take(part)
+        if sequence is not None:
+            for keys in outcome.arrays:
+                sequence.put(keys)
+        elif outcome.keys is not None:
+            self.keys.append((outcome.keys.path, outcome.keys.count))
+
+    # queues
+
+    def _settle(self, scratch: DurableDirectory) -> int:
+        """Fill up plain queues that begin behind 0, build all others. Returns how many those were."""
+        exact = frozenset(queue for queue, state in self.queues.items() if not state.plain or queue in self.tainted)
+        for (topic, queue_id), state in self.queues.items():
+            if (topic, queue_id) in exact:
+                continue
+            self.entries += state.next - state.first
+            if state.first:
+                directory = f"{PLAIN}/consumequeue/{topic}/{queue_id}"
+                rebuild_steps.write_blanks(scratch, directory, self.settings.queue_file_size, state.first)
+        tasks = [self._queue_task(queue, True, state.segments) for queue, state in self.batch_queues.items()]
+        if exact:
+            segments = self._segments_of(exact)
+            tasks.extend(self._queue_task(queue, False, segments[queue]) for queue in sorted(exact))
+        for result in self.runner.each(tasks, build_queue):
+            self.entries += result.entries
+            if not result.entries:
+                (self.batch_queues if result.batch else self.queues).pop((result.topic, result.queue_id))
+                self.notes.append(
+                    f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could list"
+                )
+        self._note_lost_queues()
+        return len(exact)
+
+    def _note_lost_queues(self) -> None:
+        """Queues that the old store has and the log does not fill any more: a broker will count them from 0 again."""
+        lost = [queue for queue in self.store.consume_queues() if (queue.topic, queue.queue_id) not in self.queues and queue.files]
+        for queue in lost[:MAX_NOTED]:
+            self.notes.append(
+                f"the log holds no message of topic {queue.topic!r}, queue {queue.queue_id} any more: the new store has no such queue, "
+                f"and its numbering, which had come to {queue.max_offset}, will start at 0"
+            )
+        if len(lost) > MAX_NOTED:
+            self.notes.append(f"the same holds for {len(lost) - MAX_NOTED} further queues")
+        if self.store.directory.is_directory("consumequeue_ext"):
+            self.notes.append("the extended consume queue is not rebuilt: entries hold the tags code itself, which brokers accept")
+
+    def _queue_task(self, queue: Queue, batch: bool, segments: Sequence[Segment]) -> QueueTask:
+        size = self.settings.batch_file_size if batch else self.settings.queue_file_size
+        return QueueTask(self.stage, *queue, batch, size, tuple(segments))
+
+    def _segments_of(self, exact: frozenset[Queue]) -> dict[Queue, list[Segment]]:
+        """A second walk over the log for the queues that are not plain: their entries in log order."""
+        found: dict[Queue, list[Segment]] = {queue: [] for queue in exact}
+        tasks = [self._task(split, self.begins[split.number], exact) for split in self.splits]
+        for outcome in self.runner.each(tasks, scan_split):
+            for part in outcome.parts:
+                if not part.batch:
+                    found[part.topic, part.queue_id].extend(part.segments)
+        return found
+
+    # index
+
+    def _build_index(self, sequence: IndexSequence | None) -> list[IndexEnd]:
+        if sequence is not None:
+            return sequence.finish(self.last_offset, self.last_store_timestamp)
+        if not self.settings.index:
+            return []
+        tasks = plan_index(
+            self.stage,
+            "index",
+            self.settings.index_slots,
+            self.settings.index_positions,
+            self.keys,
+            self.last_offset,
+            self.last_store_timestamp,
+        )
+        if len(tasks) == 1 or sum(count for _, count in self.keys) < IN_DRIVER:
+            return [build_index(task) for task in tasks]
+        return list(self.runner.each(tasks, build_index))
+
+    # the new store
+
+    def _carry_over(self) -> bool:
+        """Log files and what else is not derived. Returns whether the log files are links, the last one aside.
+
+        The last file is what a broker goes on writing into: it is always a copy, so that the old store stays as it is, and
+        ends behind its last believable record.
+        """
+        log, new = self.store.log, self.target.directory
+        new.make_directory("commitlog")
+        linked = True
+        written = [file for file in log.files[: log.last_written() + 1] if file.size]
+        for file in written[:-1]:
+            # a broker refuses a log file of another length, so one that was cut is copied and filled up with zeros
+            short = file.size < log.file_size
+            linked &= new.link_or_copy(log.mapped(file).path, f"commitlog/{file.name}", copy=self.copy or short)
+            if short:
+                new.truncate(f"commitlog/{file.name}", log.file_size)
+        for file in written[-1:]:
+            self._copy_last(file)
+        self.notes.extend(
+            f"commitlog/{file.name} had {file.size} bytes and was filled up to {log.file_size}"
+            for file in written
+            if file.size < log.file_size
+        )
+        for place in _CARRIED:
+            for relative, entry in self._carried(place):
+                if entry:
+                    new.link_or_copy(self.store.directory.path(relative), relative, copy=True)
+        return linked
+
+    def _copy_last(self, file: QueueFile) -> None:
+        name = f"commitlog/{file.name}"
+        written = self.store.log.mapped(file).data[: max(0, self.end - file.start)]
+        self.target.directory.create(name, max(file.size, self.store.log.file_size))
+        for at in range(0, len(written), COPY):
+            self.target.directory.pwrite(name, at, written[at : at + COPY])
+
+    def _carried(self, place: str) -> Iterator[tuple[str, bool]]:
+        directory = self.store.directory
+        if directory.is_directory(place):
+            yield from ((relative, entry.is_file) for relative, entry in directory.walk(place))
+        elif directory.exists(place):
+            yield place, True
+
+    def _move(self, scratch: DurableDirectory) -> None:
+        """Give everything that was built its place in the new store."""
+        new = self.target.directory
+        new.make_directory("consumequeue")
+        with DurableDirectory(self.target.target.parent) as parent:
+            for states, name in ((self.queues, "consumequeue"), (self.batch_queues, "batchconsumequeue")):
+                for topic, queue_id in states:
+                    new.make_directory(f"{name}/{topic}")
+                    place = f"{name}/{topic}/{queue_id}"
+                    built = EXACT if scratch.exists(f"{EXACT}/{place}") else PLAIN
+                    parent.rename(f"{scratch.root.name}/{built}/{place}", f"{new.root.name}/{place}")
+            if self.settings.index:
+                parent.rename(f"{scratch.root.name}/index", f"{new.root.name}/index")
+
+    def _write_checkpoint(self, ends: Sequence[IndexEnd]) -> None:
+        five = self.store.version_hint != "4.9.3"
+        point = Checkpoint(
+            physic=self.last_store_timestamp,
+            logics=self.last_store_timestamp,
+            index=ends[-1].end_timestamp if ends else 0,
+            confirm_physical_offset=max(0, self.last_offset) if five else 0,
+        )
+        self.target.directory.write_small("checkpoint", encode(point))
+
+    def _coverage(self) -> Coverage:
+        unread = [
+            Skipped(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind in _UNREAD
+        ]
+        return Coverage((*unread, *self.skipped))

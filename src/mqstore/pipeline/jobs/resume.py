@@ -1,0 +1,156 @@
+"""The work of an export that can be taken up again: parts that are finished outlive the process that had them made.
+
+    .OUT.mqstore-export/                 beside the target, until it is whole
+        plan.json                        what is exported: options, state of the log, splits
+        000003.8a1f….0                   a part under way, or finished
+        done-000003.json                 what the task of split 3 wrote, put there when its parts were on disk
+
+A killed run leaves it behind. A run with `resume` takes it up if it is of the same export, and goes on with the splits that
+are not done; any other run removes it. While a run is at work it holds a lock on the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from mqstore.errors import TargetError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import STAGED, DurableDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.table.parts import Exported, Part
+
+__all__ = ["Work", "finished", "work_directory"]
+
+PLAN = "plan.json"
+
+
+class StagedTask(Protocol):
+    """A task that writes parts. number: its place among those of the export; stage: where it writes."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def stage(self) -> str: ...
+
+
+T = TypeVar("T", bound=StagedTask)
+
+
+class Work:
+    """A directory in which an export is under way. taken_up: what was planned for it before, None in a new one."""
+
+    def __init__(self, path: Path, taken_up: dict[str, Any] | None) -> None:
+        self.path = path
+        self.taken_up = taken_up
+        self.keep = False
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        """Say what this work is of, before the first part is written."""
+        with DurableDirectory(self.path) as directory:
+            directory.write_small(PLAN, json.dumps(plan, indent=1).encode())
+
+    def done(self, number: int) -> Exported | None:
+        """What the task of a split wrote, if it is all there."""
+        raw = ReadOnlyDirectory(self.path).read(_done_name(number))
+        if raw is None:
+            return None
+        try:
+            told = json.loads(raw)
+            parts = tuple(Part(**part) for part in told["parts"])
+            damage = tuple(Damage(**{**item, "kind": Kind(item["kind"])}) for item in told["damage"])
+            outcome = Exported(parts, told["rows"], damage, told["damage_untold"])
+            whole = all((self.path / part.staged).stat().st_size == part.bytes for part in parts)
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
+        return outcome if whole else None
+
+
+def _done_name(number: int) -> str:
+    return f"done-{number:06d}.json"
+
+
+def finished(export_split: Callable[[T], Exported], task: T) -> Exported:
+    """In a task: write a split, and when its parts are on disk, that it is done."""
+    outcome = export_split(task)
+    told = {**asdict(outcome), "damage": [{**asdict(item), "kind": str(item.kind)} for item in outcome.damage]}
+    with DurableDirectory(task.stage) as stage:
+        for part in outcome.parts:
+            stage.sync(part.staged)
+        stage.write_small(_done_name(task.number), json.dumps(told).encode())
+    return outcome
+
+
+@contextlib.contextmanager
+def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> Iterator[Work]:
+    """The directory to work in. wanted: what must be the same for earlier work to be taken up.
+
+    Raises UsageError where `resume` finds work of another export, TargetError where somebody else is at it.
+    With resume the work is kept when the block ends by an error; `keep` says so otherwise.
+    """
+    path = target.parent / f".{target.name[:100]}{STAGED}export"
+    if not target.parent.is_dir():
+        raise TargetError(f"{target} cannot be made: {target.parent} is no directory; create it first")
+    with DurableDirectory(target.parent) as parent:
+        lock = _lock(path) if path.is_dir() else -1
+        try:
+            found = _plan(path) if lock >= 0 and resume else None
+            if found is not None:
+                _check_same(path, found, wanted)
+            elif lock >= 0:
+                parent.discard(path.name)
+                os.close(lock)
+                lock = -1
+            if lock < 0:
+                parent.make_directory(path.name)
+                lock = _lock(path)
+            work = Work(path, found)
+            try:
+                yield work
+            except BaseException:
+                work.keep = resume
+                raise
+            finally:
+                if not work.keep:
+                    with contextlib.suppress(TargetError):
+                        parent.discard(path.name)
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise TargetError(f"another export to the same place is at work in {path}; wait for its end, or choose another name") from None
+    except OSError:
+        return descriptor  # a file system without locks
+    return descriptor
+
+
+def _plan(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(ReadOnlyDirectory(path).read(PLAN) or b"null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        if found.get(name) == value:
+            continue
+        if name == "log":
+            told = "the log has changed since"
+        else:
+            told = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
+        raise UsageError(f"the export in {path} cannot be taken up: {told}; export anew without --resume, which removes what is there")

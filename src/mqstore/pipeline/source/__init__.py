@@ -1,0 +1,1 @@
+"""Data sources and the sink for Spark: batch and streaming."""

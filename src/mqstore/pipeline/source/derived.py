@@ -1,0 +1,390 @@
+"""The derived files of stores as DataFrames, and what `verify` says of the stores.
+
+    format             a row is                                columns
+    rocketmq-queue     an entry of a consume queue, as stored  topic, queue_id, queue_offset, physical_offset, size, tags_code, file
+    rocketmq-index     an entry of an index file, as stored    file, number, key_hash, physical_offset, seconds, store_timestamp, previous
+    rocketmq-offsets   a queue a consumer group has read       group, topic, queue_id, offset, min_offset, max_offset, lag, state
+    rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
+
+Paths are those of `rocketmq` (`mqstore.pipeline.source.stores`); the column `store` is there when it is named, or when several
+stores are read. Options: `columns`, `config`. In `pipeline.read(..., where=...)` store, topic and queue_id leave out queues.
+A queue's rows go from its minimum to its maximum offset, unwritten entries included; of a batch queue each unit is a row.
+`store_timestamp` of an index entry is the time its seconds stand for, as the broker computes it.
+Sections of the findings: `damage`; `coverage`, a range of the log that was not read as records; `note`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from mqstore.errors import UsageError
+from mqstore.files.location import is_url
+from mqstore.opening import open_rocketmq
+from mqstore.pipeline.source.filters import values_of
+from mqstore.pipeline.source.pushdown import filters_from
+from mqstore.pipeline.source.stores import STORE, check_types, ddl_schema, fs_options, open_for_tasks, split_names, store_paths, with_store
+from mqstore.pipeline.spark.runner import settle
+from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
+from mqstore.rocketmq.store.view import ConsumerOffset
+from mqstore.rocketmq.verify.verification import verify
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from mqstore.findings import Report
+    from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
+    from mqstore.rocketmq.format.index_file import IndexFile
+    from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = ["SOURCES", "finding_rows"]
+
+ENTRIES = 1 << 20  # entries that one task reads
+BATCH = 1 << 16  # entries in a batch
+
+QUEUE = {
+    "topic": "string",
+    "queue_id": "int32",
+    "queue_offset": "int64",
+    "physical_offset": "int64",
+    "size": "int32",
+    "tags_code": "int64",
+    "file": "string",
+}
+INDEX = {
+    "file": "string",
+    "number": "int32",
+    "key_hash": "int32",
+    "physical_offset": "int64",
+    "seconds": "int32",
+    "store_timestamp": "timestamp",
+    "previous": "int32",
+}
+OFFSETS = {
+    "group": "string",
+    "topic": "string",
+    "queue_id": "int32",
+    "offset": "int64",
+    "min_offset": "int64",
+    "max_offset": "int64",
+    "lag": "int64",
+    "state": "string",
+}
+FINDINGS = {
+    "section": "string",
+    "file": "string",
+    "offset": "int64",
+    "length": "int64",
+    "kind": "string",
+    "detail": "string",
+    "messages": "int64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart(InputPartition):
+    """Entries low..high-1 of the files that `places` names: queues as (topic, queue id, batch), index files by number."""
+
+    path: str
+    config: str | None
+    places: tuple[Any, ...] = ()
+    low: int = 0
+    high: int | None = None
+
+
+def _arrow_fields(table: Mapping[str, str], names: Iterable[str]) -> list[pa.Field]:
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+    return [pa.field(name, kinds["string" if name == STORE else table[name]]) for name in names]
+
+
+class TableSource(DataSource):
+    """A derived table. A child names its columns and how a store is cut into parts and read."""
+
+    format = ""
+    table: Mapping[str, str] = {}
+    parts: Callable[[str, str | None, RocketMQStore, Wanted], Iterator[TablePart]]
+    rows: Callable[[RocketMQStore, TablePart], Iterator[Mapping[str, Any]]]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.format
+
+    def schema(self) -> str:
+        named = self.options.get("columns")
+        several = (STORE,) if len(store_paths(self.options)) > 1 else ()
+        return ddl_schema(_arrow_fields(self.table, self._known((*self.table, *several) if named is None else split_names(named))))
+
+    def reader(self, schema: StructType) -> TableReader:
+        columns = self._known(field.name for field in schema.fields)
+        check_types(schema, _arrow_fields(self.table, columns))
+        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns, fs_options(self.options))
+        reader.confine(filters_from(self.options.get("filters")))
+        return reader
+
+    def _known(self, names: Iterable[str]) -> tuple[str, ...]:
+        chosen = tuple(names)
+        unknown = [name for name in chosen if name not in self.table and name != STORE]
+        if unknown or not chosen:
+            told = f"there is no column {unknown[0]!r}" if unknown else "no column is named"
+            raise UsageError(f"{told}; the columns of {self.format} are {', '.join(self.table)} and {STORE}")
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Values that filters confine columns to; None for any."""
+
+    topics: frozenset[Any] | None = None
+    queue_ids: frozenset[Any] | None = None
+
+    def takes(self, topic: str, queue_id: int) -> bool:
+        return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
+
+
+class TableReader(DataSourceReader):
+    """Reads one kind of table. Small and picklable: it travels to every task."""
+
+    def __init__(
+        self,
+        source: type[TableSource],
+        paths: tuple[str, ...],
+        config: str | None,
+        columns: tuple[str, ...],
+        reached: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.reached = reached
+        self.source = source
+        self.paths = paths
+        self.config = config
+        self.columns = columns
+        self.wanted = Wanted()
+        self.base = os.getcwd()
+
+    def confine(self, filters: Sequence[Filter]) -> None:
+        """Leave out stores and queues that the filters refuse."""
+        kept = values_of(STORE, filters)
+        if kept is not None:
+            self.paths = tuple(path for path in self.paths if path in kept)
+        self.wanted = Wanted(values_of("topic", filters), values_of("queue_id", filters))
+
+    def partitions(self) -> Sequence[TablePart]:
+        found: list[TablePart] = []
+        for path in self.paths:
+            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config, self.reached), self.wanted))
+        return found or [TablePart("", None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TablePart)
+        settle()
+        if not partition.path:
+            return iter(())
+        # paths are as they were given, and a task may run in another directory
+        path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
+        config = None if partition.config is None else os.path.join(self.base, partition.config)
+        store = open_rocketmq(path, config=config, fs_options=dict(self.reached))
+        return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
+
+    def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        wanted = [name for name in self.columns if name != STORE] or list(self.source.table)[:1]
+        kinds = _arrow_fields(self.source.table, wanted)
+        for row in rows:
+            arrays = [_array(row[field.name], field.type, row) for field in kinds]
+            if len(arrays[0]):
+                yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(kinds))
+
+
+def _array(values: Any, kind: pa.DataType, row: Mapping[str, Any]) -> pa.Array:
+    """One column: a value for all rows, or a value per row."""
+    import pyarrow as pa
+
+    if isinstance(values, str | int):
+        length = max(len(other) for other in row.values() if not isinstance(other, str | int))
+        return pa.repeat(pa.scalar(values, kind), length)
+    if isinstance(values, np.ndarray):
+        values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        return pa.array(values).cast(kind) if not pa.types.is_timestamp(kind) else pa.array(values).cast(pa.int64()).cast(kind)
+    return pa.array(values, kind)
+
+
+# consume queues
+
+
+def _queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
+    return (*store.consume_queues(), *store.batch_queues())
+
+
+def _queue_parts(path: str, config: str | None, store: RocketMQStore, wanted: Wanted) -> Iterator[TablePart]:
+    room: list[tuple[str, int, bool]] = []
+    held = 0
+    for queue in _queues(store):
+        if not wanted.takes(queue.topic, queue.queue_id):
+            continue
+        place = (queue.topic, queue.queue_id, queue.batch)
+        low, high = max(0, queue.min_offset), queue.max_offset
+        if high - low >= ENTRIES and not queue.batch:
+            for start in range(low, high, ENTRIES):
+                yield TablePart(path, config, (place,), start, min(high, start + ENTRIES))
+            continue
+        room.append(place)
+        held += max(0, high - low)
+        if held >= ENTRIES:
+            yield TablePart(path, config, tuple(room))
+            room, held = [], 0
+    if room:
+        yield TablePart(path, config, tuple(room))
+
+
+def _queue_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
+    queues = {(queue.topic, queue.queue_id, queue.batch): queue for queue in _queues(store)}
+    for place in part.places:
+        queue = queues.get(place)
+        if queue is None:
+            continue
+        low, high = (part.low, part.high) if part.high is not None else (queue.min_offset, queue.max_offset)
+        if isinstance(queue, ConsumeQueueReader):
+            yield from _entries(queue, low, high)
+        else:
+            yield from _units(queue, low, high)
+
+
+def _entries(queue: ConsumeQueueReader, low: int, high: int) -> Iterator[Mapping[str, Any]]:
+    per_file = max(1, queue.file_size // 20)
+    at = low
+    while at < high:
+        # a batch never reaches into the next file, so that it has one name
+        stop = min(high, at + BATCH, (at // per_file + 1) * per_file)
+        entries = queue.entries(at, stop)
+        yield {
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "queue_offset": np.arange(at, at + len(entries)),
+            "physical_offset": entries["physical_offset"],
+            "size": entries["size"],
+            "tags_code": entries["tags_code"],
+            "file": queue.place(at)[0],
+        }
+        at = stop
+
+
+def _units(queue: BatchQueueReader, low: int, high: int) -> Iterator[Mapping[str, Any]]:
+    units = queue.entries(low, high)
+    if len(units):
+        yield {
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "queue_offset": units["base_offset"],
+            "physical_offset": units["physical_offset"],
+            "size": units["size"],
+            "tags_code": units["tags_code"],
+            "file": queue.relative,
+        }
+
+
+class QueueSource(TableSource):
+    """`rocketmq-queue`."""
+
+    format = "rocketmq-queue"
+    table = QUEUE
+    parts = staticmethod(_queue_parts)
+    rows = staticmethod(_queue_rows)
+
+
+# index files
+
+
+def _index_parts(path: str, config: str | None, store: RocketMQStore, wanted: Wanted) -> Iterator[TablePart]:
+    for number, file in enumerate(store.index_files()):
+        stop = min(file.index_count, file.positions)
+        for low in range(1, stop, ENTRIES):
+            yield TablePart(path, config, (number,), low, min(stop, low + ENTRIES))
+
+
+def _index_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
+    file = store.index_files()[part.places[0]]
+    for low in range(part.low, part.high or 0, BATCH):
+        yield _index_row(file, low, min(part.high or 0, low + BATCH))
+
+
+def _index_row(file: IndexFile, low: int, high: int) -> Mapping[str, Any]:
+    entries = file.entries(low, high)
+    times = file.begin_timestamp + entries["seconds"].astype(np.int64) * 1000
+    limit = (2**63 - 1) // 1000
+    return {
+        "file": file.relative,
+        "number": np.arange(low, low + len(entries)),
+        "key_hash": entries["key_hash"],
+        "physical_offset": entries["physical_offset"],
+        "seconds": entries["seconds"],
+        "store_timestamp": np.clip(times, -limit, limit) * 1000,
+        "previous": entries["previous"],
+    }
+
+
+class IndexSource(TableSource):
+    """`rocketmq-index`."""
+
+    format = "rocketmq-index"
+    table = INDEX
+    parts = staticmethod(_index_parts)
+    rows = staticmethod(_index_rows)
+
+
+# consumer offsets and findings: a store each
+
+
+def _whole(path: str, config: str | None, store: RocketMQStore, wanted: Wanted) -> Iterator[TablePart]:
+    yield TablePart(path, config)
+
+
+def _offset_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
+    found = store.view().consumer_offsets()
+    yield {field.name: [getattr(item, field.name) for item in found] for field in fields(ConsumerOffset)}
+
+
+class OffsetsSource(TableSource):
+    """`rocketmq-offsets`."""
+
+    format = "rocketmq-offsets"
+    table = OFFSETS
+    parts = staticmethod(_whole)
+    rows = staticmethod(_offset_rows)
+
+
+def finding_rows(report: Report) -> list[dict[str, Any]]:
+    """The rows of `rocketmq-findings` that a report gives."""
+    none = dict.fromkeys(FINDINGS)
+    return [
+        *(none | {"section": "damage"} | item.as_dict() for item in report.damage),
+        *(
+            none | {"section": "coverage", "file": skip.file, "offset": skip.offset, "length": skip.length, "detail": skip.why}
+            for skip in report.coverage.skipped
+        ),
+        *(none | {"section": "note", "detail": note} for note in report.notes),
+    ]
+
+
+def _finding_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
+    found = finding_rows(verify(store, threads=1))
+    yield {name: [row[name] for row in found] for name in FINDINGS}
+
+
+class FindingsSource(TableSource):
+    """`rocketmq-findings`: a task proves a whole store; `mqstore.pipeline.jobs.verify` spreads one store over many."""
+
+    format = "rocketmq-findings"
+    table = FINDINGS
+    parts = staticmethod(_whole)
+    rows = staticmethod(_finding_rows)
+
+
+SOURCES: tuple[type[TableSource], ...] = (QueueSource, IndexSource, OffsetsSource, FindingsSource)

@@ -1,0 +1,122 @@
+"""Options of `spark.read.format("rocketmq")`, checked: what each means is told in `mqstore.pipeline.source.rocketmq`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import UsageError
+from mqstore.pipeline.source.pushdown import filters_from
+from mqstore.pipeline.source.stores import STORE, boolean, fs_options, split_names, store_paths
+from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+__all__ = ["ReadOptions", "message_columns", "message_fields", "table_columns"]
+
+MODES = ("PERMISSIVE", "FAILFAST")
+
+
+def message_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, of which `store` may be one. Raises UsageError."""
+    chosen = tuple(names)
+    check_columns(name for name in chosen if name != STORE)
+    if not chosen:
+        raise UsageError("no column is named; leave the option out to get them all")
+    return chosen
+
+
+def message_fields(columns: Sequence[str]) -> list[pa.Field]:
+    """Arrow fields of message columns, `store` among them."""
+    import pyarrow as pa
+
+    return [pa.field(STORE, pa.string()) if name == STORE else rocketmq_schema((name,)).field(0) for name in columns]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What the options of a read ask for. columns: None where a schema or the default decides. reached: how URLs are."""
+
+    paths: tuple[str, ...]
+    config: str | None
+    selection: Selection
+    fail_fast: bool
+    fail_on_data_loss: bool
+    use_derived_files: bool
+    filters: tuple[Filter, ...]
+    columns: tuple[str, ...]
+    reached: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, options: Any) -> ReadOptions:
+        """Raises UsageError with the option's name."""
+        view = options.get("view", "disk")
+        if view != "disk":
+            raise UsageError(f"there is no view {view!r} on Spark: the disk view is read")
+        mode = options.get("mode", "PERMISSIVE").upper()
+        if mode not in MODES:
+            raise UsageError(f"option mode is {options['mode']!r}: give {' or '.join(MODES)}")
+        paths = store_paths(options)
+        return cls(
+            paths,
+            options.get("config"),
+            _selection(options),
+            mode == "FAILFAST",
+            boolean(options, "failOnDataLoss", True),
+            boolean(options, "useDerivedFiles", True),
+            filters_from(options.get("filters")),
+            _columns(options, len(paths) > 1),
+            fs_options(options),
+        )
+
+
+def table_columns(options: Any) -> tuple[str, ...]:
+    """The columns that the options ask for, or the default table. Raises UsageError."""
+    return _columns(options, len(store_paths(options)) > 1)
+
+
+def _columns(options: Any, several: bool) -> tuple[str, ...]:
+    named = options.get("columns")
+    headers = None if options.get("includeHeaders") is None else boolean(options, "includeHeaders", False)
+    if named is not None:
+        chosen = message_columns(split_names(named))
+        return (*chosen, "properties") if headers and "properties" not in chosen else chosen
+    default = tuple(name for name in ROCKETMQ_COLUMNS if headers is not False or name != "properties")
+    return (*default, STORE) if several else default
+
+
+def _selection(options: Any) -> Selection:
+    queue_ids = _names(options.get("queueId"), ",")
+    try:
+        ids = None if queue_ids is None else frozenset(int(text) for text in queue_ids)
+    except ValueError:
+        raise UsageError(f"option queueId is {options['queueId']!r}: give numbers, separated by commas") from None
+    return Selection(
+        topics=_names(options.get("topic"), ","),
+        queue_ids=ids,
+        keys=_names(options.get("keys"), " "),
+        from_offset=_number(options, "startingOffsets", "earliest"),
+        to_offset=_number(options, "endingOffsets", "latest"),
+        from_queue_offset=_number(options, "startingQueueOffset", "earliest"),
+        to_queue_offset=_number(options, "endingQueueOffset", "latest"),
+        since=_number(options, "startingTimestamp", "earliest"),
+        until=_number(options, "endingTimestamp", "latest"),
+    )
+
+
+def _number(options: Any, name: str, word: str) -> int | None:
+    text = options.get(name)
+    if text is None or text == word:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"option {name} is {text!r}: give a number or {word!r}") from None
+
+
+def _names(text: str | None, separator: str) -> frozenset[str] | None:
+    names = None if text is None else frozenset(part for part in (part.strip() for part in text.split(separator)) if part)
+    return names or None

@@ -1,0 +1,156 @@
+"""Conditions for a source, from where Spark knows them to where the log is read.
+
+Spark offers a Python source the filters of a query, but up to 4.2 (and wherever `PythonDataSourceV2.setReadInfo` is) it
+keeps what the source answered for the whole DataFrame: the next query of the same DataFrame or view reads the rows that
+were left for the query before, and two reads in one query share the filters of the last. On such a Spark our readers
+take no filters from queries. `pipeline.read(..., where=...)` gives them to one DataFrame for good: Spark itself
+translates the condition, for a table without rows, and the outcome travels as the option `filters`.
+
+    >>> filters_from(filters_as_text([EqualTo(("topic",), "orders"), In(("queue_id",), (1, 2))]))
+    (EqualTo(attribute=('topic',), value='orders'), In(attribute=('queue_id',), value=(1, 2)))
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from mqstore.errors import UsageError
+from mqstore.pipeline.spark.session import failures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["filters_as_text", "filters_from", "filters_of", "keeps_filters_apart"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (EqualTo, EqualNullSafe, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+}
+
+
+def keeps_filters_apart(spark: SparkSession) -> bool:
+    """Whether this Spark keeps the filters of one query from the next; False where that cannot be seen (Spark Connect)."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return False
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    source = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2", False, loader)
+    return all(method.getName() != "setReadInfo" for method in source.getDeclaredMethods())
+
+
+# filters as text
+
+
+def filters_as_text(filters: Iterable[Filter]) -> str:
+    """The comparisons among filters, as the option `filters` holds them; others are left to Spark."""
+    return json.dumps([_as_json(each) for each in filters if type(each).__name__ in _KINDS and _is_plain(each)])
+
+
+def _is_plain(condition: Any) -> bool:
+    values = condition.value if isinstance(condition, In) else (condition.value,)
+    return all(value is None or isinstance(value, str | int | datetime) for value in values)
+
+
+def _as_json(condition: Any) -> list[Any]:
+    value = condition.value
+    stored = [_value(each) for each in value] if isinstance(condition, In) else _value(value)
+    return [type(condition).__name__, list(condition.attribute), stored]
+
+
+def _value(value: Any) -> Any:
+    return {"us": (value - _EPOCH) // timedelta(microseconds=1)} if isinstance(value, datetime) else value
+
+
+def filters_from(text: str | None) -> tuple[Filter, ...]:
+    """The filters in the option. Raises UsageError."""
+    if not text:
+        return ()
+    try:
+        return tuple(_KINDS[kind](tuple(attribute), _restored(value)) for kind, attribute, value in json.loads(text))
+    except (ValueError, KeyError, TypeError):
+        raise UsageError("the option filters is made by pipeline.read(..., where=...): give the condition there") from None
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_restored(each) for each in value)
+    return _EPOCH + timedelta(microseconds=value["us"]) if isinstance(value, dict) else value
+
+
+# filters of a condition
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPart(InputPartition):
+    """The filters that reached the reader."""
+
+    filters: str
+
+
+class FilterSource(DataSource):
+    """A table without rows that tells which filters Spark makes of a condition."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-filters"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _FilterReader()
+
+
+class _FilterReader(DataSourceReader):
+    def __init__(self) -> None:
+        self.filters = "[]"
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.filters = filters_as_text(filters)
+        return filters
+
+    def partitions(self) -> Sequence[FilterPart]:
+        return [FilterPart(self.filters)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+def filters_of(frame: DataFrame, condition: str) -> str:
+    """The option `filters` for a condition on a DataFrame's columns, as far as it consists of comparisons that all must hold.
+
+    Raises PipelineError where Spark does not understand the condition.
+    """
+    spark = frame.sparkSession
+    spark.dataSource.register(FilterSource)
+    with failures("planning the read"):
+        # made for this condition, and asked once
+        asked: Any = spark.read.format(FilterSource.name()).schema(frame.schema).load().where(condition)
+        if getattr(asked, "_jdf", None) is None:
+            return "[]"
+        leaves = asked._jdf.queryExecution().sparkPlan().collectLeaves()
+        for k in range(leaves.size()):
+            leaf = leaves.apply(k)
+            if leaf.toString().startswith("BatchScan rocketmq-filters"):
+                part = pickle.loads(bytes(leaf.inputPartitions().apply(0).pickedPartition()))
+                assert isinstance(part, FilterPart)
+                return part.filters
+    return "[]"  # a condition that is never true leaves no scan

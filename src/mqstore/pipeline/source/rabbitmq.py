@@ -1,0 +1,220 @@
+"""`spark.read.format("rabbitmq")`: the message table of RabbitMQ stores as a DataFrame, and their index entries and stored records.
+
+    from mqstore import pipeline
+    pipeline.register(spark)
+    spark.read.format("rabbitmq").option("columns", "vhost,queue,size").load("/backup/msg_stores").groupBy("vhost", "queue").count()
+    pipeline.read(spark, "/backup/msg_stores", format="rabbitmq", columns=["queue", "payload"], vhost="/")
+
+    option            meaning
+    view              messages (the default), index (entries of the indexes), store (records of the message files),
+                      refusals (why a broker would not bring up a queue)
+    columns           names, separated by commas; `store` is the store's path
+    vhost, queue      one or more, separated by commas
+    fromSeq, toSeq    sequence ids: from, and up to but not including
+    recovered         true: only what the broker would recover; false: only what it would not
+    verdict           one or more, separated by commas
+    all               true: also what no queue holds (messages)
+    now               milliseconds since the epoch, for the column `expired`
+    names             a file of queue names, for directories that do not tell theirs (`mqstore.rabbitmq.definitions.queue_names`)
+    splits            at most so many tasks a store; by default one for 64 MiB of index files
+
+A task reads whole queues, or whole message files. Rows are those of the command `messages`, in its order within a task. The message
+files of a store are scanned once in each Python worker that meets a queue with messages in them; `pipeline.rabbitjoin` joins ids and
+places on Spark instead. A session hands no filters to this source: name vhosts and queues by the options.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
+from mqstore.findings import Verdict
+from mqstore.pipeline.source.stores import STORE, boolean, check_types, ddl_schema, split_names, store_paths, with_store
+from mqstore.pipeline.spark.runner import settle
+from mqstore.rabbitmq.definitions import queue_names
+from mqstore.rabbitmq.store import task_groups
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.task_groups import FileGroup, QueueGroup
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["QueuePart", "RabbitMQDataSource", "RabbitMQOptions", "open_rabbitmq"]
+
+FORMAT = "rabbitmq"
+VIEWS = ("messages", "index", "store", "refusals")
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQOptions:
+    """What the options of a read ask for."""
+
+    paths: tuple[str, ...]
+    view: str
+    columns: tuple[str, ...]
+    selection: QueueSelection
+    now: int | None
+    splits: int | None
+    names: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, options: Any) -> RabbitMQOptions:
+        """Raises UsageError with the option's name."""
+        view = options.get("view", "messages")
+        if view not in VIEWS:
+            raise UsageError(f"there is no view {view!r} of a RabbitMQ store; give {', '.join(VIEWS)}")
+        paths = store_paths(options)
+        named = options.get("columns")
+        default = (*_columns(view), STORE) if len(paths) > 1 else _columns(view)
+        columns = default if named is None else split_names(named)
+        if not columns:
+            raise UsageError("no column is named; leave the option out to get them all")
+        now = _number(options, "now")
+        splits = _number(options, "splits")
+        if splits is not None and splits < 1:
+            raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
+        fields(view, columns)
+        names = options.get("names")
+        known = () if names is None else queue_names.read(Path(names))
+        return cls(paths, view, columns, _selection(options), None if now is None else now * 1000, splits, known)
+
+
+def _columns(view: str) -> tuple[str, ...]:
+    known = {"index": task_groups.INDEX_COLUMNS, "store": task_groups.STORE_COLUMNS, "refusals": task_groups.REFUSAL_COLUMNS}
+    return known.get(view, RABBITMQ_COLUMNS)
+
+
+def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
+    """Arrow fields of these columns of a view, `store` among them. Raises UsageError."""
+    import pyarrow as pa
+
+    others = [name for name in columns if name != STORE]
+    if view == "messages":
+        schema = rabbitmq_schema(check_rabbitmq_columns(others))
+    else:
+        schema = {"index": task_groups.index_schema, "store": task_groups.store_schema, "refusals": task_groups.refusal_schema}[view]()
+        unknown = [name for name in others if name not in schema.names]
+        if unknown:
+            raise UsageError(f"the view {view} has no column {unknown[0]!r}; its columns are {', '.join(schema.names)}")
+    return [pa.field(STORE, pa.string()) if name == STORE else schema.field(name) for name in columns]
+
+
+def _selection(options: Any) -> QueueSelection:
+    verdicts = _names(options, "verdict")
+    known = [str(verdict) for verdict in Verdict]
+    for verdict in verdicts or ():
+        if verdict not in known:
+            raise UsageError(f"option verdict is {verdict!r}: there are {', '.join(known)}")
+    return QueueSelection(
+        vhosts=_names(options, "vhost"),
+        queues=_names(options, "queue"),
+        from_seq=_number(options, "fromSeq"),
+        to_seq=_number(options, "toSeq"),
+        recovered=None if options.get("recovered") is None else boolean(options, "recovered", True),
+        verdicts=verdicts,
+        everything=boolean(options, "all", False),
+    )
+
+
+def _names(options: Any, name: str) -> frozenset[str] | None:
+    text = options.get(name)
+    return None if text is None else frozenset(split_names(text)) or None
+
+
+def _number(options: Any, name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"option {name} is {text!r}: give a number") from None
+
+
+def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
+    """The store at a path that every task can open again. Raises CannotOpenError for an archive, UnsupportedError for another family."""
+    from mqstore.opening import open_store
+
+    if os.path.isfile(path):
+        raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    store = open_store(Path(path))
+    if not isinstance(store, RabbitMQStore):
+        raise UnsupportedError(f'{path} is a RocketMQ store; read it with format("rocketmq")')
+    return RabbitMQStore(store.path, names=names) if names else store
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePart(InputPartition):
+    """One task's part of a store. root: its directory; token: what the files were like when it was planned."""
+
+    path: str
+    root: str
+    token: str
+    group: QueueGroup | FileGroup
+
+
+class RabbitMQDataSource(DataSource):
+    """The format. The paths and settings in its options are all it knows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        options = RabbitMQOptions.of(self.options)
+        return ddl_schema(fields(options.view, options.columns))
+
+    def reader(self, schema: StructType) -> RabbitMQReader:
+        options = RabbitMQOptions.of(self.options)
+        columns = tuple(field.name for field in schema.fields)
+        check_types(schema, fields(options.view, columns))
+        return RabbitMQReader(options, columns)
+
+
+class RabbitMQReader(DataSourceReader):
+    """Plans the parts of stores and reads them. Small and picklable: it travels to every task."""
+
+    def __init__(self, options: RabbitMQOptions, columns: tuple[str, ...]) -> None:
+        self.options = options
+        self.columns = columns
+
+    def partitions(self) -> Sequence[QueuePart]:
+        found: list[QueuePart] = []
+        for path in self.options.paths:
+            store = open_rabbitmq(path, self.options.names)
+            token = task_groups.token_of(store)
+            planned: Sequence[QueueGroup | FileGroup]
+            if self.options.view == "store":
+                planned = task_groups.plan_files(store, self.options.splits, self.options.selection)
+            else:
+                planned = task_groups.plan_queues(store, self.options.splits, self.options.selection)
+            found += [QueuePart(path, str(store.directory.root), token, group) for group in planned]
+        # Spark wants a partition even where there is nothing to read
+        return found or [QueuePart("", "", "", QueueGroup(0, (), (), 0))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, QueuePart)
+        settle()
+        if not partition.path:
+            return iter(())
+        store = task_groups.opened(partition.root, partition.token, self.options.now, self.options.names)
+        own = tuple(name for name in self.columns if name != STORE)
+        selection = replace(self.options.selection, limit=None)
+        batches: Iterator[pa.RecordBatch]
+        if isinstance(partition.group, FileGroup):
+            batches = task_groups.record_batches(store, partition.group)
+        elif self.options.view == "index":
+            batches = task_groups.index_batches(store, partition.group)
+        elif self.options.view == "refusals":
+            batches = task_groups.refusal_batches(store, partition.group)
+        else:
+            batches = task_groups.read_group(store, partition.group, own or ("seq_id",), selection)
+        return with_store(batches, self.columns, partition.path)

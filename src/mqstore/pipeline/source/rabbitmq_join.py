@@ -1,0 +1,189 @@
+"""The message table of RabbitMQ stores, the join of index entries and message files by message id done on Spark.
+
+    pipeline.joined(spark, "/backup/msg_stores", columns=["queue", "payload"], vhost="/")
+
+Every index is read once for the ids that it wants, every message file is scanned once, both in as many tasks as there are groups of queues
+and of files. Spark brings ids and places together, and hands each group of queues the places of its messages; the task that gets
+them reads the queues again and looks into message files at these places only. No task holds more ids than its queues have.
+
+`spark.read.format("rabbitmq")` gives the same rows without a shuffle: there each Python worker scans all message files of a vhost by
+itself. That is less work for small stores, and more for large ones on many executors.
+
+Options are those of the format, but for `view` and `all`: what no queue holds joins with nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import UsageError
+from mqstore.pipeline.source.rabbitmq import FORMAT, RabbitMQOptions, fields, open_rabbitmq
+from mqstore.pipeline.source.rocketmq import read
+from mqstore.pipeline.source.stores import STORE, ddl_schema, with_store
+from mqstore.pipeline.spark.runner import settle
+from mqstore.rabbitmq.store import task_groups as groups
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.task_groups import QueueGroup
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["joined"]
+
+NO_ID = "0" * 32
+# the copy of a message that counts: whole and ended, then met by the broker, then the lowest file, in that the last copy
+_BEST = "struct(not (whole and ended), not seen_by_broker, number, plain, -position)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What every task of one store needs. places: of its vhosts, by directory."""
+
+    path: str
+    root: str
+    options: RabbitMQOptions
+    groups: tuple[QueueGroup, ...]
+
+
+def joined(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """The message table of the stores at path, one or a list, with the join by message id done on Spark. Raises UsageError."""
+    paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items() if value is not None}
+    if columns is not None:
+        given["columns"] = ",".join(columns)
+    found: list[DataFrame] = []
+    for each in paths:
+        asked = RabbitMQOptions.of({**given, "path": each})
+        if asked.view != "messages" or asked.selection.everything:
+            raise UsageError('a joined read gives messages in queues; take spark.read.format("rabbitmq") for other views and for all')
+        found += [_joined(spark, place, asked, given) for place in asked.paths]
+    return reduce(lambda left, right: left.unionByName(right), found)
+
+
+def _joined(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[str, str]) -> DataFrame:
+    store = open_rabbitmq(path, asked.names)
+    planned = groups.plan_queues(store, asked.splits, asked.selection)
+    wanted = {queue for group in planned for queue in group.queues}
+    number = {queue: group.number for group in planned for queue in group.queues}
+    places = {vhost.directory: vhost.place.place for vhost in store.vhosts}
+    queues = [
+        (number[vhost.directory, queue.name], queue.place.place)
+        for vhost in store.vhosts
+        for queue in vhost.queues
+        if (vhost.directory, queue.name) in wanted
+    ]
+    options = {name: value for name, value in given.items() if name not in ("columns", "view")}
+    index = read(spark, path, format=FORMAT, **{**options, "view": "index"})
+    refusals = read(spark, path, format=FORMAT, **_without(options, "queue"), view="refusals")
+    records = read(spark, path, format=FORMAT, **_without(options, "queue"), view="store")
+    vhosts = spark.createDataFrame(
+        [(group.number, places[vhost]) for group in planned for vhost in sorted({vhost for vhost, _ in group.queues})],
+        "group_number int, vhost_place string",
+    )
+    down = refusals.where("whole_vhost").selectExpr(_above("directory", 2)).distinct().selectExpr("vhost_place", "true as refused")
+    # what a group is handed: a row for each vhost in it, without message id, and one for each place of a message
+    heads = vhosts.join(down, "vhost_place", "left").selectExpr(
+        "group_number", "vhost_place", "string(null) as msg_id", "string(null) as store_file", "bigint(null) as position",
+        "bigint(null) as length", "boolean(null) as seen", "coalesce(refused, false) as refused",
+    )  # fmt: skip
+    ids = (
+        index.where("location = 'message_store'")
+        .selectExpr(
+            _above("index_file", 3), "regexp_replace(index_file, '/[^/]*$', '') as directory", f"coalesce(msg_id, '{NO_ID}') as msg_id"
+        )
+        .join(spark.createDataFrame(queues, "group_number int, directory string"), "directory")
+        .select("group_number", "vhost_place", "msg_id")
+        .distinct()
+    )
+    handed = heads.unionByName(ids.join(_best(records), ["vhost_place", "msg_id"]).selectExpr(*heads.columns[:-1], "false as refused"))
+    schema = ddl_schema(fields("messages", asked.columns))
+    plan = _Plan(path, str(store.directory.root), asked, tuple(planned))
+    parts = handed.repartition(max(1, len(planned)), "group_number").sortWithinPartitions("group_number", "msg_id")
+    return parts.mapInArrow(partial(_read, plan), schema)
+
+
+def _without(options: dict[str, str], name: str) -> dict[str, str]:
+    return {known: value for known, value in options.items() if known != name}
+
+
+def _above(column: str, levels: int) -> str:
+    """The place of the vhost, of a file or directory so many levels below it."""
+    return f"regexp_replace({column}, '/?{'/'.join(['[^/]*'] * levels)}$', '') as vhost_place"
+
+
+def _best(records: DataFrame) -> DataFrame:
+    """Of each message id of a vhost and a store the copy that counts, and whether the broker meets any."""
+    from pyspark.sql.functions import expr
+
+    placed = records.selectExpr(
+        _above("store_file", 2), "location", f"coalesce(msg_id, '{NO_ID}') as msg_id", "store_file", "position", "length", "seen_by_broker",
+        "whole", "ended", r"bigint(regexp_extract(store_file, '([0-9]+)[.]rd[qt]$', 1)) as number", "store_file not like '%.rdt' as plain",
+    )  # fmt: skip
+    best = placed.groupBy("vhost_place", "location", "msg_id").agg(
+        expr(f"min_by(struct(store_file, position, length), {_BEST}) as place"), expr("bool_or(seen_by_broker) as seen")
+    )
+    return best.selectExpr("vhost_place", "msg_id", "place.store_file", "place.position", "place.length", "seen")
+
+
+# in tasks
+
+
+def _read(plan: _Plan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of the groups that are handed over, one after the other."""
+    settle()
+    store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)
+    known = {group.number: group for group in plan.groups}
+    own = tuple(name for name in plan.options.columns if name != STORE) or ("seq_id",)
+    for number, places in _runs(handed):
+        vhosts = dict(_vhosts(store, places))
+        batches = groups.read_located(store, known[number], vhosts, own, plan.options.selection)
+        yield from with_store(batches, plan.options.columns, plan.path)
+
+
+def _runs(handed: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows of one group after the other; they come sorted by it."""
+    import numpy as np
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    last = -1
+    for batch in handed:
+        numbers = batch.column("group_number").to_numpy()
+        borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for start, stop in pairwise(borders):
+            if start < stop and int(numbers[start]) != last and held:
+                yield last, pa.Table.from_batches(held)
+                held = []
+            if start < stop:
+                last = int(numbers[start])
+                held.append(batch.slice(start, stop - start))
+    if held:
+        yield last, pa.Table.from_batches(held)
+
+
+def _vhosts(store: RabbitMQStore, handed: pa.Table) -> Iterator[tuple[str, Any]]:
+    """The vhosts of a group by directory, their message stores holding what was found."""
+    import pyarrow.compute as pc
+
+    heads = handed.filter(pc.is_null(handed.column("msg_id")))
+    places = handed.filter(pc.is_valid(handed.column("msg_id")))
+    for place, refused in zip(heads.column("vhost_place").to_pylist(), heads.column("refused").to_pylist(), strict=True):
+        mine = places.filter(pc.equal(places.column("vhost_place"), place))
+        transient = pc.match_substring(mine.column("store_file"), "/msg_store_transient/")
+        if not place:
+            transient = pc.starts_with(mine.column("store_file"), "msg_store_transient/")
+        stores = groups.located(store, place, (mine.filter(pc.invert(transient)), mine.filter(transient)))
+        vhost = store.apart(place, stores, ("a queue of it",) if refused else stores[0].crashes)
+        yield vhost.directory, vhost

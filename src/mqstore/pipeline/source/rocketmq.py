@@ -1,0 +1,327 @@
+"""`spark.read.format("rocketmq")`: the message table of stores as a DataFrame.
+
+    from mqstore import pipeline
+    pipeline.register(spark)
+    spark.read.format("rocketmq").option("columns", "topic,size").load("/backup/broker-a/store").groupBy("topic").count()
+    pipeline.read(spark, ["/backup/a/store", "/backup/b/store"], columns=["store", "topic", "size"], topic="orders")
+
+Which stores a path may name is told in `mqstore.pipeline.source.stores`. Spark never says which columns a query needs, so name
+them: by `columns`, or by a schema (`.schema("topic string, size int")`). Without either the table has all columns, and
+the bodies travel to the JVM.
+
+    option                                     meaning
+    columns                                    names, separated by commas; `store` is the store's path
+    includeHeaders                             true: `properties` also where `columns` does not name it; false: not in the default table
+    topic, queueId                             one or more, separated by commas
+    keys                                       messages with one of these keys, separated by blanks (as KEYS holds them)
+    startingOffsets, endingOffsets             physical offsets: from, and up to but not including; or earliest, latest
+    startingQueueOffset, endingQueueOffset     queue offsets, likewise
+    startingTimestamp, endingTimestamp         store times in milliseconds, likewise
+    failOnDataLoss                             true: what was asked for and is gone from the log is an error. false: the rest is read
+    mode                                       PERMISSIVE: damage is skipped, or a row with that verdict. FAILFAST: it fails the job
+    useDerivedFiles                            true: queues and index tell what to read, as far as they are proved. false: scan
+    fs.NAME                                    how a URL is reached: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remote_fs`)
+    config                                     file with the broker's own name=value lines
+    view                                       disk (the files as they lie); the recovered view is the command's
+
+Comparisons of store, topic, queue_id, tags, uniq_key, queue_offset, physical_offset and store_timestamp are applied while
+reading if they are given as `pipeline.read(..., where=...)`; those of a later query only on a Spark that can tell them
+from those of other queries (`mqstore.pipeline.source.pushdown`). A message that is damaged is a row like others; `verdict` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from mqstore.errors import CannotOpenError, PipelineError
+from mqstore.files.location import Url, is_url
+from mqstore.findings import Damage, Verdict
+from mqstore.pipeline.source.filters import narrowed, values_of
+from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
+from mqstore.pipeline.source.pushdown import filters_of, keeps_filters_apart
+from mqstore.pipeline.source.stores import STORE, check_types, ddl_schema, open_for_tasks, with_store
+from mqstore.pipeline.spark.runner import settle
+from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
+from mqstore.rocketmq.lookup.pruning import narrow
+from mqstore.rocketmq.scan.splits import Split, plan
+from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split, token_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+    from mqstore.rocketmq.lookup.pruning import Narrowed
+    from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = ["LogPart", "ReadOptions", "RocketMQDataSource", "read", "register"]
+
+FORMAT = "rocketmq"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+TASKS = 16  # splits wanted at least, as far as they stay above 64 MiB: the planner cannot ask how many cores there are
+POINTS = 65536  # records that a task reads one by one
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats known to a session, and let it hand filters to Python sources."""
+    from mqstore.pipeline.source.derived import SOURCES
+    from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
+
+    spark.conf.set(PUSHDOWN, "true")
+    source = PushingDataSource if keeps_filters_apart(spark) else RocketMQDataSource
+    sources: tuple[type[DataSource], ...] = (source, *SOURCES, RabbitMQDataSource)
+    for each in sources:
+        spark.dataSource.register(each)
+
+
+def read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: Sequence[str] | None = None,
+    *,
+    where: str | None = None,
+    format: str = FORMAT,  # noqa: A002
+    **options: Any,
+) -> DataFrame:
+    """A table of the stores at path, one or a list, registering the formats if need be. options: see the module.
+
+    where: a condition in SQL on the columns; rows that it refuses are not there, and as far as it can they are not even read.
+    """
+    register(spark)
+    chosen = {name: _text(value) for name, value in options.items() if value is not None}
+    for each in (path,) if isinstance(path, str | os.PathLike) else path:
+        if isinstance(each, Url):
+            chosen.update((f"fs.{name}", value) for name, value in each.options)
+    if columns is not None:
+        if format == FORMAT:
+            message_columns(columns)
+        chosen["columns"] = ",".join(columns)
+    paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
+    place = paths[0] if len(paths) == 1 else paths
+    frame = spark.read.format(format).options(**chosen).load(place)
+    if where is None:
+        return frame
+    chosen["filters"] = filters_of(frame, where)
+    return spark.read.format(format).schema(frame.schema).options(**chosen).load(place).where(where)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def schema_text(columns: Sequence[str]) -> str:
+    """The schema of these columns as Spark reads it; every column may be null."""
+    return ddl_schema(message_fields(columns))
+
+
+# the source
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart(InputPartition):
+    """One task's part of a store. how: `scan`, `queue` or `index`; why: what led to that for this store, in a sentence.
+
+    files: the log files the part lies in, when it was planned.
+    """
+
+    path: str
+    task: ReadTask | PointTask
+    how: str
+    why: str
+    files: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `explain_read` sums up."""
+        task = self.task
+        size = {"bytes": task.split.stop - task.split.start} if isinstance(task, ReadTask) else {"records": _count(task)}
+        return {"store": self.path, "how": self.how, "why": self.why, "partition": "scan" if "bytes" in size else self.how, **size}
+
+    def __str__(self) -> str:
+        return json.dumps(self.as_dict())
+
+
+def _count(task: PointTask) -> int:
+    return len(task.places) if isinstance(task.places, tuple) else task.places.high - task.places.low
+
+
+class RocketMQDataSource(DataSource):
+    """The format. Lives in planning processes only; the paths and settings in its options are all it knows."""
+
+    reads_with: type[RocketMQReader]
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return schema_text(table_columns(self.options))
+
+    def reader(self, schema: StructType) -> RocketMQReader:
+        columns = message_columns(field.name for field in schema.fields)
+        check_types(schema, message_fields(columns))
+        return self.reads_with(ReadOptions.of(self.options), columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from mqstore.pipeline.source.stream import RocketMQStreamReader
+
+        columns = message_columns(field.name for field in schema.fields)
+        check_types(schema, message_fields(columns))
+        return RocketMQStreamReader(self.options, columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from mqstore.pipeline.source import sink
+
+        return sink.writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from mqstore.pipeline.source import sink
+
+        return sink.stream_writer(self.options, schema, overwrite)
+
+
+class RocketMQReader(DataSourceReader):
+    """Plans the parts of stores and reads them. Small and picklable: it travels to every task."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self.options = options
+        self.columns = columns
+        self.selection = options.selection
+        self.paths = options.paths
+        self.confine(options.filters)
+
+    def confine(self, filters: Sequence[Filter]) -> None:
+        """Take in what a selection can say."""
+        self.selection = narrowed(self.selection, filters)
+        kept = values_of(STORE, filters)
+        if kept is not None:
+            self.paths = tuple(path for path in self.paths if path in kept)
+
+    def partitions(self) -> Sequence[LogPart]:
+        return [part for path in self.paths for part in self._parts(path)]
+
+    def _parts(self, path: str) -> Iterator[LogPart]:
+        store = open_for_tasks(path, self.options.config, self.options.reached)
+        self._check_loss(store)
+        # a URL without what reaches it: see _reaching
+        place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
+        columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
+        if self.options.fail_fast:
+            columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
+        splits = overlapping(plan(store.log, tasks=TASKS), self.selection)
+        found = narrow(store, self.selection) if self.options.use_derived_files else None
+        how, why = ("scan", "the log is scanned: useDerivedFiles is false") if found is None else (found.how, found.why)
+        if found is not None and found.how != "scan":
+            splits = within(splits, found.files)
+        for split in splits:
+            files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
+            yield LogPart(path, ReadTask(place, store.config, token, split, columns, self.selection), how, why, files)
+        for places in () if found is None else _places(found):
+            files = files_of(store, places)
+            yield LogPart(path, PointTask(place, store.config, token, places, columns, self.selection), how, why, files)
+
+    def _check_loss(self, store: RocketMQStore) -> None:
+        asked = self.options.selection.from_offset
+        if self.options.fail_on_data_loss and asked is not None and store.log.files and asked < store.log.start and asked >= 0:
+            raise PipelineError(
+                f"{store.path}: physical offsets {asked} to {store.log.start - 1} are asked for, but are no longer in the log; "
+                "failOnDataLoss=false reads what is there"
+            )
+
+    def _check_files(self, part: LogPart) -> None:
+        """A log file that is not there any more is a gap that no walk would tell."""
+        if not self.options.fail_on_data_loss:
+            return
+        there = {file.relative for file in opened_view(part.task.store, part.task.config, part.task.token).log.files}
+        gone = [name for name in part.files if name not in there]
+        if gone:
+            raise PipelineError(f"{part.path}/{gone[0]} has gone since the read was planned; failOnDataLoss=false reads what is there")
+
+    def _reaching(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
+        """The task with what is needed to reach its store: that is never part of a partition."""
+        return replace(task, store=Url(task.store, self.options.reached)) if isinstance(task.store, str) and is_url(task.store) else task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPart)
+        settle()
+        self._check_files(partition := replace(partition, task=self._reaching(partition.task)))
+        task = partition.task
+        report = _refuse(partition.path) if self.options.fail_fast else None
+        batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
+        if self.options.fail_fast:
+            batches = _refusing(batches, partition.path)
+        if not self.options.fail_on_data_loss:
+            batches = _as_far_as_there(batches)
+        return with_store(batches, self.columns, partition.path)
+
+
+class PushingReader(RocketMQReader):
+    """A reader that is told the filters of the query it is for."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take in what can be; hand all of it back, so that Spark checks again."""
+        self.confine(filters)
+        return filters
+
+
+class PushingDataSource(RocketMQDataSource):
+    """The format on a Spark that keeps the filters of queries apart."""
+
+    reads_with = PushingReader
+
+
+RocketMQDataSource.reads_with = RocketMQReader
+
+
+def within(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
+    """The parts of the splits that lie in these files."""
+    found: list[Split] = []
+    for split in splits:
+        for file in files:
+            start, stop = max(split.start, file.start), min(split.stop, file.start + file.size)
+            if start < stop:
+                found.append(Split(split.number, start, stop))
+    return found
+
+
+def _places(found: Narrowed) -> Iterator[Any]:
+    for each in found.ranges:
+        yield from each.pieces(POINTS)
+    for start in range(0, len(found.points), POINTS):
+        yield found.points[start : start + POINTS]
+
+
+def _refuse(path: str) -> Callable[[Damage], None]:
+    def refuse(item: Damage) -> None:
+        where = f"{path}/{item.file} at {item.offset}, {item.length} bytes"
+        raise PipelineError(f"mode=FAILFAST: {where}: {item.kind}, {item.detail}; mode=PERMISSIVE skips such ranges")
+
+    return refuse
+
+
+def _refusing(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        damaged = batch.filter(pc.equal(batch.column("verdict"), str(Verdict.DAMAGED)))
+        if damaged.num_rows:
+            raise PipelineError(
+                f"mode=FAILFAST: the message at physical offset {damaged.column('physical_offset')[0]} of {path} is damaged; "
+                "mode=PERMISSIVE gives it as a row with verdict 'damaged', `mqstore verify` says what is wrong with it"
+            )
+        yield batch
+
+
+def _as_far_as_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches up to where a file has gone since the read was planned."""
+    try:
+        yield from batches
+    except CannotOpenError:
+        return

@@ -1,0 +1,241 @@
+"""`df.write.format("rocketmq")` and `writeStream`: rows of a DataFrame as messages at the end of a store, each once.
+
+    rows.write.format("rocketmq").mode("append").option("runId", "orders-2024-05-01").save("/data/store")
+    rows.writeStream.format("rocketmq").option("checkpointLocation", place).start("/data/store")
+
+Columns have the names of the message table; `topic` must be there, the others as `put` takes them (`rocketmq.encoding`). What a store
+fills in itself (offsets, store time, ids) is passed over. Tasks check their rows and stage them as files (`rocketmq.staging`); the driver
+puts them into the log, partition by partition, when all are there (`rocketmq.stagedcommit`). Retried and speculative tasks, a
+driver that dies and a micro-batch that is replayed add nothing twice.
+
+    option         meaning
+    runId          a name for what is written: a batch written under it before is not written again. A stream has one from its checkpoint
+    batchId        number of the batch in the run, for foreachBatch; lower or equal numbers are not written again
+    staging        where tasks put their rows until they are committed; every host must see it. By default beside the store
+    create         true: make the store if there is none
+    version        4.9.3 or 5.3.3: whose rules are followed; by default what the files of the store suggest
+    config         file with the broker's own name=value lines
+    storeHost      ip:port of messages that name no host
+    lockTimeout    seconds to wait while another process has the store; 60
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
+from mqstore.files.location import local_target
+from mqstore.opening import open_rocketmq
+from mqstore.pipeline.spark.runner import settle
+from mqstore.rocketmq.config import broker_config
+from mqstore.rocketmq.engine.sink_manifest import Committed, SinkSettings
+from mqstore.rocketmq.engine.staged_commit import Sink, intent_stage
+from mqstore.rocketmq.engine.staging import RowRules, StagedPart, check_run, columns_of, open_stage, remove_stage, stage_of, write_part
+from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE
+from mqstore.rocketmq.live.loader import DEFAULT_LOG_FILE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["RocketMQStreamWriter", "RocketMQWriter", "finish", "stream_writer", "writer"]
+
+RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """Where rows go, and what they must fit. Small and picklable: it travels to every task."""
+
+    store: Path
+    settings: SinkSettings
+    staging: str | None
+    stage: Path
+    run: str
+    batch: int
+    named: bool
+    rules: RowRules
+    patience: float
+
+    def sink(self) -> Sink:
+        return Sink(self.store, self.settings, staging=self.staging, patience=self.patience)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
+        """In a task: check and stage its rows."""
+        settle()
+        context = TaskContext.get()
+        assert context is not None
+        return PartMessage(write_part(iterator, str(self.stage), context.partitionId(), context.taskAttemptId(), self.rules))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        """On the driver, when all tasks have ended."""
+        parts = [message.part for message in messages if isinstance(message, PartMessage)]
+        self.sink().commit(self.run, batch, self.stage, parts, stored=self.rules.stored, named=self.named)
+
+    def abort(self) -> None:
+        """On the driver, when a task failed for good or the commit did: what is decided is kept, it will be finished."""
+        with contextlib.suppress(MqstoreError):
+            if intent_stage(self.store) != self.stage:
+                remove_stage(self.stage)
+
+
+@dataclass(frozen=True)
+class PartMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    part: StagedPart
+
+
+class RocketMQWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.plan.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.plan.commit(messages, self.plan.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.plan.abort()
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.plan.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self.plan.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self.plan.abort()
+
+
+def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
+    """The writer of a DataFrame. Raises MqstoreError before any task runs."""
+    run = options.get("runId")
+    batch = _whole(options, "batchId", 0)
+    if run is None and "batchId" in options:
+        raise UsageError("option batchId numbers the batches of a run: give the option runId too")
+    return RocketMQWriter(_plan(options, schema, overwrite, run or secrets.token_hex(8), batch, named=run is not None))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
+    """The writer of a stream's micro-batches: its run is named by the checkpoint. Raises MqstoreError."""
+    run = options.get("runId") or _query_of(options.get("checkpointLocation"))
+    return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, named=True))
+
+
+def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> Committed | None:
+    """Finish the commit of a job whose driver died, if there is one: its other messages are appended. None where nothing was left.
+
+    The next write to the store does the same. Raises MqstoreError.
+    """
+    opened = open_rocketmq(store)
+    return Sink(opened.directory.root, SinkSettings(), patience=patience).finish()
+
+
+def _query_of(checkpoint: str | None) -> str:
+    """The id of a stream, which its checkpoint keeps for as long as it goes on numbering its batches."""
+    if not checkpoint:
+        raise UsageError("a stream's batches are known by its checkpoint: give the option checkpointLocation, or a runId")
+    path = Path(checkpoint.removeprefix("file://") if checkpoint.startswith("file:///") else checkpoint.removeprefix("file:")) / "metadata"
+    try:
+        return check_run(str(json.loads(path.read_text(encoding="utf-8"))["id"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"the stream's id cannot be read from {path} ({error}): give the stream a name of its own by the option runId, "
+            "and another name whenever it starts with a new checkpoint"
+        ) from None
+
+
+def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: str, batch: int, *, named: bool) -> SinkPlan:
+    if overwrite:
+        raise UsageError('messages are only ever appended to a store: write with mode("append")')
+    path = options.get("path")
+    if not path:
+        raise UsageError("no store is named: save to a path, the directory that holds commitlog/")
+    local_target(path)
+    place = Path(os.path.abspath(path.removeprefix("file://")))
+    broker = broker_config.load_properties(Path(options["config"])) if "config" in options else {}
+    settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)
+    place, version, file_size = _store(place, settings, options)
+    config = settings.config()
+    five = version != "4.9.3"
+    most = min(config.max_message_size + (RECORD_MARGIN if five else 0), file_size - END_OF_FILE)
+    names = schema.names
+    rules = RowRules(
+        version,
+        config.store_host,
+        config.max_message_size,
+        most,
+        five and config.enabled_append_prop_crc,
+        "physical_offset" in names,
+    )
+    if rules.stored and "body" not in names:
+        raise UsageError("the rows come from a store (they have a physical_offset), but without the column body: read it too")
+    columns_of(_empty(schema), rules)
+    staging = options.get("staging")
+    plan = SinkPlan(
+        place, settings, staging, stage_of(place, run, staging), check_run(run), batch, named, rules, _whole(options, "lockTimeout", 60)
+    )
+    open_stage(plan.stage)
+    return plan
+
+
+def _store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
+    """(the store's directory, whose rules it follows, bytes of a log file). Raises MqstoreError where it cannot be written to."""
+    config = settings.config()
+    if config.version not in (None, "4.9.3", "5.3.3"):
+        raise UsageError(f"option version is {config.version!r}; the versions are 4.9.3 and 5.3.3")
+    create = options.get("create", "false").lower()
+    if create not in ("true", "false"):
+        raise UsageError(f"option create is {options['create']!r}; give true or false")
+    unused = not os.path.lexists(place) or (place.is_dir() and {entry.name for entry in os.scandir(place)} <= {"lock"})
+    if unused:
+        if create != "true":
+            raise CannotOpenError(f"{place} holds no store; the option create=true makes a new one there")
+        if not place.parent.is_dir():
+            raise TargetError(f"{place} cannot be made: {place.parent} is no directory; create it first")
+        return place, config.version or "5.3.3", config.commit_log_file_size or DEFAULT_LOG_FILE
+    store = open_rocketmq(place, config=options.get("config"))
+    if store.path != store.directory.root:
+        raise TargetError(f"{place} is an archive, in which nothing can be changed; unpack it first")
+    fresh = not store.log.files and not store.consume_queues()
+    version = config.version or ("5.3.3" if fresh else store.version_hint)
+    return store.directory.root, version, config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
+
+
+def _empty(schema: StructType) -> pa.RecordBatch:
+    """No rows with the columns of a schema: their names and types are judged by what judges the rows."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow: Any = to_arrow_schema(schema, timezone="UTC")
+    return pa.RecordBatch.from_pylist([], arrow)
+
+
+def _whole(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.strip().isdecimal():
+        raise UsageError(f"option {name} is {text!r}: give a whole number")
+    return int(text)

@@ -1,0 +1,295 @@
+"""`spark.readStream.format("rocketmq")`: a commit log that grows, as a stream of messages; each once, in the order of the log.
+
+    live = spark.readStream.format("rocketmq").option("startingOffsets", "earliest").load("/data/store")
+    live.writeStream.trigger(availableNow=True).option("checkpointLocation", place).toTable("messages")
+
+Columns, `topic`, `keys` and `config` are those of the batch source; several stores are one stream. Beyond them:
+
+    option                   meaning
+    startingOffsets          latest (as with Kafka, the default), earliest, a physical offset, or {"/data/a": 4096, "/data/b": "latest"}
+    startingTimestamp        begin at the first message stored at or after that time in milliseconds
+    failOnDataLoss           true: stop with the lost range when retention was faster; false: go on behind it, and count it in the offset
+    maxRowsPerTrigger        messages of the log in a batch, before filters
+    maxBytesPerTrigger       bytes of the log in a batch; one message at least
+    minPartitions            cut a batch into so many tasks, as far as there are messages
+    mode                     PERMISSIVE: pass over damage, as the batch source does; FAILFAST: stop at it
+
+The offset of a stream is `{"/data/store": {"off": physical offset, "gen": identity}}` (`rocketmq/logtail.py`). A batch is a range of
+the log, and a range holds the same messages whenever it is read: with a sink that writes a batch once, each message is there once.
+A message is `unindexed` as long as the store has not listed it in its queue, which for the newest ones may be the case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from mqstore.errors import CannotOpenError, PipelineError, UsageError
+from mqstore.files.location import local_store, place_of
+from mqstore.pipeline.source.rocketmq import ReadOptions
+from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
+from mqstore.pipeline.spark.runner import settle
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
+from mqstore.rocketmq.scan.splits import Split, SplitWalk
+from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
+from mqstore.rocketmq.store.split_reader import opened_view
+from mqstore.rocketmq.store.store import DiskView
+from mqstore.table.columns import Selection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["LogRange", "LogRanges", "RocketMQStreamReader", "StreamSettings", "read_range", "view_of"]
+
+_PLACES = ("startingoffsets", "startingtimestamp")  # where a stream begins is no condition on its messages
+RANGES = "rocketmq-ranges"
+RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string, tolerate_loss boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What the options of a stream say. starting: by store path, or "" for all: earliest, latest or a physical offset."""
+
+    starting: Mapping[str, str | int]
+    timestamp: int | None
+    read: ReadOptions
+    rows: int | None
+    size: int | None
+    pieces: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> StreamSettings:
+        """Read the options. Raises UsageError."""
+        for name in ("endingOffsets", "endingTimestamp"):
+            if name in options:
+                raise UsageError(f"a stream has no {name}: it follows the log; read it as a batch, or use trigger(availableNow=True)")
+        return cls(
+            starting=_starting(options.get("startingOffsets", "latest")),
+            timestamp=_count(options, "startingTimestamp", 0),
+            read=ReadOptions.of(CaseInsensitiveDict({name: text for name, text in options.items() if name.lower() not in _PLACES})),
+            rows=_count(options, "maxRowsPerTrigger", 1),
+            size=_count(options, "maxBytesPerTrigger", 1),
+            pieces=_count(options, "minPartitions", 1) or 0,
+        )
+
+
+def _count(options: Mapping[str, str], name: str, least: int) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise UsageError(f"option {name} is {text!r}: give a number of {least} or more")
+    return int(text)
+
+
+def _starting(text: str) -> dict[str, str | int]:
+    try:
+        given = json.loads(text) if text.lstrip().startswith("{") else {"": text}
+        found = {path and os.path.abspath(path): _offset(str(value)) for path, value in given.items()}
+    except ValueError:
+        raise UsageError(
+            f"option startingOffsets is {text!r}: give earliest, latest, a physical offset, or an object of them by store path"
+        ) from None
+    return found
+
+
+def _offset(text: str) -> str | int:
+    return text if text in ("earliest", "latest") else int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange(InputPartition):
+    """One task's part of a batch. token: tells this batch's state of the files from that of others."""
+
+    path: str
+    config: BrokerConfig
+    token: str
+    piece: Piece
+    tolerate_loss: bool
+
+
+def view_of(part: LogRange) -> DiskView:
+    """The store as it is now, with all that the range needs. Raises PipelineError where retention was faster."""
+    view = opened_view(part.path, part.config, part.token)
+    gone = [start for start in part.piece.files if view.log.file_at(start) is None]
+    if gone and not part.tolerate_loss:
+        raise PipelineError(
+            f"the log file {gone[0]:020d} of {part.path} was removed before it was read: retention is faster than this stream; "
+            "failOnDataLoss=false goes on behind it"
+        )
+    return view
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in one process and reads their parts in tasks. columns: of the message table, and `store`."""
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
+        self._settings = StreamSettings.of(options)
+        self._columns = tuple(columns)
+        self._read = self._settings.read
+        for path in self._read.paths:
+            local_store(place_of(path), "a stream")
+        self._paths = {os.path.abspath(path): path for path in self._read.paths}
+        unknown = [path for path in self._settings.starting if path and path not in self._paths]
+        if unknown:
+            raise UsageError(f"startingOffsets names {unknown[0]}, which is not among the stores: {', '.join(self._paths)}")
+        self._tails: dict[str, tuple[LogTail, BrokerConfig]] = {}
+        self._target: dict[str, int] | None = None
+        self._turn = 0
+
+    def _tail(self, path: str) -> LogTail:
+        return self._opened(path)[0]
+
+    def _opened(self, path: str) -> tuple[LogTail, BrokerConfig]:
+        found = self._tails.get(path)
+        if found is None:
+            config = open_for_tasks(path, self._read.config).config
+            tail = LogTail(
+                path, config.commit_log_file_size, tolerate_loss=not self._read.fail_on_data_loss, fail_fast=self._read.fail_fast
+            )
+            if self._settings.pieces:
+                tail.spacing = 1
+            found = self._tails[path] = tail, config
+        return found
+
+    # positions and offsets
+
+    def _positions(self, offset: Mapping[str, Any]) -> dict[str, LogPosition]:
+        """Where each store is. A store that has come since begins with its first message; a single one may have been moved."""
+        known = {path: LogPosition.from_json(document) for path, document in offset.items()}
+        if len(known) == len(self._paths) == 1:
+            known = dict(zip(self._paths, known.values(), strict=True))
+        gone = [path for path in known if path not in self._paths]
+        if gone and self._read.fail_on_data_loss:
+            raise PipelineError(
+                f"the checkpoint of this stream knows a store {gone[0]}, which is not among those asked for: {', '.join(self._paths)}; "
+                "name it again, or go on without it by failOnDataLoss=false"
+            )
+        return {path: known[path] if path in known else self._tail(path).earliest() for path in self._paths}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {path: self._begin(path).as_json() for path in self._paths}
+
+    def _begin(self, path: str) -> LogPosition:
+        settings, tail = self._settings, self._tail(path)
+        if settings.timestamp is not None:
+            return tail.since(settings.timestamp)
+        where = settings.starting.get(path, settings.starting.get("", "earliest"))
+        if isinstance(where, int):
+            return tail.at(where)
+        return tail.latest() if where == "latest" else tail.earliest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._settings.rows is not None:
+            return ReadMaxRows(self._settings.rows)
+        return ReadAllAvailable() if self._settings.size is None else ReadMaxBytes(self._settings.size)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = {path: self._tail(path).latest().offset for path in self._paths}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        size = None if isinstance(limit, ReadAllAvailable) else self._settings.size
+        before = self._positions(start)
+        after = dict(before)
+        # stores take turns in being the first to have their share of a limit
+        order = list(self._paths)
+        self._turn = (self._turn + 1) % len(order)
+        order = order[self._turn :] + order[: self._turn]
+        for number, path in enumerate(order):
+            left = len(order) - number
+            if rows == 0 or size == 0:
+                break
+            stop = None if self._target is None else self._target[path]
+            step = self._tail(path).advance(before[path], rows=_share(rows, left), size=_share(size, left), stop=stop)
+            after[path] = step.end
+            rows = None if rows is None else rows - step.records
+            size = None if size is None else max(0, size - (step.end.offset - before[path].offset))
+        if after == before and set(start) == set(after):
+            return start
+        return {path: position.as_json() for path, position in after.items()}
+
+    def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogRange]:
+        begins, ends = self._positions(start), self._positions(end)
+        least = -(-self._settings.pieces // len(self._paths)) if self._settings.pieces else 0
+        found: list[LogRange] = []
+        for path, behind in ends.items():
+            tail, config = self._opened(path)
+            token = f"stream {behind.generation} {behind.offset}"
+            pieces = tail.pieces(begins[path], behind, least=least)
+            found.extend(LogRange(path, config, token, piece, not self._read.fail_on_data_loss) for piece in pieces)
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._ranges(start, end)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        for path, position in self._positions(end).items():
+            self._tail(path).forget(position.offset)
+
+    # in a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogRange)
+        settle()
+        names = [name for name in self._columns if name != STORE]
+        batches = read_range(partition, names, self._read.selection)
+        return with_store(batches, self._columns, self._paths[partition.path]) if STORE in self._columns else batches
+
+
+def _share(amount: int | None, among: int) -> int | None:
+    return None if amount is None else -(-amount // among)
+
+
+def read_range(part: LogRange, names: Sequence[str], selection: Selection) -> Iterator[pa.RecordBatch]:
+    """The selected messages of a range; the first record is known, so nothing in front of it is read."""
+    view = view_of(part)
+    try:
+        for event in SplitWalk(view.log, Split(0, part.piece.start, part.piece.stop), first=part.piece.start):
+            if isinstance(event, Records):
+                columns = RecordColumns(event)
+                columns = columns.take(select(columns, selection))
+                for piece in columns.pieces(MAX_BATCH_BYTES):
+                    yield batch_of(piece, names, view.log, view.queue_or_none)
+    except CannotOpenError:
+        if not part.tolerate_loss:
+            raise
+
+
+class LogRanges(DataSource):
+    """The ranges of a stream's batches in place of their messages: for jobs whose tasks read the log themselves."""
+
+    @classmethod
+    def name(cls) -> str:
+        return RANGES
+
+    def schema(self) -> str:
+        return RANGES_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return _RangesReader(self.options, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch(InputPartition):
+    ranges: tuple[LogRange, ...]
+
+
+class _RangesReader(RocketMQStreamReader):
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [_Batch(tuple(self._ranges(start, end)))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, _Batch)
+        for each in partition.ranges:
+            yield each.piece.start, each.piece.stop, list(each.piece.files), each.token, each.tolerate_loss

@@ -1,0 +1,70 @@
+"""SQL over stores: temporary views of everything in them, made by one call.
+
+    pipeline.views(spark, "/backup/broker-a/store")
+    spark.sql("select topic, verdict, count(*), sum(size) from messages group by all").show()
+
+    view             rows                                    source
+    messages         the message table, without the bodies   rocketmq
+    queues           entries of the consume queues           rocketmq-queue
+    groups           consumer groups and their lag           rocketmq-offsets
+    damage           what `verify` finds                     rocketmq-findings, section damage
+    index_entries    entries of the index files              rocketmq-index
+
+Nothing is read until a view is asked. Spark does not tell a Python source which columns a query needs, so a view makes
+all of its columns: choose those of `messages` for work on a large store. `damage` proves the store at each query; keep
+the outcome with `cache table damage`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import UsageError
+from mqstore.pipeline.source.rocketmq import read
+from mqstore.table.columns import ROCKETMQ_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["MESSAGE_COLUMNS", "VIEWS", "views"]
+
+MESSAGE_COLUMNS = (*(name for name in ROCKETMQ_COLUMNS if name != "body"), "body_len")
+VIEWS = ("messages", "queues", "groups", "damage", "index_entries")
+_FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "index_entries": "rocketmq-index"}
+
+
+def views(
+    spark: SparkSession,
+    store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    prefix: str = "",
+    **options: Any,
+) -> tuple[str, ...]:
+    """Register the views of a store, or of several: then every view has a column `store`. Returns their names.
+
+    columns: of `messages`; by default all but the body, with `body_len`. prefix: put before each name, to look at stores side by side.
+    options: `where` and those of `spark.read.format("rocketmq")`; `config` holds for all views, the others for `messages`.
+    A view of the same name is replaced. Raises UsageError.
+    """
+    if not re.fullmatch(r"\w*", prefix, re.ASCII):
+        raise UsageError(f"the prefix {prefix!r} makes no name of a view: give letters, digits and underscores")
+    several = not isinstance(store, str | os.PathLike)
+    default = (*MESSAGE_COLUMNS, "store") if several or _names_several(store) else MESSAGE_COLUMNS
+    config = options.get("config")
+    found = {"messages": read(spark, store, columns=default if columns is None else columns, **options)}
+    found |= {name: read(spark, store, format=kind, config=config) for name, kind in _FORMATS.items()}
+    findings = read(spark, store, format="rocketmq-findings", config=config)
+    found["damage"] = findings.where("section = 'damage'").drop("section")
+    for name in VIEWS:
+        found[name].createOrReplaceTempView(prefix + name)
+    return tuple(prefix + name for name in VIEWS)
+
+
+def _names_several(store: Any) -> bool:
+    from mqstore.pipeline.source.stores import store_paths
+
+    return len(store_paths({"path": os.fspath(store)})) > 1

@@ -1,0 +1,130 @@
+"""Where the tasks of a job run: in this thread, in threads of this process, or on Spark. The functions are the same.
+
+Kernels release the GIL, so threads read a log on all cores of one host; for one store on one host that is the fastest way.
+Spark does it on as many hosts as its master has. Results come in the order of the tasks, whatever order they finish in.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from mqstore.errors import TargetError
+from mqstore.files.durable import NewDirectory
+from mqstore.files.location import Place, local_target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Runner", "SparkRunner", "ThreadRunner", "new_directory", "settle"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """A place where tasks run."""
+
+    @property
+    def width(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether results may hold large arrays: tasks run in this process."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What a report calls it: `2 threads of this process`."""
+        ...
+
+    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
+        """The results, in the order of the tasks. done: told how many tasks have finished so far."""
+        ...
+
+
+class ThreadRunner:
+    """Threads of this process; one thread means the caller's own."""
+
+    shares_memory = True
+
+    def __init__(self, threads: int) -> None:
+        self.width = max(1, threads)
+        self.name = f"{self.width} thread{'s' if self.width > 1 else ''} of this process"
+
+    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
+        if self.width == 1 or len(tasks) <= 1:
+            for number, task in enumerate(tasks, 1):
+                yield function(task)
+                if done is not None:
+                    done(number)
+            return
+        waiting: deque[Future[R]] = deque()
+        with ThreadPoolExecutor(self.width, thread_name_prefix="mqstore") as pool:
+            try:
+                finished = 0
+                for task in tasks:
+                    # results wait in memory until their turn: no more than a few ahead
+                    while len(waiting) > self.width + 1:
+                        yield waiting.popleft().result()
+                        finished += 1
+                        if done is not None:
+                            done(finished)
+                    waiting.append(pool.submit(function, task))
+                while waiting:
+                    yield waiting.popleft().result()
+                    finished += 1
+                    if done is not None:
+                        done(finished)
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def new_directory(to: str | os.PathLike[str], store: Place) -> NewDirectory:
+    """A target that does not lie in the store it is made from. Raises TargetError."""
+    local_target(to)
+    if store.resolve() in (place := Path(os.path.abspath(to)).resolve()).parents or place == store.resolve():
+        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
+    return NewDirectory(to)
+
+
+@cache
+def settle() -> None:
+    """Take all objects there are so far out of the garbage collector's sight, once in a Python worker of Spark.
+
+    A worker collects after each task; with all modules imported that takes as long as a small task.
+    """
+    gc.freeze()
+
+
+def _in_worker(function: Callable[[T], R], task: T) -> R:
+    settle()
+    return function(task)
+
+
+class SparkRunner:
+    """Tasks of a Spark session. Functions must be importable on the executors, tasks and results small."""
+
+    shares_memory = False
+
+    def __init__(self, spark: SparkSession) -> None:
+        from mqstore.pipeline.spark.tasks import parallelism
+
+        self.spark = spark
+        self.width = parallelism(spark)
+        self.name = f"{self.width} task{'s' if self.width > 1 else ''} of Spark at once"
+
+    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
+        from mqstore.pipeline.spark.tasks import run_tasks
+
+        progress = None if done is None else lambda finished, total: done(finished)
+        yield from run_tasks(self.spark, tasks, partial(_in_worker, function), progress=progress)

@@ -1,0 +1,300 @@
+"""Spark sessions that start fast, keep quiet, and fail with one sentence.
+
+`session()` gives a session with the settings below; `running()` is a block with one, that ends it only if it started it.
+On a local master everything stays on 127.0.0.1, needs no configuration, and writes nothing to the working directory. On a cluster the
+package is sent to the executors, and what Spark itself is configured with (spark-defaults.conf, PYSPARK_PYTHON) counts.
+
+    setting                                      value            why
+    PYSPARK_PYTHON                               this interpreter tasks must see this package
+    spark.sql.python.filterPushdown.enabled      true             filters reach our readers; off in Spark
+    spark.python.unix.domain.socket.enabled      true             a task starts 20 ms sooner than by TCP, whose acknowledgements wait
+    spark.sql.session.timeZone                   UTC              times are those of the store
+    spark.ui.enabled, showConsoleProgress        false            faster start, no port, no bars but ours
+    spark.driver.host, bindAddress               127.0.0.1        on one machine only: no surprises from host names
+    spark.python.task.killTimeout                100ms            an interrupt waits until cancelled workers are dead
+    spark.ui.liveUpdate.period                   0                the count of running tasks is never stale
+    spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
+    spark.driver.memory                          2g               local only
+    spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
+    JVM                                          serial collector, first compiler only: tasks are Python, start counts
+
+The JVM's own output goes to a file without a name, from which the cause is quoted when it fails to start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from mqstore.errors import MqstoreError, PipelineError
+from mqstore.pipeline.spark import java as javas
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["cores", "failures", "running", "sentence", "session", "stop"]
+
+# lines of a JVM around the one that says what is wrong
+_SAYS_NOTHING = (
+    "Error: Could not create the Java",
+    "Error: A fatal exception",
+    "Error occurred during init",
+    "at ",
+    "WARNING:",
+    "Picked up",
+)
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+def session(
+    master: str = "local[*]",
+    *,
+    app_name: str = "mqstore",
+    config: Mapping[str, str] | None = None,
+    throughput: bool = False,
+    quiet: bool = True,
+    ship: bool | None = None,
+) -> SparkSession:
+    """The running Spark session, or a new one on `master`. Stop it with `stop`, or use it in a `with` block.
+
+    config: more settings of Spark, stronger than ours. throughput: let the JVM compile for long SQL work; starts slower.
+    quiet: keep what the JVM and Python workers print to themselves. ship: send this package to the executors (`pipeline.shipping`);
+    by default wherever they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError, one sentence.
+    """
+    running = _active()
+    if running is not None:
+        return running
+    settings = _settings(master, app_name, throughput) | dict(config or {})
+    java = javas.find_java()
+    local = master.startswith("local")
+    with _environment(_for_launch(java, local)), tempfile.TemporaryFile() as output:
+        try:
+            started = _start(settings, output if quiet else None)
+        except MqstoreError:
+            raise
+        except Exception as error:
+            cause = _last_words(output) or sentence(error)
+            raise PipelineError(f"Spark did not start on {master} with Java {java.version} ({java.home}): {cause}") from error
+    if ship is None:
+        ship = not _one_process(master) and started.sparkContext.getConf().get("spark.mqstore.ship", "true") != "false"
+    if ship:
+        from mqstore.pipeline.spark.shipping import ship as send
+
+        send(started)
+    return started
+
+
+@contextlib.contextmanager
+def running(
+    master: str = "local[*]", *, spark: SparkSession | None = None, app_name: str = "mqstore", config: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A block with a session: `spark`, else the one that runs already, else a new one, which the end of the block stops."""
+    found = spark if spark is not None else _active()
+    if found is not None:
+        yield found
+        return
+    started = session(master, app_name=app_name, config=config)
+    try:
+        yield started
+    finally:
+        stop()
+
+
+def stop() -> None:
+    """End the session that runs, if any. Never raises: a JVM that is already gone has nothing to end."""
+    active = _active()
+    if active is not None:
+        with contextlib.suppress(Exception):
+            active.stop()
+
+
+def _one_process(master: str) -> bool:
+    """Whether tasks run below this process, and so import what it imports."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def _on_this_machine(master: str) -> bool:
+    """Whether all of a cluster is on this machine: the network names it has play no part."""
+    return master.startswith("local") or re.match(r"spark://(127\.\d+\.\d+\.\d+|localhost)(:|$)", master) is not None
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks of this session run at the same time."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def _active() -> SparkSession | None:
+    """The session of this process, if it lives. Asks Spark only if somebody has imported it."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return None
+    return SparkSession.getActiveSession() or SparkSession(context)
+
+
+def _settings(master: str, app_name: str, throughput: bool) -> dict[str, str]:
+    settings = {
+        "spark.master": master,
+        "spark.app.name": app_name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.ui.liveUpdate.period": "0",
+        "spark.log.level": "ERROR",
+    }
+    if _on_this_machine(master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if master.startswith("local"):
+        asked = re.match(r"local\[(\d+)", master)
+        at_once = int(asked[1]) if asked else 1 if master == "local" else len(os.sched_getaffinity(0))
+        settings |= {
+            "spark.driver.memory": "2g",
+            "spark.sql.shuffle.partitions": str(2 * at_once),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"mqstore-warehouse-{os.getpid()}").as_uri(),
+            "spark.driver.extraJavaOptions": " ".join(_java_options(throughput)),
+        }
+    return settings
+
+
+def _java_options(throughput: bool) -> list[str]:
+    options = [f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"', "-XX:-UsePerfData"]
+    if not throughput:
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return options
+
+
+def _for_launch(java: javas.Java, local: bool) -> dict[str, str]:
+    """Environment of the JVM and, through it, of the Python workers."""
+    home = str(javas.launcher_home(java))
+    if not local:
+        return {"JAVA_HOME": home, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    import pyspark
+
+    return {
+        "JAVA_HOME": home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    }
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _start(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if SparkContext._gateway is None:
+        before_start = SparkConf(loadDefaults=False)
+        before_start.setAll(list(settings.items()))
+        pipes = {} if output is None else {"stdout": output, "stderr": output}
+        SparkContext._ensure_initialized(gateway=launch_gateway(before_start, pipes))  # type: ignore[no-untyped-call]
+    conf = SparkConf()
+    conf.setAll(list(settings.items()))
+    return SparkSession(SparkContext(conf=conf))
+
+
+def _last_words(output: IO[bytes]) -> str:
+    """The line in which a JVM that did not start says why; empty if it said nothing."""
+    output.seek(0, os.SEEK_END)
+    output.seek(max(0, output.tell() - 65536))
+    lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines()]
+    telling = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
+    causes = [line for line in telling if re.search(r"[Ee]rror|Exception|[Ii]nvalid|[Cc]ould not|[Cc]annot", line)]
+    return (causes or telling or [""])[0]
+
+
+# ---- from a failed job to one sentence
+
+
+@contextlib.contextmanager
+def failures(doing: str = "the Spark job") -> Iterator[None]:
+    """Turns what Spark raises inside the block into a PipelineError of one sentence. Our own errors pass as they are."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        told = _own_sentence(_text(error))
+        raise PipelineError(told or f"{doing} failed: {sentence(error)}") from error
+    except (ConnectionError, EOFError) as error:
+        raise PipelineError(f"{doing} failed: Spark's Java process is gone; it may have run out of memory") from error
+
+
+def sentence(error: BaseException) -> str:
+    """The one line that tells a person what went wrong, from a Python traceback inside a Java one inside a Python exception."""
+    text = _text(error)
+    own = _own_sentence(text)
+    if own:
+        return own
+    python = _raised_in_python(text)
+    if python:
+        kind, message = python[-1]
+        return f"{message} ({kind.rpartition('.')[2]})" if message else kind.rpartition(".")[2]
+    if "Python worker exited unexpectedly" in text or "Python worker process terminated" in text:
+        return "a Python worker of Spark ended abruptly: it was killed, or ran out of memory"
+    if "OutOfMemoryError" in text:
+        return "Spark's Java process ran out of memory; give it more with the setting spark.driver.memory"
+    causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
+    if causes:
+        return str(causes[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return re.sub(r"^(?:: )?(?:[\w$]+\.)+[\w$]+: ", "", lines[0]) if lines else type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    java: Any = getattr(error, "java_exception", None)
+    if java is not None:
+        with contextlib.suppress(Exception):
+            return str(java.toString()) + "\n" + str(error)
+    return str(error)
+
+
+def _raised_in_python(text: str) -> list[tuple[str, str]]:
+    """(class, message) of each Python traceback in a text, in order."""
+    found: list[tuple[str, str]] = []
+    for part in text.split("Traceback (most recent call last):\n")[1:]:
+        for line in part.splitlines():
+            if line and not line[0].isspace():
+                kind, _, message = line.partition(": ")
+                if re.fullmatch(r"[\w.]+", kind):
+                    found.append((kind, message.strip()))
+                break
+    return found
+
+
+def _own_sentence(text: str) -> str:
+    """The sentence of one of our own errors, raised in a task."""
+    own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.errors.")]
+    return own[-1] if own else ""

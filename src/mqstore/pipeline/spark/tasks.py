@@ -1,0 +1,131 @@
+"""One Spark task per item of a list, results in the order of the items.
+
+The items and results travel through Spark's JVM and should be small: a task reads and writes the bulk of its bytes itself.
+An attempt may be repeated (`local[2,3]`, a lost worker, speculation), so a task must leave the same bytes each time it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from mqstore.pipeline.spark.session import cores, failures
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["parallelism", "run_tasks"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+POLL_SECONDS = 0.1
+CANCEL_SECONDS = 15.0
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at the same time."""
+    return cores(spark)
+
+
+def run_tasks(
+    spark: SparkSession,
+    tasks: Sequence[T],
+    function: Callable[[T], R],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    doing: str = "the Spark job",
+) -> list[R]:
+    """function of each task, computed in Spark's Python workers; function and tasks are pickled, modules by their name.
+
+    progress: called with (tasks done, tasks) from another thread while they run, and with (n, n) at the end.
+    doing: what a failure calls the work. Raises PipelineError with the sentence of the task that failed for good.
+    An interrupt cancels the tasks and waits for them to end.
+    """
+    if not tasks:
+        return []
+    context = spark.sparkContext
+    group = f"mqstore-{uuid.uuid4().hex}"
+    with failures(doing), _watched(context, group, len(tasks), progress):
+        results = _in_a_thread(context, group, doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
+    if progress is not None:
+        progress(len(tasks), len(tasks))
+    return results
+
+
+def _in_a_thread(context: SparkContext, group: str, doing: str, action: Callable[[], list[R]]) -> list[R]:
+    """Run a Spark action while the calling thread only waits.
+
+    pyspark answers an interrupt by calling the JVM from the main thread; in the middle of a call that would garble both.
+    """
+    outcome: Future[list[R]] = Future()
+
+    def run() -> None:
+        try:
+            context.setJobGroup(group, doing, interruptOnCancel=False)
+            outcome.set_result(action())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=group, daemon=True).start()
+    try:
+        return outcome.result()
+    except BaseException:
+        _cancel(context, group)
+        raise
+
+
+@contextlib.contextmanager
+def _watched(context: SparkContext, group: str, total: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Reports progress from a thread of its own while the block runs."""
+    if progress is None:
+        yield
+        return
+    over = threading.Event()
+
+    def watch(report: Callable[[int, int], None]) -> None:
+        tracker = context.statusTracker()
+        last = -1
+        while not over.wait(POLL_SECONDS):
+            try:
+                stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker.getJobInfo(job))]
+                done = sum(info.numCompletedTasks for info in map(tracker.getStageInfo, stages) if info is not None)
+            except Exception:  # the session may be stopping; progress is a courtesy
+                return
+            if done != last:
+                last = done
+                report(min(done, total), total)
+
+    watcher = threading.Thread(target=watch, args=(progress,), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _stages(job: object) -> Sequence[int]:
+    return tuple(getattr(job, "stageIds", ()))
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    """End the job and wait until no task runs, so that nothing is written any more.
+
+    Without interruptOnCancel the JVM ends a task only after it has killed the task's Python worker.
+    """
+    with contextlib.suppress(Exception):
+        context.cancelJobGroup(group)
+        tracker = context._jsc.sc().statusTracker()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        idle = 0
+        # a task may start just before the cancellation is carried out: once at rest is not enough
+        while time.monotonic() < deadline and idle < 4:
+            time.sleep(0.05)
+            idle = 0 if any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) else idle + 1

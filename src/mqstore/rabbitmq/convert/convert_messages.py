@@ -1,0 +1,125 @@
+"""Message files brought to a new place: those that hold a message that is still needed, each copied, or written anew where it is damaged.
+
+A file whose records follow each other from its first byte to its last is copied as it is, garbage included (or linked, if asked for: a
+broker cuts and merges its files in place, so a link must never be to a store that is still wanted). Of any other file, and of what a
+merge has left over, only the needed records are written: a broker's scan would stop at the damage and lose what stands behind it.
+
+Format: docs/formats/rabbitmq.md, sections 6 and 15.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rabbitmq import terms
+from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD
+from mqstore.rabbitmq.store.message_store import MessageStore
+
+__all__ = ["CopiedFiles", "copy_store"]
+
+END = 255
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFiles:
+    """files: in the new place; linked: of these, hard links; written: of these, written anew; bytes: of all; left: bytes not taken over."""
+
+    files: int = 0
+    linked: int = 0
+    written: int = 0
+    bytes: int = 0
+    left: int = 0
+
+    def __add__(self, other: CopiedFiles) -> CopiedFiles:
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return CopiedFiles(*(mine + its for mine, its in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of one file by position."""
+
+    rows: NDArray[np.int64]
+    at: NDArray[np.int64]
+    total: NDArray[np.int64]
+
+
+def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDirectory, place: str, *, link: bool = False) -> CopiedFiles:
+    """Put the message files that hold the needed rows of a store into a directory of the stage."""
+    stage.make_directory(place)
+    wanted = np.zeros(len(store), np.bool_)
+    wanted[needed] = True
+    by_file = _by_file(store)
+    copied = CopiedFiles()
+    numbers = sorted({file.number for file in store.files})
+    for number in numbers:
+        members = [k for k, file in enumerate(store.files) if file.number == number]
+        taken = [k for k in members if wanted[by_file[k].rows].any()]
+        size = sum(store.files[k].size for k in members)
+        if not taken:
+            copied += CopiedFiles(left=size)
+            continue
+        name = f"{place}/{number}.rdq"
+        if len(taken) == 1 and not store.files[taken[0]].leftover and _is_whole(store, taken[0], by_file[taken[0]], wanted):
+            file = store.files[taken[0]]
+            linked = stage.link_or_copy(store.directory.path(file.name), name, copy=not link)
+            copied += CopiedFiles(1, int(linked), 0, file.size, size - file.size)
+            continue
+        written = sum(_write(store, k, by_file[k], wanted, stage, name) for k in taken)
+        copied += CopiedFiles(1, 0, 1, written, size - written)
+    return copied
+
+
+def _by_file(store: MessageStore) -> list[_Records]:
+    rows = store.by_place()
+    file, at, length = store.locations(rows)
+    borders = np.searchsorted(file, np.arange(len(store.files) + 1))
+    return [
+        _Records(rows[low:high], at[low:high] - HEADER, length[low:high] + OVERHEAD)
+        for low, high in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)
+    ]
+
+
+def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_]) -> bool:
+    """Whether the scan of any broker finds all records of the file, and none that would stand in for a better copy."""
+    file = store.files[number]
+    ends = records.at + records.total
+    if not len(ends) or records.at[0] or ends[-1] != file.size or (records.at[1:] != ends[:-1]).any():
+        return False
+    data = store.directory.map(file.name).data
+    if (data[ends - 1] != END).any():
+        return False
+    copies = np.flatnonzero(store.copies[records.rows] & store.spread(wanted)[records.rows])
+    if not len(copies):
+        return True
+    hi, lo = store.halves(records.rows[copies])
+    shape = np.zeros(len(copies), np.uint8)
+    terms.shapes(data, records.at[copies] + HEADER, records.total[copies] - OVERHEAD, hi, lo, shape)
+    return bool((shape & terms.SAME_ID != 0).all())
+
+
+def _write(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
+    """Append the needed records of a file; how many bytes that were."""
+    chosen = np.flatnonzero(wanted[records.rows])
+    at, ends = records.at[chosen], records.at[chosen] + records.total[chosen]
+    data = store.directory.map(store.files[number].name).data
+    written = 0
+    for run in np.split(np.arange(len(chosen)), np.flatnonzero(at[1:] != ends[:-1]) + 1):
+        part = data[int(at[run[0]]) : int(ends[run[-1]])]
+        if (part[ends[run] - 1 - at[run[0]]] != END).any():
+            part = _marked(part, ends[run] - 1 - at[run[0]])
+        stage.append(name, part)
+        written += len(part)
+    return written
+
+
+def _marked(part: Bytes, marks: NDArray[np.int64]) -> Bytes:
+    """Records whose messages are whole, with the mark that says so."""
+    marked = part.copy()
+    marked[marks] = END
+    return marked

@@ -1,0 +1,364 @@
+"""One queue directory brought to version 1 or 2 in a new place, from columns to columns.
+
+    entries, segment by segment --> which messages are carried over --> .qi + .qs, or segments
+                                          |
+                                          +--> rows of the message store that are still needed
+
+Carried over is every message that the broker would recover, and every other live, persistent one whose bytes are whole: behind damage of a
+journal, in a state on which the broker crashes, in a journal that it would not look at. Those are counted apart (`beyond`). What is not
+carried over is counted by reason. The sequence ids stay; what a clean stop would note of the queue is told in the result, so that
+numbering and redelivered marks go on as they were.
+
+A task is made of plain values and may run in any process; running it again writes the same bytes.
+
+Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import Bytes
+from mqstore.files.arranged import ArrangedDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.own_directory import OwnDirectory
+from mqstore.findings import Damage
+from mqstore.kernels.rabbitmq import message_terms, terms
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
+from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
+from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues
+from mqstore.rabbitmq.format.names import priority_name, queue_name_file, split_queue_name_file, vhost_directory
+from mqstore.rabbitmq.format.queue_writer import queue_writer
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms
+from mqstore.rabbitmq.message.message_term import read_message
+from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, Judged, Queue
+from mqstore.rabbitmq.store.start_rules import Start
+from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = [
+    "LEFT_OUT",
+    "LOST",
+    "ROWS",
+    "Opened",
+    "QueueReport",
+    "QueueResult",
+    "QueueTask",
+    "buffers",
+    "carried",
+    "convert_queue",
+    "needed_rows",
+    "open_vhost",
+]
+
+ROWS = ".needed"  # in the new directory while it is made: a file a queue, rows of the message store that a queue needs, 8 bytes each
+
+# why a message of the old directory is not in the new one
+TRANSIENT = "transient: a broker throws it away at every start"
+MISSING = "its body is in no message file"
+UNREADABLE = "its bytes are damaged"
+REPEATED = "a second publish of a sequence id, with other bytes; the first counts"
+EXPIRED = "expired at the head of its queue"
+LEFT_OUT = (TRANSIENT, MISSING, UNREADABLE, REPEATED, EXPIRED)
+LOST = frozenset({MISSING, UNREADABLE, REPEATED})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTask:
+    """root: what the store was opened by; vhost: place of the vhost below it; directory: the queue's. stage: the new root.
+
+    version: of the queue in the new place, None for that it has. entries_v2: M of the node that will read it. now: microseconds, what is
+    expired at the head is left out; None: nothing is. files: of an arrangement (names and where the files are). place: of the new vhost.
+    """
+
+    root: str
+    vhost: str
+    directory: str
+    stage: str
+    version: int | None
+    entries_v2: int = ENTRY_COUNT
+    now: int | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """What became of one queue directory. bytes: of the bodies carried over; beyond: messages carried over that the broker itself would
+    not have recovered. left_out: messages by reason, none where nothing was.
+    """
+
+    vhost: str | None
+    queue: str
+    priority_level: int | None
+    directory: str
+    named: bool
+    from_version: int
+    version: int
+    messages: int
+    bytes: int
+    next_seq: int
+    redelivered: int
+    beyond: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """terms: what recovery.dets of the new place says of the queue."""
+
+    report: QueueReport
+    terms: QueueTerms
+    findings: tuple[Damage, ...] = ()
+
+
+class Opened(NamedTuple):
+    """A vhost, and its queue directories by name."""
+
+    vhost: Vhost
+    queues: dict[str, QueueDirectory]
+
+
+@lru_cache(maxsize=4)
+def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> Opened:
+    """The vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
+    directory = ArrangedDirectory(root, dict(files)) if files else OwnDirectory(root)
+    vhost = Vhost(directory, place, names=names)
+    return Opened(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
+
+
+def convert_queue(task: QueueTask) -> QueueResult:
+    """Write the files of one queue below the stage, synced with the rest of it."""
+    vhost, queues = open_vhost(task.root, task.vhost, task.names, task.files)
+    if task.directory not in queues:
+        raise CannotOpenError(f"{task.directory} is gone: it was there when the store was listed")
+    # not one of vhost.queues, which would keep every journal in memory
+    start = Start(vhost.terms.get(task.directory), vhost.clean)
+    queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), start)
+    place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
+    version = task.version or queue.version
+    picking = _Picking(queue, vhost, task.now)
+    with DurableDirectory(task.stage) as stage:
+        stage.remove_tree(place)
+        stage.make_directory(place)
+        writer = queue_writer(stage, place, version, count=vhost.entry_count, count_v2=task.entries_v2)
+        for entries, sources in picking.pieces():
+            writer.add(entries, sources)
+        unacked = writer.close()
+        rows = np.unique(np.concatenate([np.empty(0, np.int64), *picking.rows]))
+        stage.write_small(needed_rows(task.vhost, task.directory), rows.tobytes())
+        name = _name_file(vhost, queue, version == 2)
+        if name is not None:
+            stage.write_small(f"{place}/.queue_name", name)
+    report = QueueReport(
+        queue.vhost,
+        queue.name,
+        queue.priority_level,
+        queue.directory,
+        queue.place.named,
+        queue.version,
+        version,
+        picking.messages,
+        picking.bytes,
+        picking.next_seq,
+        picking.redelivered,
+        picking.beyond,
+        {why: count for why, count in picking.left_out.items() if count},
+    )
+    noted = QueueTerms(
+        unacked if version == 1 else None,
+        unacked if version == 2 else None,
+        picking.next_seq,
+        picking.next_deliver,
+        _reference(vhost, queue),
+        picking.messages,
+        picking.bytes,
+    )
+    findings = (*queue.place.findings, *queue.index.journal.findings, *picking.findings)
+    return QueueResult(report, noted, findings)
+
+
+def needed_rows(vhost: str, directory: str) -> str:
+    """The file, below the stage, that names the rows of the message store which a queue needs. vhost: the place of the old one."""
+    return f"{ROWS}/{vhost_directory(vhost)}-{directory}"
+
+
+def _reference(vhost: Vhost, queue: Queue) -> bytes:
+    """16 bytes that no other queue of the vhost has, the same each time."""
+    return hashlib.sha256(f"mqstore {vhost.directory} {queue.directory}".encode()).digest()[:16]
+
+
+def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
+    """The bytes of `.queue_name`; None if the name is not known."""
+    if not queue.place.named:
+        return None
+    try:
+        raw = vhost.root.read(f"{queue.place.place}/.queue_name", 8192)
+    except CannotOpenError:
+        raw = None
+    said = None if raw is None else split_queue_name_file(raw, queue.directory)
+    if said is not None:
+        return queue_name_file(said.vhost, said.name, v2)
+    name: bytes | str = queue.name if queue.priority_level is None else priority_name(queue.name, queue.priority_level)
+    return queue_name_file(queue.vhost or "", name, v2)
+
+
+class _Picking:
+    """Goes through a queue once, and counts."""
+
+    def __init__(self, queue: Queue, vhost: Vhost, now: int | None) -> None:
+        self.queue = queue
+        self.vhost = vhost
+        self.now = now
+        self.messages = 0
+        self.bytes = 0
+        self.beyond = 0
+        self.redelivered = 0
+        self.left_out = dict.fromkeys(LEFT_OUT, 0)
+        self.rows: list[NDArray[np.int64]] = []
+        self.findings: list[Damage] = []
+        self._last = -1
+        self._boundary = 0  # first sequence id of the segment behind the last message
+        self._delivered = 0
+        self._at_head = now is not None
+
+    def pieces(self) -> Iterator[tuple[NDArray[np.void], tuple[Bytes, ...]]]:
+        """Messages to write, with the buffers that their `place` names."""
+        for found in self.queue.judged():
+            self.findings += found.findings
+            rows, entries = carried(found, self.vhost, self.left_out)
+            dropped = self._expired(entries)
+            rows, entries = rows[dropped:], entries[dropped:]
+            if not len(entries):
+                continue
+            count = self.queue.index_v2.count if found.version == 2 else self.queue.index.count
+            self._last = max(self._last, int(entries["seq"].max()))
+            self._boundary = max(self._boundary, (self._last // count + 1) * count)
+            marked = entries["seq"][found.redelivered[rows]]
+            self._delivered = max(self._delivered, int(marked.max(initial=-1)) + 1)
+            self.redelivered += len(marked)
+            self.messages += len(entries)
+            self.bytes += int(entries["size"].sum())
+            self.beyond += int((~found.kept[rows]).sum())
+            shared = entries[entries["place"] == IN_STORE]
+            if len(shared):
+                self.rows.append(self.vhost.persistent.find(shared["hi"], shared["lo"]))
+            yield entries, buffers(found)
+
+    def _expired(self, entries: NDArray[np.void]) -> int:
+        """How many of these messages are expired and at the head of the queue."""
+        if not self._at_head or not len(entries):
+            return 0
+        expired = (entries["expiry"] > 0) & (entries["expiry"] <= (self.now or 0))
+        first = len(entries) if expired.all() else int(np.argmin(expired))
+        self._at_head = first == len(entries)
+        self.left_out[EXPIRED] += first
+        return first
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence id that the broker would give the next message."""
+        noted = self.queue.start.terms
+        if noted is None or noted.next_seq is None:
+            return self._boundary
+        return max(noted.next_seq, self._last + 1)
+
+    @property
+    def next_deliver(self) -> int:
+        """Messages below come with the redelivered mark."""
+        noted = self.queue.start.terms
+        if noted is None:
+            return self.next_seq
+        # 3.8 and 3.9 mark each message by itself; from 3.10 on a mark is a number, so all before a marked one are marked too
+        return self._delivered if noted.next_deliver is None else min(noted.next_deliver, self.next_seq)
+
+
+def buffers(found: Judged) -> tuple[Bytes, ...]:
+    """The bytes of embedded messages and queue stores, by the `place` of an entry."""
+    return tuple(np.empty(0, np.uint8) if data is None else data for _, data in found.sources[:IN_STORE])
+
+
+def carried(found: Judged, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
+    """The rows of a segment that are carried over, and their entries as they are to be written. left_out is counted up."""
+    state = found.entries["state"]
+    live = (state & (PUBLISHED | ACKED)) == PUBLISHED
+    repeated = live & (found.known == DUPLICATE)
+    persistent = found.kept | ((found.entries["flags"] & PERSISTENT) != 0)
+    left_out[REPEATED] += int(repeated.sum())
+    live &= ~repeated
+    left_out[TRANSIENT] += int((live & ~persistent).sum())
+    rows = np.flatnonzero(live & persistent)
+    there = found.source[rows] >= 0
+    left_out[MISSING] += int((~there).sum())
+    rows = rows[there]
+    entries = found.entries[rows].copy()
+    entries["at"], entries["length"] = found.at[rows], found.length[rows]
+    sound = sound_messages(found, rows, entries, vhost)
+    left_out[UNREADABLE] += int((~sound).sum())
+    return rows[sound], entries[sound]
+
+
+def sound_messages(found: Judged, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
+    """Whether the bytes of each are a message with the entry's id, persistent by its own word. Fills in ids that the entry lacks."""
+    sound = np.zeros(len(rows), np.bool_)
+    source = found.source[rows]
+    for number in np.unique(source).tolist():
+        name, data = found.sources[number]
+        mine = np.flatnonzero(source == number)
+        if data is None:
+            try:
+                data = vhost.root.map(name).data
+            except CannotOpenError:
+                continue
+        at, length = (np.ascontiguousarray(entries[field][mine]) for field in ("at", "length"))
+        if (entries["hi"][mine] == 0).all() and (entries["lo"][mine] == 0).all():
+            entries["hi"][mine], entries["lo"][mine] = _ids(data, at, length)
+        hi, lo = (np.ascontiguousarray(entries[field][mine]) for field in ("hi", "lo"))
+        shape = np.zeros(len(mine), np.uint8)
+        terms.shapes(data, at, length, hi, lo, shape)
+        wanted = terms.MESSAGE | terms.SAME_ID
+        good = (shape & wanted == wanted) & (shape & (terms.PERSISTENT | terms.CONTAINER) != 0)
+        for k in np.flatnonzero(shape & terms.PACKED).tolist():
+            good[k] = _id_of(data, int(at[k]), int(length[k])) == _halves(int(hi[k]), int(lo[k]))
+        sound[mine] = good
+    # a version 2 entry whose checksum does not fit: what its bytes say cannot be believed
+    return np.asarray(sound & (found.known[rows] != DAMAGED))
+
+
+def _ids(data: Bytes, at: NDArray[np.int64], length: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ids inside these messages, as two big-endian halves; zeros for one that cannot be read."""
+    fields = np.zeros((len(at), message_terms.FIELD_COUNT), np.int64)
+    inside = (at >= 0) & (length > 0) & (at <= len(data) - length)
+    message_terms.fields(data, np.where(inside, at, 0), np.where(inside, length, 0), fields)
+    fast = inside & (fields[:, message_terms.STATUS] == message_terms.FAST)
+    raw = np.zeros((len(at), 16), np.uint8)
+    starts = fields[fast, message_terms.ID_START]
+    raw[fast] = data[starts[:, None] + np.arange(16)]
+    for k in np.flatnonzero(inside & ~fast).tolist():
+        raw[k] = np.frombuffer(_id_of(data, int(at[k]), int(length[k])) or bytes(16), np.uint8)
+    halves = raw.view(">i8").astype(np.int64)
+    return halves[:, 0], halves[:, 1]
+
+
+def _id_of(data: Bytes, at: int, length: int) -> bytes | None:
+    try:
+        message = read_message(data[at : at + length].tobytes())
+    except EtfError:
+        return None
+    return message.id if len(message.id) == 16 else None
+
+
+def _halves(hi: int, lo: int) -> bytes:
+    return hi.to_bytes(8, "big", signed=True) + lo.to_bytes(8, "big", signed=True)

@@ -1,0 +1,314 @@
+"""Conversion of classic queues between version 1 and 2, offline, into a new directory from which a broker boots.
+
+    STORE/…/<VH>/   .vhost  .config                    copied, written where it was implied
+                    recovery.dets                      written: numbering and redelivered marks of every queue
+                    msg_store_persistent/<k>.rdq       copied or linked; without its side files, so that a broker checks everything
+                    queues/<QH>/                       .qi + .qs, or segments; .queue_name
+
+The new directory has the shape of the old one: given `msg_stores` it is one, given a node's data directory it holds `msg_stores` (the
+metadata of the node is not touched: declare the queues on the node that is to read it, or use the old node's). It appears under its
+name when all of it has reached the disk. The old one is not changed.
+
+A broker that opened a version 1 queue with nothing but a journal as version 2 would lose all of it, without a word; here it is carried over
+like everything else that is whole. What a broker itself would not have recovered is counted apart in the report.
+
+Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.archive import UnpackedArchive, is_archive
+from mqstore.files.arranged import ArrangedDirectory
+from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.own_directory import OwnDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store
+from mqstore.rabbitmq.convert.convert_queue import (
+    LOST,
+    ROWS,
+    Opened,
+    QueueReport,
+    QueueResult,
+    QueueTask,
+    convert_queue,
+    needed_rows,
+    open_vhost,
+)
+from mqstore.rabbitmq.convert.orphan_queue import gather
+from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
+from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
+from mqstore.rabbitmq.format.names import queue_directory
+from mqstore.rabbitmq.format.recovery_terms import write_terms
+from mqstore.rabbitmq.format.vhost_config import config_file
+from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = ["ConvertReport", "Plan", "convert", "convert_queue", "write_stores"]
+
+THREADS = 2
+MOST_ENTRIES = 1 << 20
+
+Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[QueueResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What a conversion did. store: its message files; findings: damage that was met."""
+
+    to: str
+    version: int
+    queues: tuple[QueueReport, ...]
+    store: CopiedFiles
+    findings: tuple[Damage, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the bodies."""
+        return sum(queue.bytes for queue in self.queues)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Messages that are not in the new directory, by reason."""
+        found: dict[str, int] = {}
+        for queue in self.queues:
+            for why, count in queue.left_out.items():
+                found[why] = found.get(why, 0) + count
+        return found
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is damaged or missing; transient and expired messages are not."""
+        return not self.findings and not any(why in LOST for why in self.left_out)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "to": self.to,
+            "queue_version": self.version,
+            "ok": self.ok,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "left_out": self.left_out,
+            "beyond": sum(queue.beyond for queue in self.queues),
+            "queues": [queue.as_dict() for queue in self.queues],
+            "message_files": {name: getattr(self.store, name) for name in self.store.__slots__},
+            "notes": list(self.notes),
+            "damage": [item.as_dict() for item in self.findings],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How stores are to be written: the options of `convert`. into: (vhost, queue) for the messages that are in no queue that has a name
+    or a directory of its own; None: they are left out.
+    """
+
+    version: int
+    entries_v2: int = ENTRY_COUNT
+    now: int | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    link: bool = False
+    threads: int = THREADS
+    run: Run | None = None
+    progress: Callable[[int, int], None] | None = None
+    into: tuple[str, str] | None = None
+
+
+def convert(
+    store: str | Path,
+    to: str | Path,
+    version: int,
+    *,
+    now: int | None = None,
+    queues: Iterable[tuple[str, str]] | None = None,
+    names: Iterable[tuple[str, str]] = (),
+    entries_v2: int = ENTRY_COUNT,
+    link: bool = False,
+    threads: int = THREADS,
+    run: Run | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ConvertReport:
+    """Make a new directory in which the queues of a store have version 1 or 2.
+
+    store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since 1970; messages at the head of
+    their queues that have expired by then are left out. queues: pairs of vhost and name that are converted, the others keep their
+    version; None: all. names: pairs of vhost and queue for directories that do not tell their own. entries_v2: entries of a version 2
+    file, as the node that is to read them has configured. link: hard links to the message files instead of copies; then the old store
+    must not be used any more. run: runs the tasks, one a queue (default: threads of this process). progress: called with (queues done,
+    queues).
+
+    Raises NotAStoreError, TargetError, UnsupportedError, UsageError.
+    """
+    if version not in (1, 2):
+        raise UsageError(f"there is no queue version {version}; give 1 or 2")
+    if not 1 <= entries_v2 <= MOST_ENTRIES:
+        raise UsageError(f"a version 2 file has 1 to {MOST_ENTRIES} entries, not {entries_v2}; brokers have {ENTRY_COUNT}")
+    directory, keep = _opened(Path(store))
+    try:
+        places = find_vhosts(directory)
+        if not places and directory.is_directory("commitlog"):
+            raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
+        if not places:
+            raise NotAStoreError(
+                f"{store} holds no vhost of RabbitMQ; give msg_stores, the node's data directory, or one vhost's directory"
+            )
+        chosen = None if queues is None else set(queues)
+        plan = Plan(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
+        return write_stores(directory, {place: place for place in places}, Path(to), plan, chosen)
+    finally:
+        if keep is not None:
+            keep.close()
+
+
+def _opened(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
+    if is_archive(store) and store.is_file():
+        keep = UnpackedArchive(store)
+        return OwnDirectory(keep.store_root()), keep
+    if not store.is_dir():
+        raise CannotOpenError(f"{store} is no directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
+    return OwnDirectory(store), None
+
+
+def write_stores(
+    directory: ReadOnlyDirectory, places: Mapping[str, str], to: Path, plan: Plan, chosen: set[tuple[str, str]] | None = None
+) -> ConvertReport:
+    """Write the vhosts of a directory into a new one. places: of each vhost in the old and in the new. chosen: as in `convert`."""
+    started = time.monotonic()
+    root = str(directory.root)
+    files = tuple(sorted(directory.files.items())) if isinstance(directory, ArrangedDirectory) else ()
+    open_vhost.cache_clear()
+    try:
+        _check_target(directory.root, to)
+        opened = {place: open_vhost(root, place, plan.names, files) for place in places}
+        versions = _versions(opened.values(), plan.version, chosen)
+        with NewDirectory(to) as new:
+            stage = str(new.directory.root)
+            tasks = [
+                QueueTask(root, place, own, stage, versions[place, own], plan.entries_v2, plan.now, plan.names, files, places[place])
+                for place, (_, directories) in opened.items()
+                for own, queue in directories.items()
+                if plan.into is None or has_place(queue)
+            ]
+            for vhost, _ in opened.values():
+                vhost.clean, len(vhost.persistent), len(vhost.transient)  # read now, once, and not by each thread
+            results = _in_threads(tasks, plan) if plan.run is None else plan.run(tasks, convert_queue)
+            copied = CopiedFiles()
+            every = list(results)
+            for place, found in opened.items():
+                mine = {task.directory: result for task, result in zip(tasks, results, strict=True) if task.vhost == place}
+                gathered = _gather(found, new.directory, places[place], plan)
+                if gathered is not None and gathered.report.directory not in mine:
+                    mine[gathered.report.directory] = gathered
+                    every.append(gathered)
+                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, plan.link)
+            new.directory.remove_tree(ROWS)
+            new.publish()
+        reports = tuple(result.report for result in every)
+        findings = _findings([vhost for vhost, _ in opened.values()], every)
+        return ConvertReport(str(to), plan.version, reports, copied, findings, _notes(reports), time.monotonic() - started)
+    finally:
+        open_vhost.cache_clear()
+
+
+_DIRECTORY = re.compile("[0-9A-Z]{20,25}")
+
+
+def has_place(queue: QueueDirectory) -> bool:
+    """Whether a broker that knows the queue would find its directory: it has the name of one."""
+    return queue.named or _DIRECTORY.fullmatch(queue.directory) is not None
+
+
+def _gather(found: Opened, stage: DurableDirectory, place: str, plan: Plan) -> QueueResult | None:
+    if plan.into is None:
+        return None
+    of, name = plan.into
+    if queue_directory(of, name) in found.queues:
+        raise UsageError(f"vhost {of!r} has a queue {name!r} of its own; give another name for the messages that are in no queue")
+    parts = [queue for queue in found.queues.values() if not has_place(queue)]
+    gathered = gather(found.vhost, parts, of, name, stage, place, plan.version, plan.entries_v2)
+    return gathered if gathered.report.messages else None
+
+
+def _check_target(root: Path, to: Path) -> None:
+    if to.absolute().resolve().is_relative_to(root.resolve()):
+        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
+
+
+def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
+    """The version each queue directory is to have, by vhost's place and directory; None: that which it has. Raises UsageError."""
+    found: dict[tuple[str, str], int | None] = {}
+    seen: set[tuple[str, str]] = set()
+    for vhost, directories in opened:
+        for directory, queue in directories.items():
+            name = (queue.vhost or "", queue.queue)
+            seen.add(name)
+            found[vhost.place.place, directory] = version if chosen is None or name in chosen else None
+    missing = sorted((chosen or set()) - seen)
+    if missing:
+        raise UsageError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists those that are there")
+    return found
+
+
+def _in_threads(tasks: Sequence[QueueTask], plan: Plan) -> list[QueueResult]:
+    results = []
+    with ThreadPoolExecutor(max(1, plan.threads)) as pool:
+        for result in pool.map(convert_queue, tasks):
+            results.append(result)
+            if plan.progress is not None:
+                plan.progress(len(results), len(tasks))
+    return results
+
+
+def _finish_vhost(vhost: Vhost, stage: DurableDirectory, place: str, queues: Mapping[str, QueueResult], link: bool) -> CopiedFiles:
+    """Message files, recovery.dets, and the small files of a vhost. place: of the new one; queues: what was written, by directory."""
+    staged = ReadOnlyDirectory(stage.root)
+    needed = np.zeros(len(vhost.persistent), np.bool_)
+    for directory in queues:
+        needed[staged.map(needed_rows(vhost.place.place, directory)).data.view(np.int64)] = True
+    above = f"{place}/" if place else ""
+    copied = copy_store(vhost.persistent, np.flatnonzero(needed).astype(np.int64), stage, f"{above}msg_store_persistent", link=link)
+    stage.make_directory(f"{above}queues")
+    stage.write_small(f"{above}recovery.dets", write_terms({directory: result.terms for directory, result in queues.items()}))
+    stage.write_small(f"{above}.config", config_file(vhost.entry_count))
+    name = vhost.root.read(vhost.place.below(".vhost"), 4096)
+    if name is None and vhost.name is not None:
+        name = vhost.name.encode("utf-8", "surrogateescape")
+    if name is not None:
+        stage.write_small(f"{above}.vhost", name)
+    return copied
+
+
+def _findings(vhosts: Iterable[Vhost], results: Iterable[QueueResult]) -> tuple[Damage, ...]:
+    found = [item for result in results for item in result.findings]
+    for vhost in vhosts:
+        found += [*vhost.place.findings, *vhost.persistent.findings]
+        found += [Damage(vhost.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in vhost.persistent.crashes]
+    return tuple(found)
+
+
+def _notes(reports: Iterable[QueueReport]) -> tuple[str, ...]:
+    unnamed = sum(1 for report in reports if not report.named)
+    beyond = sum(report.beyond for report in reports)
+    notes = []
+    if unnamed:
+        notes.append(f"{unnamed} queue directories do not tell their name; they keep their directory, which is all that a broker needs")
+    if beyond:
+        notes.append(f"{beyond} messages were carried over that a broker would not have recovered from the old directory")
+    return tuple(notes)

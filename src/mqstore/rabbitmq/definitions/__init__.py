@@ -1,0 +1,1 @@
+"""Definitions of a node, read from Mnesia, and the names of queues."""

@@ -1,0 +1,316 @@
+r"""Definitions of queues, exchanges and bindings beside the messages, without Erlang.
+
+Up to 4.2 they are Mnesia tables in the node's data directory:
+
+    rabbit_vhost             {vhost, Name, …}
+    rabbit_durable_queue     {amqqueue, {resource, VHost, queue, Name}, Durable, AutoDelete, ExclusiveOwner, Arguments, …}
+                             of 21 elements; before 3.8.0, or until its flag was on, of 19, without Type and TypeState
+    rabbit_durable_exchange  {exchange, {resource, VHost, exchange, Name}, Type, Durable, AutoDelete, Internal, Arguments, …}
+    rabbit_durable_route     {route, {binding, Source, Key, Destination, Arguments}, const}
+
+With Khepri (a choice in 3.13 to 4.1, since 4.2 the rule) they are in a Raft log under `coordination/`, which is not replayed. But the
+names in it stand there as they do everywhere, and a name is proved by the directory that its digest names: `resource_names` finds
+them in any file.
+
+Messages can be read without any of this. It is for queues whose `.queue_name` is missing, for empty queues, and for what a queue was:
+durability, priorities, policy. Tables of users, who have password hashes, are not touched.
+
+    >>> name = b"h\x04d\x00\x08resourcem\x00\x00\x00\x01/d\x00\x05queuem\x00\x00\x00\x02q1"
+    >>> list(resource_names(b"..." + name + b"..."))
+    [(b'/', b'q1')]
+
+Format: docs/formats/rabbitmq.md, section 11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.location import Place
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.definitions import mnesia
+from mqstore.rabbitmq.erlang.terms import Atom, Term
+from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
+from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
+
+__all__ = [
+    "Binding",
+    "Definitions",
+    "Exchange",
+    "Queue",
+    "named_directories",
+    "names_of_node",
+    "read_definitions",
+    "resource_names",
+    "searched_names",
+]
+
+TABLES = ("rabbit_vhost", "rabbit_durable_queue", "rabbit_durable_exchange", "rabbit_durable_route")
+CLASSIC = "rabbit_classic_queue"
+MOST_PRIORITIES = 255
+# of a Raft log; names beyond are not found
+LARGEST_FILE = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: what its policy defines."""
+
+    vhost: bytes
+    name: bytes
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    arguments: Fields
+    type: str
+    policy: dict[str, Any]
+
+    def argument(self, name: bytes) -> Any:
+        """The value of an argument, None if it was not given."""
+        return next((value for key, _, value in self.arguments if key == name), None)
+
+    @property
+    def priorities(self) -> int | None:
+        """The highest priority level; None for a queue without priorities."""
+        most = self.argument(b"x-max-priority")
+        return min(most, MOST_PRIORITIES) if type(most) is int and most >= 0 else None
+
+    @property
+    def version(self) -> int | None:
+        """The version that argument or policy ask for; None if neither does, which leaves it to the broker."""
+        asked = self.argument(b"x-queue-version")
+        found = asked if asked is not None else self.policy.get("queue-version")
+        return found if found in (1, 2) and type(found) is int else None
+
+    def directories(self) -> Iterator[tuple[int | None, str]]:
+        """Priority level and directory name of each of its directories; none for queues of other types."""
+        if self.type != CLASSIC:
+            return
+        if self.priorities is None:
+            yield None, queue_directory(self.vhost, self.name)
+        else:
+            for level in range(self.priorities + 1):
+                yield level, queue_directory(self.vhost, priority_name(self.name, level))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One durable exchange."""
+
+    vhost: bytes
+    name: bytes
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue or to another exchange (destination_type) of the same vhost."""
+
+    vhost: bytes
+    source: bytes
+    key: bytes
+    destination_type: str
+    destination: bytes
+    arguments: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What the tables hold. damage: records and files that could not be read."""
+
+    vhosts: tuple[bytes, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    damage: tuple[Damage, ...] = field(default=())
+
+
+def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitions:
+    """The definitions of a node. place: its data directory, which holds `msg_stores` too, relative to directory."""
+    files, damage = {}, []
+    for name in mnesia.file_names(TABLES):
+        path = f"{place}/{name}" if place else name
+        try:
+            content = directory.read(path, LARGEST_FILE)
+        except CannotOpenError as error:
+            damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
+            continue
+        if content is not None:
+            files[name] = content
+    tables = mnesia.replayed(files, TABLES)
+    damage += [Damage(f"{place}/{item.file}" if place else item.file, *_rest(item)) for item in tables.damage]
+    queues, exchanges, bindings, vhosts = [], [], [], []
+    for table, records in tables.records.items():
+        for record in records:
+            try:
+                if table == "rabbit_vhost":
+                    vhosts.append(_octets(record[1]))
+                elif table == "rabbit_durable_queue":
+                    queues.append(_queue(record))
+                elif table == "rabbit_durable_exchange":
+                    exchanges.append(_exchange(record))
+                else:
+                    bindings.append(_binding(record))
+            except (PropertiesError, TypeError, ValueError, IndexError) as error:
+                path = f"{place}/{table}.DCD" if place else f"{table}.DCD"
+                damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"A record of the table, or of the logs, cannot be read: {error}."))
+    return Definitions(tuple(vhosts), tuple(queues), tuple(exchanges), tuple(bindings), tuple(damage))
+
+
+def _rest(item: Damage) -> tuple[int, int, Kind, str, int]:
+    return item.offset, item.length, item.kind, item.detail, item.messages
+
+
+def _octets(term: Term) -> bytes:
+    if type(term) is not bytes:
+        raise TypeError(f"a name is a binary, not {term!r:.60}")
+    return term
+
+
+def _resource(term: Term) -> tuple[bytes, str, bytes]:
+    if type(term) is not tuple or len(term) != 4 or term[0] != "resource" or not isinstance(term[2], Atom):
+        raise TypeError(f"a name is {{resource, VHost, Kind, Name}}, not {term!r:.60}")
+    return _octets(term[1]), str(term[2]), _octets(term[3])
+
+
+def _true(term: Term) -> bool:
+    return isinstance(term, Atom) and term == "true"
+
+
+def _arguments(term: Term) -> Fields:
+    record = (Atom("P_basic"), Atom("undefined"), Atom("undefined"), term, *[Atom("undefined")] * 11)
+    found: Fields = properties_from_record(record).get("headers", [])
+    return found
+
+
+def _queue(record: mnesia.Record) -> Queue:
+    if record[0] != "amqqueue" or len(record) < 18:
+        raise TypeError(f"a queue is {{amqqueue, …}} of 18 elements or more, not {record[0]!s:.40} of {len(record)}")
+    vhost, _, name = _resource(record[1])
+    kind = str(record[19]) if len(record) >= 21 and isinstance(record[19], Atom) else CLASSIC
+    exclusive = record[4] != "none"
+    return Queue(vhost, name, _true(record[2]), _true(record[3]), exclusive, _arguments(record[5]), kind, _policy(record[10]))
+
+
+def _policy(term: Term) -> dict[str, Any]:
+    """The definition of a policy: [{name, …}, {definition, [{Key, Value}, …]}, …]."""
+    pairs = [pair for pair in term if isinstance(pair, tuple) and len(pair) == 2] if isinstance(term, list) else []
+    defined: Term = next((value for key, value in pairs if key == "definition"), [])
+    if not isinstance(defined, list):
+        return {}
+    return {key.decode("utf-8", "replace"): value for key, value in (pair for pair in defined if type(pair) is tuple) if type(key) is bytes}
+
+
+def _exchange(record: mnesia.Record) -> Exchange:
+    if record[0] != "exchange" or len(record) < 7:
+        raise TypeError(f"an exchange is {{exchange, …}}, not {record[0]!s:.40} of {len(record)}")
+    vhost, _, name = _resource(record[1])
+    return Exchange(vhost, name, str(record[2]), _true(record[4]), _true(record[5]), _arguments(record[6]))
+
+
+def _binding(record: mnesia.Record) -> Binding:
+    binding = record[1]
+    if record[0] != "route" or type(binding) is not tuple or len(binding) != 5 or binding[0] != "binding":
+        raise TypeError(f"a binding is {{route, {{binding, …}}, const}}, not {record[0]!s:.40}")
+    vhost, _, source = _resource(binding[1])
+    _, kind, destination = _resource(binding[3])
+    return Binding(vhost, source, _octets(binding[2]), kind, destination, _arguments(binding[4]))
+
+
+# names wherever they stand
+
+_HEAD = re.compile(rb"h\x04(?:d\x00|[ws])\x08resourcem\x00\x00")
+_MIDDLE = re.compile(rb"(?:d\x00|[ws])\x05queuem\x00\x00")
+
+
+def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(vhost, queue) of every {resource, VHost, queue, Name} in these bytes, whatever else they are. Names may come more than once."""
+    for head in _HEAD.finditer(octets):
+        start = head.end() + 2
+        end = start + int.from_bytes(octets[head.end() : start], "big")
+        middle = _MIDDLE.match(octets, end)
+        if middle is None:
+            continue
+        first = middle.end() + 2
+        last = first + int.from_bytes(octets[middle.end() : first], "big")
+        if last <= len(octets):
+            yield octets[start:end], octets[first:last]
+
+
+def searched_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[bytes, bytes]]:
+    """Names of queues in the files of Mnesia and of the Raft logs, sound or not: candidates, to be proved by a directory."""
+    found: set[tuple[bytes, bytes]] = set()
+    paths = [f"{place}/{name}" if place else name for name in mnesia.file_names(TABLES)]
+    coordination = f"{place}/coordination" if place else "coordination"
+    if directory.is_directory(coordination):
+        paths += [path for path, entry in directory.walk(coordination) if entry.is_file]
+    for path in paths:
+        try:
+            content = directory.read(path, LARGEST_FILE)
+        except CannotOpenError:
+            continue
+        if content is not None:
+            found.update(resource_names(content))
+    return found
+
+
+def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
+    """(vhost, queue) of every queue that the metadata of the node names, whose messages are below this directory.
+
+    directory: a node's data directory, its `msg_stores`, the `vhosts` in that, or one of these; any other tells nothing.
+    """
+    node = directory
+    if not directory.is_directory("msg_stores"):
+        above = _data_directory(directory.root)
+        if above is None:
+            return ()
+        node = ReadOnlyDirectory(above)
+    try:
+        found = searched_names(node)
+    except CannotOpenError:
+        return ()
+    return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found))
+
+
+def _data_directory(root: Place) -> Path | None:
+    """Of the directories above one, that which holds `msg_stores`, if their names say so."""
+    if not isinstance(root, Path):
+        return None
+    above = root.absolute()
+    for place in (above, above.parent, above.parent.parent):
+        if place.name == "msg_stores" and above.relative_to(place).parts[:1] in ((), ("vhosts",)):
+            return place.parent
+    return None
+
+
+def named_directories(
+    names: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[bytes, bytes, int | None]]:
+    """For each (vhost directory, queue directory) that one of these (vhost, queue) names leads to: vhost, queue, priority level."""
+    missing = set(wanted)
+    vhosts = {vhost for vhost, _ in missing}
+    found: dict[tuple[str, str], tuple[bytes, bytes, int | None]] = {}
+    for vhost, name in names:
+        above = vhost_directory(vhost)
+        if above not in vhosts:
+            continue
+        plain = (above, queue_directory(vhost, name))
+        if plain in missing:
+            found[plain] = (vhost, name, None)
+        # a queue with priorities always has its lowest level
+        lowest = (above, queue_directory(vhost, priority_name(name, 0)))
+        if lowest in missing:
+            for level in range(MOST_PRIORITIES + 1):
+                each = (above, queue_directory(vhost, priority_name(name, level)))
+                if each in missing:
+                    found[each] = (vhost, name, level)
+    return found

@@ -1,0 +1,1 @@
+"""The writable queues of a virtual host, `QueueStore`."""

@@ -1,0 +1,142 @@
+"""The side files of a clean stop, as a broker leaves them.
+
+    recovery.dets         of each queue its numbers, counts and reference
+    clean.dot             the references of all queues: who finds the same in recovery.dets believes the two tables
+    msg_store_index.ets   of each stored message its references, file, offset and size
+    file_summary.ets      of each message file its size, the bytes that are referred to, its neighbours
+
+A broker that finds all four starts at once, and takes every word of them. `recovery.dets` comes last, and at a start goes first: whatever
+a crash leaves, the tables are believed only while they are true. Without them a broker says that it rebuilds its indices from
+scratch, and scans the message store.
+
+Here every start scans; taken are only the terms in `recovery.dets`.
+
+Format: docs/formats/rabbitmq.md, sections 8 and 15.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rabbitmq.engine.live_message_store import LiveStore
+from mqstore.rabbitmq.engine.live_queue import LiveQueue
+from mqstore.rabbitmq.erlang.dets import read_objects
+from mqstore.rabbitmq.erlang.disk_log import CLOSED, END_OF_TABLE, ITEM, MAGIC, write_log
+from mqstore.rabbitmq.erlang.terms import Atom, Term
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms, clean_dot, read_terms, write_terms
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.engine.start_vhost import Started
+
+__all__ = ["RECOVERY", "SIDE_FILES", "take_terms", "write_side_files"]
+
+RECOVERY = "recovery.dets"
+MOST = (1 << 31) - 1  # of a number of four bytes, which has a sign
+INTEGER = 98
+_TERM = b"\x83h\x06d\x00\x0cmsg_locationm\x00\x00\x00\x10"
+_LENGTH = len(_TERM) + 16 + 4 * 5
+_HEAD = _LENGTH.to_bytes(4, "big") + ITEM + _TERM
+_OBJECT = np.dtype([("head", np.uint8, len(_HEAD)), ("hi", ">u8"), ("lo", ">u8"), ("numbers", [("tag", np.uint8), ("value", ">u4")], 4)])
+SIDE_FILES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
+
+
+def take_terms(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> dict[str, QueueTerms]:
+    """The terms by queue directory; the side files are gone for good when this returns."""
+    content = reading.read(f"{place}/{RECOVERY}")
+    found = {} if content is None else read_terms(read_objects(content))
+    removed = False
+    for name in (RECOVERY, *(f"msg_store_persistent/{each}" for each in SIDE_FILES)):
+        if reading.exists(f"{place}/{name}"):
+            directory.remove(f"{place}/{name}")
+            removed = True
+    if removed:
+        directory.sync_directory(place)
+        directory.sync_directory(f"{place}/msg_store_persistent")
+    return found
+
+
+def write_side_files(started: Started) -> None:
+    """Note what the next start needs to go on as if nothing had been. Everything else is on the disk already."""
+    terms = {name: _terms(queue) for name, queue in started.queues.items()}
+    store, directory = started.store, started.directory
+    if _files_are_as_told(store, started.reading):
+        directory.write_small(f"{store.place}/file_summary.ets", _file_summary(store))
+        _write_index(store, directory)
+        references = [noted.reference for noted in terms.values() if noted.reference is not None]
+        directory.write_small(f"{store.place}/clean.dot", clean_dot(references))
+    directory.write_small(f"{started.place}/{RECOVERY}", write_terms(terms))
+
+
+def _files_are_as_told(store: LiveStore, reading: ReadOnlyDirectory) -> bool:
+    """Whether the tables can say where everything is: no file has bytes behind its records, nor numbers that are too large."""
+    sizes = {entry.name: entry.size for entry in reading.entries(store.place)}
+    return all(
+        sizes.get(f"{number}.rdq") == summary.size and number <= MOST and summary.size <= MOST for number, summary in store.files.items()
+    )
+
+
+def _table(name: str, kind: str, count: int) -> tuple[list[Term], list[Term]]:
+    """First and last item of a saved table: what `ets:file2tab` asks for."""
+    said: dict[str, Term] = {
+        "name": Atom(name),
+        "type": Atom(kind),
+        "protection": Atom("public"),
+        "named_table": Atom("false"),
+        "keypos": 2,
+        "size": count,
+        "compressed": Atom("false"),
+        "read_concurrency": Atom("false"),
+        "write_concurrency": Atom("false"),
+        "major_version": 1,
+        "minor_version": 0,
+        "extended_info": [Atom("object_count")],
+    }
+    return [tuple((Atom(key), value) for key, value in said.items())], [[END_OF_TABLE, [(Atom("count"), count)]]]
+
+
+def _file_summary(store: LiveStore) -> bytes:
+    numbers = sorted(store.files)
+    undefined = Atom("undefined")
+    rows: list[Term] = []
+    for left, number, right in zip([undefined, *numbers], numbers, [*numbers[1:], undefined], strict=False):
+        summary = store.files[number]
+        rows.append((Atom("file_summary"), number, summary.valid, left, right, summary.size, Atom("false"), 0))
+    first, last = _table("rabbit_msg_store_file_summary", "ordered_set", len(rows))
+    return write_log([*first, *rows, *last])
+
+
+def _write_index(store: LiveStore, directory: DurableDirectory) -> None:
+    """The table of all stored messages, some at a time: it may be large."""
+    name = f"{store.place}/msg_store_index.ets"
+    first, last = _table("rabbit_msg_store_ets_index", "set", len(store.locations))
+    directory.create(name)
+    directory.append(name, write_log(first))
+    for rows in store.locations.rows():
+        directory.append(name, _objects(rows))
+    directory.append(name, write_log(last)[len(MAGIC + CLOSED) :])
+    directory.sync(name)
+
+
+def _objects(rows: NDArray[np.uint64]) -> NDArray[np.void]:
+    """Items `{msg_location, Id, References, File, Offset, Size}`, all of one length: each number has four bytes."""
+    items = np.empty(len(rows), _OBJECT)
+    items["head"] = np.frombuffer(_HEAD, np.uint8)
+    items["hi"], items["lo"] = rows[:, 0], rows[:, 1]
+    low = np.uint64((1 << 32) - 1)
+    numbers = (rows[:, 2] & low, rows[:, 2] >> np.uint64(32), rows[:, 3] >> np.uint64(32), rows[:, 3] & low)
+    for place, column in enumerate(numbers):
+        items["numbers"][:, place]["tag"] = INTEGER
+        items["numbers"][:, place]["value"] = column
+    return items
+
+
+def _terms(queue: LiveQueue) -> QueueTerms:
+    counts = queue.index.unacked_by_segment()
+    one, two = (counts, None) if queue.index.version == 1 else (None, counts)
+    return QueueTerms(one, two, queue.next_seq, queue.next_deliver, os.urandom(16), queue.persistent, queue.persistent_bytes)

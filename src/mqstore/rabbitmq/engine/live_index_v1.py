@@ -1,0 +1,339 @@
+"""The index of a version 1 queue in memory, and how it reaches the disk: `journal.jif` and `<k>.idx` of a queue that is written.
+
+What was done since the last flush stands in the journal, and for each segment in a map J of rel to the bits P, D, A:
+
+    present   publish   deliver   acknowledge
+    nothing   P         D         A
+    P         -         PD        removed
+    PD        -         -         removed
+    D         -         -         DA
+
+A message that is published, delivered and acknowledged between two flushes never reaches a segment. `unacked` of a segment counts
+publishes less acknowledgements, over its file and J. A flush deletes the segments with unacked 0, appends J to the others in one
+write each, by descending rel, and empties the journal. It comes when the journal has more than so many actions or bytes, when the
+queue is idle, and at the end of a dirty start.
+
+    journal on disk    prefix of the actions since the last flush; whole, with a sync, before anything else is changed by a flush
+    segment            synced, its name too, before the journal is cut
+    removed segment    its name gone for good before the journal is cut
+    cut journal        synced before the next record is written
+
+The second column is more than the broker does: it throws away what is not written yet, so that a crash between the two leaves pairs
+that its own start cannot read (a delivery of what is acknowledged, or of a segment that is gone).
+
+Format: docs/formats/rabbitmq.md, section 5.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rabbitmq import queue_index
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.format.segment import read_segment
+
+__all__ = ["Entry", "LiveIndex", "LiveSegment", "Stored"]
+
+P, D, A = queue_index.P, queue_index.D, queue_index.A
+_DELIVER = 2 << 62
+_ACKNOWLEDGE = 3 << 62
+_WORD = struct.Struct(">Q")
+_PUBLISH = struct.Struct(">Q16sQII")
+_FIXED = struct.Struct(">16sQII")
+_MARKS = struct.Struct(">H")
+
+
+class Entry(NamedTuple):
+    """A live index entry. embedded: the message term, empty where the message store has it."""
+
+    id: bytes
+    embedded: bytes
+    persistent: bool
+    expiry: int
+    size: int
+
+
+class Stored(NamedTuple):
+    """Live entries whose messages the message store has. hi, lo: halves of their ids."""
+
+    seq: NDArray[np.int64]
+    hi: NDArray[np.int64]
+    lo: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+class LiveSegment:
+    """One segment. size: bytes of its file, -1 without one. state: J; at: where in the journal a publish begins; None if J is empty."""
+
+    __slots__ = ("at", "number", "size", "state", "unacked")
+
+    def __init__(self, number: int, size: int = -1, unacked: int = 0) -> None:
+        self.number = number
+        self.size = size
+        self.unacked = unacked
+        self.state: bytearray | None = None
+        self.at: array[int] | None = None
+
+    def open_map(self, entries: int) -> bytearray:
+        """J, made if it was empty."""
+        if self.state is None:
+            self.state = bytearray(entries)
+            self.at = array("q", bytes(8 * entries))
+        return self.state
+
+
+class LiveIndex:
+    """The index of one queue. place: its directory relative to that of the vhost. entries: N.
+
+    journal: the records since the last flush, of which `written` bytes are in the file.
+    """
+
+    version = 1
+
+    def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig) -> None:
+        self.place = place
+        self.entries = entries
+        self.segments: dict[int, LiveSegment] = {}
+        self.journal = bytearray()
+        self.written = 0
+        self.dirty = 0
+        self._directory = directory
+        self._reading = reading
+        self._file = f"{place}/journal.jif"
+        self._has_file = reading.exists(self._file)
+        self._max_entries = config.queue_index_max_journal_entries
+        self._max_bytes = config.queue_index_max_journal_bytes
+        self._view: tuple[int, int, Bytes, NDArray[np.uint8], NDArray[np.int64]] | None = None
+
+    # actions
+
+    def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None:
+        """Publish and deliver, as every version since 3.10 does together."""
+        number, rel = divmod(seq, self.entries)
+        segment = self.segments.get(number)
+        if segment is None:
+            segment = self.segments[number] = LiveSegment(number)
+        state = segment.state
+        if state is None:
+            state = segment.open_map(self.entries)
+        journal = self.journal
+        segment.at[rel] = len(journal)  # type: ignore[index] # made together with the state
+        state[rel] = P
+        segment.unacked += 1
+        journal += _PUBLISH.pack(seq if persistent else 1 << 62 | seq, message_id, expiry, size, len(embedded))
+        journal += embedded
+        self.dirty += 1
+        if self.dirty > self._max_entries or len(journal) > self._max_bytes:
+            self.flush()
+            segment.open_map(self.entries)
+        segment.state[rel] |= D  # type: ignore[index]
+        journal += _WORD.pack(_DELIVER | seq)
+        self.dirty += 1
+        if self.dirty > self._max_entries:
+            self.flush()
+
+    def acknowledge(self, seqs: Iterable[int]) -> None:
+        """Acknowledge entries that are live; flushes after the whole batch if need be."""
+        for seq in seqs:
+            number, rel = divmod(seq, self.entries)
+            segment = self.segments[number]
+            state = segment.state if segment.state is not None else segment.open_map(self.entries)
+            state[rel] = 0 if state[rel] & P else state[rel] | A
+            segment.unacked -= 1
+            self.journal += _WORD.pack(_ACKNOWLEDGE | seq)
+            self.dirty += 1
+        if self.dirty > self._max_entries:
+            self.flush()
+
+    def deliver(self, seqs: Iterable[int]) -> None:
+        """Note deliveries of entries that have none: only a start does so on its own."""
+        for seq in seqs:
+            number, rel = divmod(seq, self.entries)
+            self.segments[number].open_map(self.entries)[rel] |= D
+            self.journal += _WORD.pack(_DELIVER | seq)
+            self.dirty += 1
+
+    # reading
+
+    def entry(self, seq: int) -> Entry | None:
+        """The live entry of a sequence id, or None."""
+        number, rel = divmod(seq, self.entries)
+        segment = self.segments.get(number)
+        if segment is None:
+            return None
+        bits = segment.state[rel] if segment.state is not None else 0
+        if bits & A:
+            return None
+        if bits & P:
+            at = segment.at[rel]  # type: ignore[index]
+            persistent = not self.journal[at] & 0x40
+            return self._entry_at(self.journal, at + 8, persistent)
+        if segment.size <= 0:
+            return None
+        data, state, positions = self._segment(segment)
+        if state[rel] & (P | A) != P:
+            return None
+        at = int(positions[rel])
+        return self._entry_at(data, at + 2, bool(data[at] & 0x40))
+
+    @staticmethod
+    def _entry_at(octets: bytearray | Bytes, at: int, persistent: bool) -> Entry:
+        message_id, expiry, size, embedded = _FIXED.unpack(bytes(octets[at : at + 32]))
+        return Entry(message_id, bytes(octets[at + 32 : at + 32 + embedded]), persistent, expiry, size)
+
+    def _segment(self, segment: LiveSegment) -> tuple[Bytes, NDArray[np.uint8], NDArray[np.int64]]:
+        """What the file of a segment says; kept until another one is asked for or it changes."""
+        if self._view is None or self._view[:2] != (segment.number, segment.size):
+            data = self._reading.map(f"{self.place}/{segment.number}.idx").data
+            if len(data) < segment.size:
+                raise CannotOpenError(
+                    f"{self.place}/{segment.number}.idx has become shorter while the queue was open; close and verify the store"
+                )
+            found = read_segment(data, self.entries)
+            self._view = segment.number, segment.size, data, found.state, found.at
+        return self._view[2:]
+
+    def live_from(self, seq: int) -> NDArray[np.int64]:
+        """The live sequence ids from `seq` on in the first segment that has any; empty where none follows."""
+        for number in sorted(number for number in self.segments if number >= seq // self.entries):
+            found = self.live(number)
+            found = found[found >= seq]
+            if len(found):
+                return found
+        return np.empty(0, np.int64)
+
+    def live(self, number: int) -> NDArray[np.int64]:
+        """The sequence ids of the live entries of a segment, ascending."""
+        segment = self.segments[number]
+        bits = np.zeros(self.entries, np.uint8) if segment.size <= 0 else self._segment(segment)[1] & 7
+        if segment.state is not None:
+            bits = bits | np.frombuffer(bytes(segment.state), np.uint8)
+        return np.flatnonzero(bits & (P | A) == P).astype(np.int64) + number * self.entries
+
+    def stored(self, number: int) -> Stored:
+        """The live entries of a segment whose messages are in the message store."""
+        segment, seqs = self.segments[number], self.live(number)
+        rels = seqs - number * self.entries
+        in_journal = np.zeros(len(seqs), np.bool_)
+        if segment.state is not None:
+            in_journal = np.frombuffer(bytes(segment.state), np.uint8)[rels] & P != 0
+        columns = np.zeros((5, len(seqs)), np.int64)
+        for mine, fixed in ((in_journal, 8), (~in_journal, 2)):
+            if not mine.any():
+                continue
+            if fixed == 8:
+                data, at = np.frombuffer(self.journal, np.uint8), np.array(segment.at, np.int64)
+            else:
+                data, _, at = self._segment(segment)
+            found = np.empty((5, int(mine.sum())), np.int64)
+            queue_index.publish_fields(data, at[rels[mine]], fixed, *found)
+            columns[:, mine] = found
+        hi, lo, _, size, embedded = columns
+        away = embedded == 0
+        return Stored(seqs[away], hi[away], lo[away], size[away])
+
+    def unacked_by_segment(self) -> dict[int, int]:
+        """How many messages are in each segment."""
+        return {number: segment.unacked for number, segment in sorted(self.segments.items())}
+
+    @property
+    def unacked(self) -> int:
+        return sum(segment.unacked for segment in self.segments.values())
+
+    @property
+    def bound(self) -> int:
+        """The first sequence id behind all segments, at which the numbering goes on after an unclean stop."""
+        return self.entries * (1 + max(self.segments, default=-1))
+
+    # reaching the disk
+
+    @property
+    def unsynced(self) -> bool:
+        return self.written < len(self.journal)
+
+    def sync(self) -> None:
+        """Bring the journal to disk."""
+        if self.written == len(self.journal):
+            return
+        if not self._has_file:
+            self._directory.create(self._file)
+            self._directory.sync_directory(self.place)
+            self._has_file = True
+        with memoryview(self.journal) as view:
+            self._directory.pwrite(self._file, self.written, view[self.written :])
+        self.written = len(self.journal)
+        self._directory.sync(self._file)
+
+    def flush(self) -> None:
+        """Bring all actions to the segments and empty the journal."""
+        if not self.dirty and not self.journal:
+            return
+        if self.written > 0:
+            self.sync()
+        names_changed = False
+        for segment in sorted(self.segments.values(), key=lambda segment: segment.number):
+            name = f"{self.place}/{segment.number}.idx"
+            if segment.unacked == 0:
+                if segment.size >= 0:
+                    self._directory.remove(name)
+                    names_changed = True
+                del self.segments[segment.number]
+            elif segment.state is not None:
+                run = self._run(segment)
+                segment.state = segment.at = None
+                if run:
+                    if segment.size < 0:
+                        self._directory.create(name)
+                        segment.size, names_changed = 0, True
+                    self._directory.pwrite(name, segment.size, run)
+                    segment.size += len(run)
+                    self._directory.sync(name)
+        if names_changed:
+            self._directory.sync_directory(self.place)
+        self._cut_journal()
+
+    def replace_file(self, segment: LiveSegment, content: bytes) -> None:
+        """Put another file in place of a segment's, whole at any moment."""
+        self._directory.write_small(f"{self.place}/{segment.number}.idx", content)
+        segment.size = len(content)
+        self._view = None
+
+    def _run(self, segment: LiveSegment) -> bytes:
+        """What a flush appends to a segment: by descending rel the publish, then a mark for each of delivery and acknowledgement."""
+        state, at = segment.state, segment.at
+        assert state is not None
+        assert at is not None
+        parts: list[bytes | memoryview] = []
+        with memoryview(self.journal) as journal:
+            for rel in np.flatnonzero(np.frombuffer(bytes(state), np.uint8))[::-1].tolist():
+                bits = state[rel]
+                if bits & P:
+                    start = at[rel]
+                    parts.append(_MARKS.pack(0x8000 | rel if journal[start] & 0x40 else 0xC000 | rel))
+                    parts.append(journal[start + 8 : start + 40 + int.from_bytes(journal[start + 36 : start + 40], "big")])
+                mark = _MARKS.pack(0x4000 | rel)
+                if bits & D:
+                    parts.append(mark)
+                if bits & A:
+                    parts.append(mark)
+            run = b"".join(parts)
+            for part in parts:
+                if isinstance(part, memoryview):
+                    part.release()
+        return run
+
+    def _cut_journal(self) -> None:
+        if self._has_file and self.written:
+            self._directory.truncate(self._file, 0)
+            self._directory.sync(self._file)
+        self.journal.clear()
+        self.written = self.dirty = 0

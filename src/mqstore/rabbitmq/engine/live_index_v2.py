@@ -1,0 +1,278 @@
+"""The index of a version 2 queue in memory, and how it reaches the disk: `<k>.qi` and `<k>.qs` of a queue that is written.
+
+An entry has its place in the file from the beginning (64 + 32 * (seq - first)); an acknowledgement overwrites it with zeros. What was not
+written yet is a map of sequence id to 32 bytes; a message acknowledged before that leaves no entry. Messages that version 1 would embed
+are appended to `<k>.qs` in the order of publishing. A segment whose last message is acknowledged is deleted, with its `.qs`.
+
+    .qs   written and synced before the entries that lead into it
+    .qi   entries in runs, synced; then the names of new and deleted files
+
+The broker never syncs these files while it runs; here a confirmed message is on the disk.
+
+Format: docs/formats/rabbitmq.md, section 12.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.live_index_v1 import Entry, Stored
+from mqstore.rabbitmq.format import index_v2 as qi
+from mqstore.rabbitmq.format import queue_store as qs
+
+__all__ = ["LiveQi", "QiSegment"]
+
+_ENTRY = struct.Struct(">BBBB16sIQ")
+_PLACE = struct.Struct(">QII")
+_GONE = bytes(qi.ENTRY_SIZE)
+
+
+class QiSegment:
+    """One segment. qi, qs: bytes of its files, 0 without one. data: of the `.qs` what is not written yet."""
+
+    __slots__ = ("data", "number", "qi", "qs", "unacked")
+
+    def __init__(self, number: int, qi: int = 0, qs: int = 0, unacked: int = 0) -> None:
+        self.number = number
+        self.qi = qi
+        self.qs = qs
+        self.unacked = unacked
+        self.data = bytearray()
+
+
+class LiveQi:
+    """The index of one queue. place: its directory relative to that of the vhost."""
+
+    version = 2
+
+    def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> None:
+        self.place = place
+        self.entries = config.classic_queue_index_v2_segment_entry_count
+        self.segments: dict[int, QiSegment] = {}
+        self._directory = directory
+        self._reading = reading
+        self._changes: dict[int, bytes] = {}
+        self._empty: set[int] = set()  # segments without messages that still have files
+        self._touched: set[str] = set()  # files written since they were synced
+        self._names_changed = False
+        self._view: tuple[int, NDArray[np.uint8]] | None = None
+
+    # actions
+
+    def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None:
+        number = seq // self.entries
+        segment = self.segments.get(number)
+        if segment is None:
+            segment = self.segments[number] = QiSegment(number)
+        if embedded:
+            if not segment.qs and not segment.data:
+                segment.data += qi.header(number * self.entries, self.entries, store=True)
+            at = segment.qs + len(segment.data)
+            self._changes[seq] = qi.stored_entry(at, len(embedded), size=size, expiry=expiry, persistent=persistent)
+            segment.data += qs.entry(embedded)
+        else:
+            self._changes[seq] = qi.shared_entry(message_id, size=size, expiry=expiry, persistent=persistent)
+        segment.unacked += 1
+        self._empty.discard(number)
+        if len(self._changes) >= self.entries:
+            self.write_out()
+
+    def acknowledge(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            number = seq // self.entries
+            segment = self.segments[number]
+            segment.unacked -= 1
+            if not segment.unacked:
+                self._empty.add(number)
+            self._changes.pop(seq, None)
+            if self._is_written(segment, seq):
+                self._changes[seq] = _GONE
+        if len(self._changes) >= self.entries:
+            self.write_out()
+
+    def mark_empty(self, number: int) -> None:
+        """Let the next writing delete the files of a segment without messages."""
+        self._empty.add(number)
+
+    def _is_written(self, segment: QiSegment, seq: int) -> bool:
+        return qs.HEADER_SIZE + qi.ENTRY_SIZE * (seq - segment.number * self.entries) < segment.qi
+
+    # reading
+
+    def entry(self, seq: int) -> Entry | None:
+        """The live entry of a sequence id, or None."""
+        number = seq // self.entries
+        segment = self.segments.get(number)
+        if segment is None:
+            return None
+        raw = self._changes.get(seq)
+        if raw is None:
+            if not self._is_written(segment, seq):
+                return None
+            raw = self._rows(segment)[seq - number * self.entries].tobytes()
+        status, flags, _, location, place, size, expiry = _ENTRY.unpack(raw)
+        if status != 1:
+            return None
+        if location == qi.SHARED:
+            return Entry(place, b"", bool(flags & 1), expiry, size)
+        embedded = self._stored(segment, place)
+        return Entry(b"", embedded, bool(flags & 1), expiry, size)
+
+    def _stored(self, segment: QiSegment, place: bytes) -> bytes:
+        offset, length, _ = _PLACE.unpack(place)
+        start = offset + qs.ENTRY_HEADER
+        if start >= segment.qs:
+            return bytes(segment.data[start - segment.qs : start - segment.qs + length])
+        name = self.name(segment.number, "qs")
+        kept = self._reading.kept(name)
+        if kept is not None and kept.size < start + length:
+            self._reading.forget(name)
+        return self._reading.mapped(name).bytes(start, start + length)
+
+    def _rows(self, segment: QiSegment) -> NDArray[np.uint8]:
+        """The entries in the file of a segment, 32 bytes each; kept until another one is asked for or it changes."""
+        if self._view is None or self._view[0] != segment.number:
+            data = self._reading.map(self.name(segment.number, "qi")).data
+            whole = (len(data) - qs.HEADER_SIZE) // qi.ENTRY_SIZE
+            rows = data[qs.HEADER_SIZE : qs.HEADER_SIZE + whole * qi.ENTRY_SIZE].reshape(whole, qi.ENTRY_SIZE)
+            self._view = segment.number, rows
+        return self._view[1]
+
+    def live_from(self, seq: int) -> NDArray[np.int64]:
+        """The live sequence ids from `seq` on in the first segment that has any; empty where none follows."""
+        for number in sorted(number for number in self.segments if number >= seq // self.entries):
+            segment = self.segments[number]
+            base = number * self.entries
+            found: set[int] = set()
+            if segment.qi:
+                found.update((np.flatnonzero(self._rows(segment)[:, 0]) + base).tolist())
+            for changed, raw in self._changes.items():
+                if changed // self.entries == number:
+                    found.discard(changed) if raw is _GONE else found.add(changed)
+            ahead = np.array(sorted(each for each in found if each >= seq), np.int64)
+            if len(ahead):
+                return ahead
+        return np.empty(0, np.int64)
+
+    def stored(self, number: int) -> Stored:
+        """The live entries in the file of a segment whose messages are in the message store."""
+        segment = self.segments[number]
+        raw = np.ascontiguousarray(self._rows(segment)) if segment.qi else np.empty((0, qi.ENTRY_SIZE), np.uint8)
+        rows = raw.view(qi.ROW).reshape(-1)[: self.entries]
+        at = np.flatnonzero((rows["status"] == 1) & (rows["location"] == qi.SHARED))
+        hi, lo, size = (rows[name][at].astype(np.int64) for name in ("hi", "lo", "size"))
+        return Stored(at + number * self.entries, hi, lo, size)
+
+    def unacked_by_segment(self) -> dict[int, int]:
+        """How many messages are in each segment."""
+        return {number: segment.unacked for number, segment in sorted(self.segments.items())}
+
+    @property
+    def unacked(self) -> int:
+        return sum(segment.unacked for segment in self.segments.values())
+
+    @property
+    def bound(self) -> int:
+        """The first sequence id behind all segments, at which the numbering goes on after an unclean stop."""
+        return self.entries * (1 + max(self.segments, default=-1))
+
+    # reaching the disk
+
+    def name(self, number: int, suffix: str) -> str:
+        return f"{self.place}/{number}.{suffix}"
+
+    @property
+    def unsynced(self) -> bool:
+        return bool(self._changes or self._touched or self._names_changed)
+
+    def write_out(self) -> None:
+        """Write what is kept back, without waiting for the disk but for the messages that entries lead to."""
+        self._remove_empty()
+        if not self._changes:
+            return
+        by_segment: dict[int, list[int]] = {}
+        for seq in sorted(self._changes):
+            by_segment.setdefault(seq // self.entries, []).append(seq)
+        for number in by_segment:
+            self._write_data(self.segments[number])
+        for number, seqs in by_segment.items():
+            self._write_entries(self.segments[number], seqs)
+        self._changes.clear()
+        self._view = None
+
+    def _write_data(self, segment: QiSegment) -> None:
+        if not segment.data:
+            return
+        name = self.name(segment.number, "qs")
+        if not segment.qs:
+            if self._reading.exists(name):  # of a segment whose index a crash has taken: no entry leads into it
+                self._reading.forget(name)
+                self._directory.remove(name)
+            self._directory.create(name)
+            self._names_changed = True
+        self._directory.pwrite(name, segment.qs, segment.data)
+        segment.qs += len(segment.data)
+        segment.data = bytearray()
+        self._directory.sync(name)
+
+    def _write_entries(self, segment: QiSegment, seqs: list[int]) -> None:
+        name = self.name(segment.number, "qi")
+        base = segment.number * self.entries
+        if not segment.qi:
+            self._directory.create(name)
+            self._names_changed = True
+            start, run = 0, [qi.header(base, self.entries)]
+            if seqs[0] != base:
+                self._directory.pwrite(name, 0, run[0])
+                run = []
+            segment.qi = qs.HEADER_SIZE
+        else:
+            start, run = -1, []
+        before = base - 1 if run else None
+        for seq in seqs:
+            if before is None or seq != before + 1:
+                if run:
+                    self._directory.pwrite(name, start, b"".join(run))
+                start, run = qs.HEADER_SIZE + qi.ENTRY_SIZE * (seq - base), []
+            run.append(self._changes[seq])
+            before = seq
+        self._directory.pwrite(name, start, b"".join(run))
+        segment.qi = max(segment.qi, qs.HEADER_SIZE + qi.ENTRY_SIZE * (seqs[-1] + 1 - base))
+        self._touched.add(name)
+
+    def _remove_empty(self) -> None:
+        for number in sorted(self._empty):
+            segment = self.segments.pop(number)
+            for suffix, size in (("qi", segment.qi), ("qs", segment.qs)):
+                if size:
+                    name = self.name(number, suffix)
+                    self._directory.remove(name)
+                    self._reading.forget(name)
+                    self._touched.discard(name)
+                    self._names_changed = True
+            for seq in [seq for seq in self._changes if seq // self.entries == number]:
+                del self._changes[seq]
+            if self._view is not None and self._view[0] == number:
+                self._view = None
+        self._empty.clear()
+
+    def sync(self) -> None:
+        """Bring everything to disk."""
+        self.write_out()
+        for name in sorted(self._touched):
+            self._directory.sync(name)
+        self._touched.clear()
+        if self._names_changed:
+            self._directory.sync_directory(self.place)
+            self._names_changed = False
+
+    def flush(self) -> None:
+        """A version 2 index has nothing to move: the same as `sync`."""
+        self.sync()

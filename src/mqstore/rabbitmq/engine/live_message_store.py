@@ -1,0 +1,220 @@
+"""The message store of a vhost in memory, and how it reaches the disk: `msg_store_persistent/<k>.rdq` while queues are written.
+
+A message that several queues hold is stored once and counted. Records are appended to the file with the highest number; when that has
+reached the limit (16 MiB) it is synced, and the next number begins. What no queue refers to any more is garbage in its file:
+
+* a file, not the last one, without anything but garbage is deleted;
+* when more than half of all bytes is garbage and there are more than two files' worth, the lowest pair of neighbours whose live bytes
+  fit into one file is merged: the live records of both stand in the lower one, in order, and the higher one goes.
+
+The broker merges in place, through `<k>.rdt`, and loses records when it dies in the middle and starts again (section 6.7). Here the merged
+file is written beside the old one, synced and renamed over it; only then the higher one is deleted. Whatever a crash leaves is a store
+that the broker and this engine recover whole, records in two files at worst.
+
+Not on disk are the counts: after a stop they are the live index entries that name the id.
+
+Format: docs/formats/rabbitmq.md, section 6.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rabbitmq.engine.message_locations import Location, Locations
+from mqstore.rabbitmq.format import message_file
+
+__all__ = ["FileSummary", "LiveStore"]
+
+MOST_AT_ONCE = 8 << 20  # bytes of records that are kept back until the next sync
+RECORD_EXTRA = 25  # size, id and end mark
+DRAFT = ".mqstore-"
+
+
+@dataclass(slots=True)
+class FileSummary:
+    """One file. valid: bytes of records that some queue refers to."""
+
+    valid: int
+    size: int
+
+
+class LiveStore:
+    """A message store that is written. place: its directory relative to that of the vhost."""
+
+    def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int) -> None:
+        self.place = place
+        self.limit = limit
+        self.locations = Locations()
+        self.files: dict[int, FileSummary] = {}
+        self.current = -1
+        self.merged = 0
+        self._directory = directory
+        self._reading = reading
+        self._buffer = bytearray()  # the end of the current file that is not written yet
+        self._synced = True
+
+    def name(self, number: int) -> str:
+        return f"{self.place}/{number}.rdq"
+
+    # starting
+
+    def adopt(self, locations: Locations, files: dict[int, FileSummary]) -> None:
+        """Take over what a start has found; the highest file becomes the current one."""
+        self.locations = locations
+        self.files = files
+        if not files:
+            self._open_new(0)
+        self.current = max(self.files)
+
+    def _open_new(self, number: int) -> None:
+        self._directory.create(self.name(number))
+        self._directory.sync_directory(self.place)
+        self.files[number] = FileSummary(0, 0)
+        self.current = number
+
+    # messages
+
+    def write(self, message_id: bytes, term: bytes, references: int = 1) -> None:
+        """Store a message for so many queues, or count them where it is there already."""
+        if self.locations.refer_again(message_id, references):
+            return
+        at, total = self.files[self.current].size, len(term) + RECORD_EXTRA
+        self.locations.add(message_id, Location(references, self.current, at, total))
+        self._append(message_id, term)
+
+    def write_again(self, message_id: bytes, term: bytes) -> None:
+        """Store the message of an id that is referred to and has no place."""
+        ids = np.frombuffer(message_id, ">i8").astype(np.int64)
+        at, total = np.array([self.files[self.current].size]), np.array([len(term) + RECORD_EXTRA])
+        self.locations.place(self.current, (ids[:1], ids[1:]), at, total)
+        self._append(message_id, term)
+
+    def _append(self, message_id: bytes, term: bytes) -> None:
+        summary = self.files[self.current]
+        buffer = self._buffer
+        buffer += (len(term) + 16).to_bytes(8, "big")
+        buffer += message_id
+        buffer += term
+        buffer.append(255)
+        self._synced = False
+        summary.size += len(term) + RECORD_EXTRA
+        summary.valid += len(term) + RECORD_EXTRA
+        if summary.size >= self.limit:
+            self._roll()
+        elif len(buffer) > MOST_AT_ONCE:
+            self._write_out()
+
+    def _roll(self) -> None:
+        self.sync()
+        finished = self.current
+        self._open_new(finished + 1)
+        self._drop_if_empty(finished)
+        self.collect()
+
+    def remove(self, message_id: bytes) -> None:
+        """One queue less holds the message. Garbage is collected by `collect`."""
+        known = self.locations.release(message_id)
+        if known is not None and not known.references:
+            self.files[known.file].valid -= known.total
+            self._drop_if_empty(known.file)
+
+    def read(self, message_id: bytes) -> bytes | None:
+        """The term of a stored message, or None where there is none."""
+        known = self.locations.get(message_id)
+        if known is None:
+            return None
+        start, stop = known.offset + 24, known.offset + known.total - 1
+        if known.file == self.current:
+            buffered = self.files[self.current].size - len(self._buffer)
+            if known.offset >= buffered:
+                return bytes(self._buffer[start - buffered : stop - buffered])
+        kept = self._reading.kept(self.name(known.file))
+        if kept is not None and kept.size < stop:  # mapped while the file was written
+            self._reading.forget(self.name(known.file))
+        return self._reading.mapped(self.name(known.file)).bytes(start, stop)
+
+    # reaching the disk
+
+    def _write_out(self) -> None:
+        if self._buffer:
+            start = self.files[self.current].size - len(self._buffer)
+            self._directory.pwrite(self.name(self.current), start, self._buffer)
+            self._buffer = bytearray()
+
+    def sync(self) -> None:
+        """Bring all records to disk."""
+        if self._synced:
+            return
+        self._write_out()
+        self._directory.sync(self.name(self.current))
+        self._synced = True
+
+    # garbage
+
+    def _drop_if_empty(self, number: int) -> None:
+        if number != self.current and not self.files[number].valid:
+            self._delete(number)
+
+    def _delete(self, number: int) -> None:
+        self._reading.forget(self.name(number))
+        self._directory.remove(self.name(number))
+        del self.files[number]
+
+    def collect(self) -> None:
+        """Merge neighbours while the broker's two conditions hold and a pair fits."""
+        while self._worth_it():
+            pair = self._pair()
+            if pair is None:
+                return
+            self._merge(*pair)
+
+    def _worth_it(self) -> bool:
+        size = sum(summary.size for summary in self.files.values())
+        valid = sum(summary.valid for summary in self.files.values())
+        return size > 2 * self.limit and (size - valid) / size > 0.5
+
+    def _pair(self) -> tuple[int, int] | None:
+        numbers = sorted(self.files)
+        for target, source in pairwise(numbers):
+            first, second = self.files[target], self.files[source]
+            if source != self.current and first.valid and second.valid and first.valid + second.valid <= self.limit:
+                return target, source
+        return None
+
+    def _merge(self, target: int, source: int) -> None:
+        draft = f"{self.name(target)}{DRAFT}{secrets.token_hex(4)}"
+        size = 0
+        moved: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+        self._directory.create(draft)
+        for number in (target, source):
+            data = self._reading.map(self.name(number)).data
+            at, total = self._records(number, data)
+            ids = message_file.ids(data, at)
+            live = np.flatnonzero(self.locations.stand(number, ids, at))
+            ends = at[live] + total[live]
+            runs = np.split(np.arange(len(live)), np.flatnonzero(at[live][1:] != ends[:-1]) + 1)
+            kept = [data[int(at[live[run[0]]]) : int(ends[run[-1]])] for run in runs if len(run)]
+            self._directory.append(draft, np.concatenate(kept) if kept else b"")
+            moved.append((ids[0][live], ids[1][live], total[live]))
+        self._directory.sync(draft)
+        self._reading.forget(self.name(target))
+        self._directory.rename(draft, self.name(target))
+        self._directory.sync_directory(self.place)
+        for number, (hi, lo, total) in zip((target, source), moved, strict=True):
+            self.locations.place(target, (hi, lo), size + np.cumsum(total) - total, total, number)
+            size += int(total.sum())
+        self.files[target] = FileSummary(size, size)
+        self._delete(source)
+        self.merged += 1
+
+    def _records(self, number: int, data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offset and size of the records of a finished file, garbage included; where its chain is broken, of the live ones."""
+        scan = message_file.strict_scan(data)
+        return (scan.at, scan.total) if scan.end == len(data) else self.locations.of_file(number)

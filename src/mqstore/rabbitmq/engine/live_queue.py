@@ -1,0 +1,176 @@
+"""One classic queue of a store that is written: which message comes next, which are out, which come back.
+
+Sequence ids number the messages in the order of publishing. A queue delivers from `cursor` upwards; what was put back comes first again, in
+its old place. What is delivered stays on the disk until it is acknowledged; nothing but `next_deliver` (of a clean stop) tells
+later that it was out: a message with a lower sequence id is redelivered.
+
+Transient messages stay in memory. On the disk are only the persistent ones, and sequence ids have gaps where transient ones were.
+
+Format: docs/formats/rabbitmq.md, sections 5.6 and 7.3 to 7.6.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import UsageError
+from mqstore.rabbitmq.engine.live_index_v1 import Entry
+
+__all__ = ["Index", "LiveQueue"]
+
+CHUNK = 4096
+
+
+class Index(Protocol):
+    """What a queue needs of its index, version 1 or 2."""
+
+    version: int
+    place: str
+
+    @property
+    def unacked(self) -> int: ...
+    def unacked_by_segment(self) -> dict[int, int]: ...
+    @property
+    def unsynced(self) -> bool: ...
+    def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None: ...
+    def acknowledge(self, seqs: Iterable[int]) -> None: ...
+    def entry(self, seq: int) -> Entry | None: ...
+    def live_from(self, seq: int) -> NDArray[np.int64]: ...
+    def sync(self) -> None: ...
+    def flush(self) -> None: ...
+
+
+class LiveQueue:
+    """A queue, or one level of a priority queue. cursor: the lowest sequence id that may never have been delivered since the start.
+
+    out: delivered and not acknowledged, with the id where the message store has it. held: transient messages. ready: how many wait.
+    next_seq, next_deliver: the sequence id of the next publish, and the first that was never delivered.
+    """
+
+    def __init__(self, index: Index, *, ready: int, next_seq: int, next_deliver: int, bytes_ready: int) -> None:
+        self.index = index
+        self.ready = ready
+        self.next_seq = next_seq
+        self.next_deliver = next_deliver
+        self.persistent = ready
+        self.persistent_bytes = bytes_ready
+        self.cursor = 0
+        self.out: dict[int, tuple[bytes | None, int]] = {}
+        self.held: dict[int, Entry] = {}
+        self._back: list[int] = []
+        self._ahead: list[int] = []  # sequence ids from the cursor on, descending
+        self._ahead_to = 0
+
+    def publish(self, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> int:
+        """Append a message; returns its sequence id."""
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        self.ready += 1
+        if persistent:
+            self.persistent += 1
+            self.persistent_bytes += size
+            self.index.publish(seq, message_id, embedded, True, expiry, size)
+        else:
+            self.held[seq] = Entry(message_id, embedded, False, expiry, size)
+        return seq
+
+    def head(self) -> int | None:
+        """The sequence id that is delivered next."""
+        if self._back:
+            return self._back[0]
+        return self._next()
+
+    def _next(self) -> int | None:
+        while True:
+            if self._ahead:
+                return self._ahead[-1]
+            if self.cursor >= self.next_seq:
+                return None
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Find the next live sequence ids from the cursor on; at worst to the end of the queue."""
+        found = self.index.live_from(self.cursor)
+        if len(found):
+            stop = int(found[-1]) + 1
+            ahead = found.tolist()
+        else:
+            stop, ahead = self.next_seq, []
+        if self.held:
+            ahead = sorted({*ahead, *(seq for seq in self.held if self.cursor <= seq < stop and seq not in self.out)})
+        self._ahead = ahead[::-1]
+        self.cursor = stop
+
+    def entry(self, seq: int) -> Entry | None:
+        return self.held.get(seq) or self.index.entry(seq)
+
+    def take(self) -> tuple[int, Entry, bool] | None:
+        """Deliver the next message: (sequence id, entry, redelivered)."""
+        while True:
+            seq = self.head()
+            if seq is None:
+                return None
+            self._drop_head()
+            entry = self.entry(seq)
+            if entry is None:
+                continue
+            redelivered = seq < self.next_deliver
+            if not redelivered:
+                self.next_deliver = seq + 1
+            self.out[seq] = (None if entry.embedded else entry.id), entry.size
+            self.ready -= 1
+            return seq, entry, redelivered
+
+    def _drop_head(self) -> None:
+        if self._back:
+            heapq.heappop(self._back)
+        else:
+            self._ahead.pop()
+
+    def requeue(self, seqs: Iterable[int]) -> None:
+        """Put delivered messages back to their places. Nothing is written."""
+        for seq in self._out_only(seqs):
+            del self.out[seq]
+            heapq.heappush(self._back, seq)
+            self.ready += 1
+
+    def acknowledge(self, seqs: Iterable[int]) -> list[bytes]:
+        """Forget delivered messages; returns the ids of those the message store has."""
+        asked = self._out_only(seqs)
+        stored: list[bytes] = []
+        on_disk: list[int] = []
+        for seq in asked:
+            message_id, size = self.out.pop(seq)
+            held = self.held.pop(seq, None)
+            if held is None:
+                on_disk.append(seq)
+                self.persistent -= 1
+                self.persistent_bytes -= size
+                if message_id is not None:
+                    stored.append(message_id)
+        self.index.acknowledge(on_disk)
+        return stored
+
+    def _out_only(self, seqs: Iterable[int]) -> list[int]:
+        asked = list(seqs)
+        if len(set(asked)) != len(asked) or any(seq not in self.out for seq in asked):
+            raise UsageError("a message is acknowledged or requeued that is not out for delivery; nothing was done")
+        return asked
+
+    def purge(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Drop all that wait, in chunks: (how many, ids of those the message store has). Those that are out stay out."""
+        while self.ready:
+            seqs: list[int] = []
+            for _ in range(CHUNK):
+                taken = self.take()
+                if taken is None:
+                    break
+                seqs.append(taken[0])
+            if not seqs:
+                break
+            yield len(seqs), self.acknowledge(seqs)

@@ -1,0 +1,187 @@
+"""Where the messages of a message store are, and how many queues hold each: some 38 bytes a message, whatever the number.
+
+A start first counts the references of all queues (`refer`), then gives places to the ids it comes by in the files (`place`), then forgets
+the ids that have none (`drop_unplaced`). After that `add`, `refer_again` and `release` keep it up to date.
+
+    >>> table = Locations()
+    >>> table.add(b"0123456789abcdef", Location(1, 7, 0, 300))
+    >>> table.refer_again(b"0123456789abcdef", 1)
+    True
+    >>> table.get(b"0123456789abcdef")
+    Location(references=2, file=7, offset=0, total=300)
+    >>> table.release(b"0123456789abcdef"), table.release(b"0123456789abcdef"), len(table)
+    (Location(references=1, file=7, offset=0, total=300), Location(references=0, file=7, offset=0, total=300), 0)
+
+Offsets and sizes have 32 bits, as has the number of a file: message files are rolled at 16 MiB.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import UnsupportedError
+from mqstore.kernels.rabbitmq import id_table
+
+__all__ = ["LIMIT", "Location", "Locations"]
+
+LIMIT = 1 << 32
+BEHIND = 1024  # rows behind the last home
+BLOCK = 1 << 17
+_LOW = LIMIT - 1
+
+
+class Location(NamedTuple):
+    """Where a message is, and how many queues hold it. total: bytes of its record."""
+
+    references: int
+    file: int
+    offset: int
+    total: int
+
+
+def _location(third: int, fourth: int) -> Location:
+    return Location(third & _LOW, third >> 32, fourth >> 32, fourth & _LOW)
+
+
+class Locations:
+    """Locations by message id. unplaced: ids that are referred to and have no place yet."""
+
+    def __init__(self) -> None:
+        self.unplaced = 0
+        self._count = 0
+        self._homes = 1024
+        self._salt = secrets.randbits(32)
+        self._table = np.zeros((self._homes + BEHIND, 4), np.uint64)
+
+    def __len__(self) -> int:
+        return self._count
+
+    # one message
+
+    def get(self, message_id: bytes) -> Location | None:
+        found = id_table.get(self._table, self._homes, self._salt, message_id)
+        return None if found is None else _location(*found)
+
+    def add(self, message_id: bytes, location: Location) -> None:
+        """Put in an id that is not there. Raises UnsupportedError."""
+        references, file, offset, total = location
+        if max(references, file, offset, total) >= LIMIT:
+            raise UnsupportedError(f"a message of {total} bytes at {offset} of file {file} is beyond what a message file holds here: 4 GiB")
+        if self._count >= self._most:
+            self._grow()
+        while not id_table.add(self._table, self._homes, self._salt, message_id, file << 32 | references, offset << 32 | total):
+            self._grow()
+        self._count += 1
+
+    def refer_again(self, message_id: bytes, references: int) -> bool:
+        """Count more references to an id; False if it is not there."""
+        return id_table.count(self._table, self._homes, self._salt, message_id, references) is not None
+
+    def release(self, message_id: bytes) -> Location | None:
+        """Take a reference away, and the id with the last one. What is known of it after that, None: it is not there."""
+        found = id_table.count(self._table, self._homes, self._salt, message_id, -1)
+        if found is None:
+            return None
+        location = _location(*found)
+        if not location.references:
+            self._count -= 1
+        return location
+
+    # many
+
+    def refer(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> None:
+        """Count one reference to each id; those that are not there are added without a place."""
+        done = 0
+        while done < len(hi):
+            looked, added = id_table.refer(self._table, self._homes, self._salt, hi, lo, done, self._most - self._count)
+            done += looked
+            self._count += added
+            self.unplaced += added
+            if done < len(hi):
+                self._grow()
+
+    def place(
+        self,
+        number: int,
+        ids: tuple[NDArray[np.int64], NDArray[np.int64]],
+        at: NDArray[np.int64],
+        total: NDArray[np.int64],
+        before: int | None = None,
+    ) -> None:
+        """Records of a file: ids that have no place get one, those that have one in this file (or in `before`) get the new one.
+
+        Raises UnsupportedError for a file of 4 GiB and more.
+        """
+        if number >= LIMIT or (len(at) and int((at + total).max()) >= LIMIT):
+            raise UnsupportedError(f"message file {number} has records beyond 4 GiB or a number beyond 2^32; let `mqstore salvage` read it")
+        wanted = number if before is None else before
+        self.unplaced -= id_table.place(self._table, self._homes, self._salt, *ids, number, at, total, wanted)
+
+    def stand(self, number: int, ids: tuple[NDArray[np.int64], NDArray[np.int64]], at: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of records of a file: whether they are where their messages are."""
+        result = np.zeros(len(at), np.uint8)
+        id_table.stands(self._table, self._homes, self._salt, *ids, number, at, result)
+        return result.view(np.bool_)
+
+    def placed(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of ids: whether they have a place."""
+        result = np.zeros(len(hi), np.uint8)
+        id_table.placed(self._table, self._homes, self._salt, hi, lo, result)
+        return result.view(np.bool_)
+
+    def drop_unplaced(self) -> None:
+        """Forget the ids without a place."""
+        if self.unplaced:
+            self._count -= id_table.drop_unplaced(self._table)
+            self.unplaced = 0
+            id_table.stretch(self._table, self._homes, self._salt)
+
+    def bytes_by_file(self) -> dict[int, tuple[int, int]]:
+        """Of each file that has messages: (bytes of their records, end of the last one)."""
+        found: dict[int, tuple[int, int]] = {}
+        for rows in self.rows():
+            rows = rows[rows[:, 3] & np.uint64(_LOW) != 0]
+            numbers, which = np.unique(rows[:, 2] >> np.uint64(32), return_inverse=True)
+            total = (rows[:, 3] & np.uint64(_LOW)).astype(np.int64)
+            ends = np.zeros(len(numbers), np.int64)
+            np.maximum.at(ends, which, (rows[:, 3] >> np.uint64(32)).astype(np.int64) + total)
+            valid = np.zeros(len(numbers), np.int64)
+            np.add.at(valid, which, total)
+            for number, size, end in zip(numbers.tolist(), valid.tolist(), ends.tolist(), strict=True):
+                before = found.get(number, (0, 0))
+                found[number] = before[0] + size, max(before[1], end)
+        return found
+
+    def of_file(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and sizes of the records of a file that have messages, ascending."""
+        wanted, low = np.uint64(number), np.uint64(_LOW)
+        found = [rows[(rows[:, 2] >> np.uint64(32) == wanted) & (rows[:, 3] & low != 0), 3] for rows in self.rows()]
+        places = np.sort(np.concatenate(found))
+        return (places >> np.uint64(32)).astype(np.int64), (places & np.uint64(_LOW)).astype(np.int64)
+
+    def rows(self) -> Iterator[NDArray[np.uint64]]:
+        """All rows, some at a time: two halves of the id, file and references, offset and size of the record."""
+        for start in range(0, len(self._table), BLOCK):
+            rows = self._table[start : start + BLOCK]
+            yield rows[rows[:, 2] != 0]
+
+    # room
+
+    @property
+    def _most(self) -> int:
+        """Ids after which the table grows."""
+        return self._homes * 9 // 10
+
+    def _grow(self) -> None:
+        """Make the table an eighth larger, in its place where the system can; no second one is needed."""
+        while True:
+            self._homes += self._homes // 8
+            # nothing else refers to the array: a kernel lets go of it when it returns
+            self._table.resize((self._homes + BEHIND, 4), refcheck=False)
+            if id_table.stretch(self._table, self._homes, self._salt) != id_table.FULL:
+                return

@@ -1,0 +1,371 @@
+"""Classic queues in the process: what a RabbitMQ 3.10 node has at its heart for one vhost, on the same files.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as place, QueueStore.open(f"{place}/msg_stores") as store:
+    ...     store.declare("orders")
+    ...     store.declare("audit", {"x-queue-version": 2})
+    ...     _ = store.publish(["orders", "audit"], b"paid", confirm=True)
+    ...     first = store.deliver("orders")[0]
+    ...     store.acknowledge([first])
+    ...     first.message.body, store.counts("orders").ready, store.counts("audit").ready
+    (b'paid', 0, 1)
+
+Nothing is on the disk before `sync` (or `confirm`): messages to the message store or with their index entry, then the indexes. `idle` does
+what a queue does when it has nothing to do: journals go to segments. `close` stops cleanly; `abandon`, or the end of the process,
+is what kill -9 is to a broker. A broker of 3.10 in whose definitions the queues are declared may take the directory over after
+either, and the other way round.
+
+Exchanges and bindings are not known here: who publishes names the queues. Format: docs/formats/rabbitmq.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, UnsupportedError, UsageError
+from mqstore.rabbitmq.engine.clean_stop import write_side_files
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.live_queue import LiveQueue
+from mqstore.rabbitmq.engine.start_vhost import Started, new_index, start_vhost
+from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file
+from mqstore.rabbitmq.message.message_template import PERSISTENT, Envelope
+from mqstore.rabbitmq.message.message_term import MessageTerm, properties_to_bin, read_message
+
+__all__ = ["Counts", "Delivery", "QueueStore"]
+
+_ENVELOPES = 4096
+_IDS = 4096
+_HONOURED = {"x-max-priority", "x-message-ttl", "x-queue-version", "x-queue-type", "x-queue-mode"}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A delivered message. level: of a priority queue. seq: its sequence id there. term: as stored."""
+
+    queue: str
+    level: int | None
+    seq: int
+    redelivered: bool
+    expiry_us: int
+    term: bytes
+
+    @property
+    def message(self) -> MessageTerm:
+        return read_message(self.term)
+
+
+class Counts(NamedTuple):
+    """ready: messages that wait; unacked: those out for delivery."""
+
+    ready: int
+    unacked: int
+
+
+@dataclass(slots=True)
+class _Declared:
+    """levels: one queue, or one a priority level from 0 on. ttl: ms, or None. told: somebody has declared it, it was not only found."""
+
+    name: str
+    levels: list[LiveQueue]
+    priorities: bool
+    ttl: int | None
+    told: bool
+
+
+class QueueStore:
+    """The queues of one vhost, open for writing; `open` makes one. For one thread at a time.
+
+    notes: what the start gave up or repaired, a sentence each.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], vhost: str, config: EngineConfig) -> None:
+        self.vhost = vhost
+        self.config = config
+        self._vhost = vhost.encode()
+        self._started: Started = start_vhost(path, self._vhost, config)
+        self.directory = self._started.directory
+        self.messages = self._started.store
+        self.notes = tuple(self._started.notes)
+        self._declared: dict[str, _Declared] = {}
+        self._envelopes: dict[tuple[bytes, tuple[bytes, ...], bytes], Envelope] = {}
+        self._unsynced: dict[str, LiveQueue] = {}
+        self._ids = b""
+        self._ids_at = 0
+        self._failure = ""
+        for name, levels, version in self._started.named():
+            arguments: dict[str, Any] = {"x-queue-version": version}
+            if levels is not None:
+                arguments["x-max-priority"] = levels
+            self.declare(name, arguments)
+            self._declared[name].told = False
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], vhost: str = "/", config: EngineConfig = EngineConfig()) -> QueueStore:  # noqa: B008
+        """Create the vhost in a `msg_stores` directory, or take it over with all a broker does at its start.
+
+        Queues whose directories tell their names are declared. Until it is closed no other process can open it so; a broker knows nothing
+        of that lock and must not run on the directory meanwhile. Raises TargetError, UnsupportedError.
+        """
+        return cls(path, vhost, config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # queues
+
+    def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> None:
+        """Make a durable classic queue, or attach to its directory. Declaring it again changes nothing but its TTL.
+
+        Raises UnsupportedError for arguments that are not honoured, and for a directory of the other version.
+        """
+        self._must_be_open()
+        given = dict(arguments or {})
+        if given.get("x-queue-type", "classic") != "classic" or set(given) - _HONOURED:
+            unknown = ", ".join(sorted(set(given) - _HONOURED)) or f"x-queue-type {given['x-queue-type']}"
+            raise UnsupportedError(f"queue {queue!r} cannot be declared: {unknown} is not honoured here")
+        most, ttl = given.get("x-max-priority"), given.get("x-message-ttl")
+        known = self._declared.get(queue)
+        if known is not None and known.told:
+            if most is not None and min(int(most), 255) + 1 != len(known.levels):
+                raise UsageError(f"queue {queue!r} has {len(known.levels)} levels; it cannot be declared with x-max-priority {most}")
+            known.ttl = ttl
+            return
+        version = int(given.get("x-queue-version") or self.config.classic_queue_default_version)
+        if version not in (1, 2):
+            raise UsageError(f"a classic queue has version 1 or 2, not {version}")
+        names = [queue.encode()] if most is None else [priority_name(queue, level) for level in range(min(int(most), 255) + 1)]
+        if known is not None and (known.priorities != (most is not None) or len(known.levels) > len(names)):
+            raise UsageError(f"queue {queue!r} has {len(known.levels)} levels on the disk; declare it with as many")
+        levels = [self._level(name, version) for name in names]
+        self._declared[queue] = _Declared(queue, levels, most is not None, ttl, True)
+
+    def _level(self, name: bytes, version: int) -> LiveQueue:
+        place = queue_directory(self._vhost, name)
+        started = self._started
+        found = started.queues.get(place)
+        if found is not None and found.index.version == version:
+            self._write_name(found.index.place, name, version)
+            return found
+        if found is not None and found.index.unacked:
+            shown, there = name.decode(errors="replace"), found.index.version
+            raise UnsupportedError(f"queue {shown!r} has version {there} on the disk, not {version}; convert the store first")
+        index = new_index(started, place, version)
+        if found is not None:  # nothing in it: it becomes a new one
+            self.directory.remove_tree(index.place)
+        self.directory.make_directory(index.place)
+        self._write_name(index.place, name, version)
+        self.directory.sync_directory(f"{started.place}/queues")
+        made = started.queues[place] = LiveQueue(index, ready=0, next_seq=0, next_deliver=0, bytes_ready=0)
+        return made
+
+    def _write_name(self, place: str, name: bytes, version: int) -> None:
+        if not self._started.reading.exists(f"{place}/.queue_name"):
+            self.directory.write_small(f"{place}/.queue_name", queue_name_file(self._vhost, name, version == 2))
+
+    @property
+    def queues(self) -> list[str]:
+        """Names of the declared queues."""
+        return sorted(self._declared)
+
+    def counts(self, queue: str) -> Counts:
+        levels = self._queue(queue).levels
+        return Counts(sum(level.ready for level in levels), sum(len(level.out) for level in levels))
+
+    def _queue(self, queue: str) -> _Declared:
+        found = self._declared.get(queue)
+        if found is None:
+            raise NotFoundError(f"there is no queue {queue!r} in vhost {self.vhost!r}; declare it first")
+        return found
+
+    # messages
+
+    def publish(
+        self,
+        queues: str | Sequence[str],
+        body: bytes,
+        *,
+        properties: bytes | Mapping[str, Any] = PERSISTENT,
+        exchange: bytes = b"",
+        routing_keys: tuple[bytes, ...] | None = None,
+        confirm: bool = False,
+    ) -> bytes:
+        """Put one message into each of the queues; returns its id (16 bytes).
+
+        properties: AMQP properties by name, or their block as on the wire; delivery_mode 2 makes the message persistent. routing_keys:
+        the key, then CC and BCC; by default the name of the first queue. confirm: return when it is on the disk.
+        """
+        if self._failure:
+            self._must_be_open()
+        names = (queues,) if isinstance(queues, str) else queues
+        if routing_keys is None:
+            routing_keys = (names[0].encode(),) if names else ()
+        block = properties if isinstance(properties, bytes) else properties_to_bin(dict(properties))
+        key = (exchange, routing_keys, block)
+        envelope = self._envelopes.get(key)
+        if envelope is None:
+            envelope = self._envelope(key)
+        declared = [self._declared.get(name) or self._queue(name) for name in names]
+        at = self._ids_at
+        if at == len(self._ids):
+            self._ids, at = os.urandom(16 * _IDS), 0
+        self._ids_at = at + 16
+        message_id = self._ids[at : at + 16]
+        try:
+            self._publish(declared, envelope, message_id, body)
+            if confirm:
+                self.sync()
+        except MqstoreError as error:
+            self._fail(error)
+            raise
+        return message_id
+
+    def _envelope(self, key: tuple[bytes, tuple[bytes, ...], bytes]) -> Envelope:
+        if len(self._envelopes) >= _ENVELOPES:
+            self._envelopes.clear()
+        envelope = self._envelopes[key] = Envelope(self._vhost, *key)
+        return envelope
+
+    def _publish(self, declared: list[_Declared], envelope: Envelope, message_id: bytes, body: bytes) -> None:
+        term = envelope.term(message_id, body)
+        size = len(body)
+        limit = self.config.queue_index_embed_msgs_below
+        embedded = term if size < limit and size + len(envelope.properties) < limit else b""
+        persistent = envelope.persistent
+        if not embedded and persistent and declared:
+            self.messages.write(message_id, term, len(declared))
+        for queue in declared:
+            level = queue.levels[min(envelope.priority, len(queue.levels) - 1)] if queue.priorities else queue.levels[0]
+            expiry = 0
+            if envelope.ttl is not None or queue.ttl is not None:
+                expiry = self.config.clock() + 1000 * min(each for each in (envelope.ttl, queue.ttl) if each is not None)
+            level.publish(message_id, embedded if persistent else term, persistent, expiry, size)
+            if persistent:
+                self._unsynced[level.index.place] = level
+
+    def deliver(self, queue: str, count: int = 1) -> list[Delivery]:
+        """Up to so many messages, the next ones first; they stay unacknowledged. Expired messages at the head are dropped."""
+        self._must_be_open()
+        declared = self._queue(queue)
+        found: list[Delivery] = []
+        for number in range(len(declared.levels) - 1, -1, -1):
+            level = declared.levels[number]
+            while len(found) < count:
+                taken = level.take()
+                if taken is None:
+                    break
+                seq, entry, redelivered = taken
+                if entry.expiry and entry.expiry <= self.config.clock():
+                    self._acknowledge(level, [seq])
+                    continue
+                term = entry.embedded or self.messages.read(entry.id)
+                if term is None:
+                    level.requeue([seq])
+                    raise CannotOpenError(
+                        f"message {entry.id.hex()} of queue {queue!r} has gone from the message store; close and verify the store"
+                    )
+                found.append(Delivery(queue, number if declared.priorities else None, seq, redelivered, entry.expiry, term))
+        return found
+
+    def acknowledge(self, deliveries: Iterable[Delivery]) -> None:
+        """Let delivered messages go. On the disk after the next `sync`. Raises UsageError for one that is not out."""
+        self._must_be_open()
+        try:
+            for level, seqs in self._by_level(deliveries):
+                self._acknowledge(level, seqs)
+            self.messages.collect()
+        except UsageError:
+            raise
+        except MqstoreError as error:
+            self._fail(error)
+            raise
+
+    def _acknowledge(self, level: LiveQueue, seqs: list[int]) -> None:
+        for message_id in level.acknowledge(seqs):
+            self.messages.remove(message_id)
+        self._unsynced[level.index.place] = level
+
+    def _by_level(self, deliveries: Iterable[Delivery]) -> Iterable[tuple[LiveQueue, list[int]]]:
+        found: dict[str, tuple[LiveQueue, list[int]]] = {}
+        for delivery in deliveries:
+            level = self._queue(delivery.queue).levels[delivery.level or 0]
+            found.setdefault(level.index.place, (level, []))[1].append(delivery.seq)
+        return found.values()
+
+    def requeue(self, deliveries: Iterable[Delivery]) -> None:
+        """Put delivered messages back where they were. Nothing is written."""
+        self._must_be_open()
+        for level, seqs in self._by_level(deliveries):
+            level.requeue(seqs)
+
+    def purge(self, queue: str) -> int:
+        """Drop every message that waits; returns how many. Those that are out stay out."""
+        self._must_be_open()
+        count = 0
+        try:
+            for level in self._queue(queue).levels:
+                for dropped, stored in level.purge():
+                    count += dropped
+                    for message_id in stored:
+                        self.messages.remove(message_id)
+                self._unsynced[level.index.place] = level
+                level.index.flush()
+            self.messages.collect()
+        except MqstoreError as error:
+            self._fail(error)
+            raise
+        return count
+
+    # reaching the disk
+
+    def sync(self) -> None:
+        """Return when everything done so far is on the disk: messages of the message store first, then the indexes that name them."""
+        self._must_be_open()
+        try:
+            self.messages.sync()
+            for level in self._unsynced.values():
+                level.index.sync()
+            self._unsynced.clear()
+        except MqstoreError as error:
+            self._fail(error)
+            raise
+
+    def idle(self) -> None:
+        """What queues do that have nothing to do: sync, and bring journals to segments."""
+        self.sync()
+        try:
+            for level in self._started.queues.values():
+                level.index.flush()
+        except MqstoreError as error:
+            self._fail(error)
+            raise
+
+    def close(self) -> None:
+        """A clean stop: the next start, ours or a broker's, keeps numbers and redelivered marks. What is out is ready again."""
+        if self._started.open and not self._failure:
+            self.sync()
+            write_side_files(self._started)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the directory as a process does that is killed: what was not synced is lost."""
+        if self._started.open:
+            self._started.close()
+            self._failure = "the store is closed"
+
+    def _fail(self, error: MqstoreError) -> None:
+        """After a refused write memory and disk may differ: only a new start knows what is there."""
+        self._failure = f"{error}; close the store and open it again"
+
+    def _must_be_open(self) -> None:
+        if self._failure:
+            raise CannotOpenError(f"the queues of {self.vhost!r} cannot be used any more: {self._failure}")

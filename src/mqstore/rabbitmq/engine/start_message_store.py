@@ -1,0 +1,90 @@
+"""Start of the message store of a vhost that is written: references counted from the queues, records found by scanning the files.
+
+    1. every live, persistent entry of a queue that embeds no message counts one reference to its id
+    2. `<k>.rdq` are scanned by number; a record is valid if its id is referred to and has no place yet; in one file the last copy counts
+    3. a file without a valid record is deleted; the last one is cut behind its last valid record and written on
+    4. entries whose id has no record are dropped by their queues
+
+That is the broker's own way. What it does not find is found, too: records behind damage, and in a `<k>.rdt` that an interrupted merge
+left. They are written once more, behind all others, and only then the `.rdt` goes.
+
+Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9.
+"""
+
+from __future__ import annotations
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rabbitmq.engine.live_message_store import DRAFT, FileSummary, LiveStore
+from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.format import message_file
+
+__all__ = ["start_store"]
+
+
+def start_store(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int, locations: Locations) -> LiveStore:
+    """The store, ready to be written. locations: the references of all queues; ids for which there is no record stay without a place."""
+    directory.make_directory(place)
+    numbers, left_over = _list(directory, reading, place)
+    sizes: dict[int, int] = {}
+    broken: list[str] = []
+    for number in numbers:
+        name = f"{place}/{number}.rdq"
+        data = reading.map(name).data
+        scan = message_file.strict_scan(data)
+        locations.place(number, message_file.ids(data, scan.at), scan.at, scan.total)
+        sizes[number] = scan.end
+        if scan.end < len(data) and data[scan.end :].any():
+            broken.append(name)
+    rescued: dict[bytes, bytes] = {}
+    for name in (*broken, *(f"{place}/{number}.rdt" for number in left_over)):
+        if locations.unplaced:
+            _rescue(locations, reading.map(name).data, rescued)
+    store = LiveStore(directory, reading, place, limit)
+    _adopt(store, locations, sizes, directory)
+    for message_id, term in rescued.items():
+        store.write_again(message_id, term)
+    store.sync()
+    for number in left_over:
+        directory.remove(f"{place}/{number}.rdt")
+    store.collect()
+    return store
+
+
+def _rescue(locations: Locations, data: Bytes, rescued: dict[bytes, bytes]) -> None:
+    """The terms of what only the careful scan finds, of ids that have no place; of several copies the last."""
+    found = message_file.careful_scan(data)
+    for at, total in zip(found.at.tolist(), found.total.tolist(), strict=True):
+        message_id = data[at + 8 : at + 24].tobytes()
+        known = locations.get(message_id)
+        if known is not None and not known.total:
+            rescued[message_id] = data[at + 24 : at + total - 1].tobytes()
+
+
+def _list(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> tuple[list[int], list[int]]:
+    """Numbers of the `.rdq` and `.rdt` files. Drafts of an interrupted merge are removed."""
+    numbers: dict[str, list[int]] = {".rdq": [], ".rdt": []}
+    for entry in reading.entries(place):
+        stem, suffix = entry.name[:-4], entry.name[-4:]
+        if DRAFT in entry.name:
+            directory.remove(f"{place}/{entry.name}")
+        elif suffix in numbers and stem.isascii() and stem.isdigit() and entry.is_file:
+            numbers[suffix].append(int(stem))
+    return sorted(numbers[".rdq"]), sorted(numbers[".rdt"])
+
+
+def _adopt(store: LiveStore, locations: Locations, sizes: dict[int, int], directory: DurableDirectory) -> None:
+    live = locations.bytes_by_file()
+    files = {}
+    last = max(sizes, default=-1)
+    for number, size in sizes.items():
+        valid, end = live.get(number, (0, 0))
+        if number == last:
+            directory.truncate(store.name(number), end)
+            directory.sync(store.name(number))
+            files[number] = FileSummary(valid, end)
+        elif valid:
+            files[number] = FileSummary(valid, size)
+        else:
+            directory.remove(store.name(number))
+    store.adopt(locations, files)

@@ -1,0 +1,157 @@
+"""Start of a version 1 queue that is written: journal and segments are read, put in order, and brought to segments.
+
+    1. the journal is replayed over the segments (section 7.2), each sequence id by itself
+    2. entries that cannot be live are dropped: an embedded message that is transient or is not the entry's own, one whose
+       message the store does not have, a transient entry
+    3. what has no delivery gets one: since 3.10 it stands with every publish and tells nothing
+    4. flush: segments hold everything, the journal nothing
+
+Between 1 and 2 the message store is scanned, which needs the ids that all queues refer to. A segment in which bytes are damaged is written
+anew with the entries that can be believed; behind a torn one nothing could be appended that a broker would read.
+
+Format: docs/formats/rabbitmq.md, section 7.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rabbitmq import terms
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.live_index_v1 import LiveIndex, LiveSegment
+from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndex
+from mqstore.rabbitmq.format.journal import acknowledge, deliver
+from mqstore.rabbitmq.format.segment import mark
+
+__all__ = ["found_index", "settle"]
+
+P, D, A = 1, 2, 4
+
+
+def found_index(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig, locations: Locations
+) -> tuple[LiveIndex, int]:
+    """The index as the files have it, entries dropped that no message store could keep, and the bytes of the bodies.
+
+    locations: is told of each entry whose message is in the message store.
+    """
+    found = QueueIndex(reading, place, entries, lenient=True)
+    index = LiveIndex(directory, reading, place, entries, config)
+    size = 0
+    words: list[bytes] = []
+    _take_journal(index, found, directory)
+    for number in found.numbers:
+        segment, live = _segment(index, found, number, words)
+        if segment is None:
+            continue
+        index.segments[number] = segment
+        away = live[live["place"] == IN_STORE]
+        locations.refer(np.ascontiguousarray(away["hi"]), np.ascontiguousarray(away["lo"]))
+        size += int(live["size"].sum())
+    if words and not found.journal.findings:
+        index.journal += b"".join(words)
+    index.dirty = len(found.journal.seq) + 1
+    return index, size
+
+
+def _take_journal(index: LiveIndex, found: QueueIndex, directory: DurableDirectory) -> None:
+    """The journal file becomes what the index has written so far, without a tail that is no record."""
+    if not found.has_journal:
+        return
+    journal = found.journal
+    index.journal = bytearray(journal.data)
+    index.written = len(index.journal)
+    if journal.seen == len(journal.seq) and journal.end < len(journal.data):
+        del index.journal[journal.end :]
+        index.written = journal.end
+        directory.truncate(found.journal_file, journal.end)
+        directory.sync(found.journal_file)
+
+
+def _segment(index: LiveIndex, found: QueueIndex, number: int, words: list[bytes]) -> tuple[LiveSegment | None, NDArray[np.void]]:
+    """One segment with what its file lacks, and its live entries. words: is given the records of what is added to the journal."""
+    combined = found.segment(number, dirty=True)
+    rows = combined.entries[(combined.entries["flags"] & REPEATED) == 0]
+    exists = number in found.segment_numbers
+    data = combined.data[0]
+    file = combined.file
+    assert file is not None
+    sound = not file.findings and file.exists
+    segment = LiveSegment(number, len(data) if exists else -1)
+    base = number * index.entries
+    on_file = file.state & 7
+    published = rows[rows["state"] & P != 0]
+    live = published[(published["state"] & A == 0)]
+    kept = _can_be_kept(live, combined.data)
+    rel = (live["seq"] - base).astype(np.int64)
+    wanted = np.zeros(index.entries, np.uint8)
+    wanted[(published["seq"] - base).astype(np.int64)] = published["state"] & 7
+    dropped = rel[~kept]
+    wanted[dropped] = P | D | A
+    undelivered = rel[live["state"] & D == 0]
+    wanted[undelivered] |= D
+    words += [deliver(base + each) for each in undelivered.tolist()]
+    words += [acknowledge(base + each) for each in dropped.tolist()]
+    segment.unacked = int(kept.sum())
+    if exists and not sound:
+        _write_anew(index, found, segment, file.state, file.at, data)
+        on_file = np.where(on_file & P, on_file, 0).astype(np.uint8)
+    added = np.where(on_file & P, wanted & ~on_file & 7, np.where(wanted & A, 0, wanted)).astype(np.uint8)
+    if added.any():
+        state = segment.open_map(index.entries)
+        state[:] = added.tobytes()
+        at = np.zeros(index.entries, np.int64)
+        in_journal = rows["from_journal"]
+        at[(rows["seq"][in_journal] - base).astype(np.int64)] = rows["record"][in_journal]
+        segment.at = array("q", at.tobytes())
+    if not exists and not segment.unacked and segment.state is None:
+        return None, live[:0]
+    return segment, live[kept]
+
+
+def _can_be_kept(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.bool_]:
+    kept = np.ones(len(live), np.bool_)
+    for place in (IN_SEGMENT, IN_JOURNAL):
+        mine = np.flatnonzero(live["place"] == place)
+        if len(mine):
+            rows = live[mine]
+            shape = np.empty(len(mine), np.uint8)
+            at, length, hi, lo = (np.ascontiguousarray(rows[name]) for name in ("at", "length", "hi", "lo"))
+            terms.shapes(data[place], at, length, hi, lo, shape)
+            own = (shape & (terms.MESSAGE | terms.SAME_ID) == terms.MESSAGE | terms.SAME_ID) | (shape & terms.PACKED != 0)
+            kept[mine] = own & (shape & (terms.PERSISTENT | terms.CONTAINER | terms.PACKED) != 0)
+    kept &= live["flags"] & PERSISTENT != 0
+    return kept
+
+
+def _write_anew(
+    index: LiveIndex, found: QueueIndex, segment: LiveSegment, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
+) -> None:
+    """Replace a damaged segment file by one with its believable entries."""
+    parts = []
+    for rel in np.flatnonzero(state & P)[::-1].tolist():
+        start = int(at[rel])
+        parts.append(data[start : start + 34 + int.from_bytes(data[start + 30 : start + 34].tobytes(), "big")].tobytes())
+        parts += [mark(rel)] * (int(state[rel] & D != 0) + int(state[rel] & A != 0))
+    content = b"".join(parts)
+    index.replace_file(segment, content)
+
+
+def settle(index: LiveIndex, locations: Locations) -> tuple[int, int]:
+    """Drop the entries whose message the store does not have, then flush. How many, and the bytes of their bodies."""
+    missing: list[int] = []
+    size = 0
+    for number in sorted(index.segments) if locations.unplaced else ():
+        stored = index.stored(number)
+        gone = ~locations.placed(stored.hi, stored.lo)
+        missing += stored.seq[gone].tolist()
+        size += int(stored.size[gone].sum())
+    index.acknowledge(missing)
+    index.flush()
+    return len(missing), size

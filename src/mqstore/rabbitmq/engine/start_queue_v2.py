@@ -1,0 +1,85 @@
+"""Start of a version 2 queue that is written: every entry of every `.qi` is checked, what cannot be live gets status 0.
+
+    header invalid                        the `.qi` and its `.qs` are deleted
+    transient, or of an unknown place     dropped
+    in the message store                  dropped if the store does not have the id
+    in the `.qs`                          dropped unless the data is there, of the same size and with the right checksum
+    incomplete entry at the end           cut off; the broker's queue process would die of it
+
+Format: docs/formats/rabbitmq.md, section 12.4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.live_index_v2 import LiveQi, QiSegment
+from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.format import queue_store
+from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, ROW, SHARED
+from mqstore.rabbitmq.format.queue_store import HEADER_SIZE
+
+__all__ = ["found_qi", "settle_qi"]
+
+
+def found_qi(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig, locations: Locations
+) -> tuple[LiveQi, int, NDArray[np.int64]]:
+    """The index as the files have it, the bytes of the bodies, and the sequence ids to drop whatever the message store says.
+
+    locations: is told of each entry whose message is in the message store.
+    """
+    index = LiveQi(directory, reading, place, config)
+    names = {entry.name: entry.size for entry in reading.entries(place) if entry.is_file}
+    dropped: list[int] = []
+    size = 0
+    for number in sorted(int(name[:-3]) for name in names if name.endswith(".qi") and name[:-3].isascii() and name[:-3].isdigit()):
+        data = reading.map(f"{place}/{number}.qi").data
+        if len(data) < HEADER_SIZE or data[:5].tobytes() != b"RCQI\x02":
+            for name in (f"{number}.qi", f"{number}.qs"):
+                if name in names:
+                    directory.remove(f"{place}/{name}")
+            directory.sync_directory(place)
+            continue
+        end = len(data) - (len(data) - HEADER_SIZE) % ENTRY_SIZE
+        rows = data[HEADER_SIZE:end].view(ROW)[: index.entries]
+        if end < len(data):
+            directory.truncate(f"{place}/{number}.qi", end)
+        stored = reading.map(f"{place}/{number}.qs").data if f"{number}.qs" in names else np.empty(0, np.uint8)
+        live = rows["status"] == 1
+        persistent = live & (rows["flags"] & 1 == 1)
+        kept = persistent & (rows["location"] == SHARED)
+        embedded = np.flatnonzero(persistent & (rows["location"] == QUEUE_STORE))
+        kept[embedded] = queue_store.check(stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32)
+        base = number * index.entries
+        dropped += (np.flatnonzero(live & ~kept) + base).tolist()
+        away = kept & (rows["location"] == SHARED)
+        locations.refer(rows["hi"][away].astype(np.int64), rows["lo"][away].astype(np.int64))
+        size += int(rows["size"][kept].sum())
+        index.segments[number] = QiSegment(number, end, names.get(f"{number}.qs", 0), int(live.sum()))
+    return index, size, np.array(dropped, np.int64)
+
+
+def settle_qi(index: LiveQi, dropped: NDArray[np.int64], locations: Locations) -> tuple[int, int]:
+    """Take out what is dropped anyway and the entries whose message the store does not have, and bring that to disk.
+
+    How many of the latter, and the bytes of their bodies. Segments that are empty now go.
+    """
+    missing, size = 0, 0
+    gone_at_all = [dropped]
+    for number in sorted(index.segments) if locations.unplaced else ():
+        stored = index.stored(number)
+        gone = ~locations.placed(stored.hi, stored.lo) & ~np.isin(stored.seq, dropped)
+        gone_at_all.append(stored.seq[gone])
+        missing += int(gone.sum())
+        size += int(stored.size[gone].sum())
+    index.acknowledge(np.concatenate(gone_at_all).tolist())
+    for number, segment in list(index.segments.items()):
+        if not segment.unacked:
+            index.mark_empty(number)
+    index.sync()
+    return missing, size

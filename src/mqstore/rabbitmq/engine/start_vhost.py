@@ -1,0 +1,189 @@
+"""Start of a vhost that is written: directories, side files of the last stop, queues, message store, in the broker's order.
+
+    0. the vhost's directory is locked: nobody else writes it by this engine. A broker has no such lock and sees none: it must not run
+    1. the terms of a clean stop are read from `recovery.dets`, then that file, `clean.dot` and the `.ets` files are deleted
+    2. transient messages are thrown away: `msg_store_transient`
+    3. every directory under `queues/` is read; its live entries count references to the message store
+    4. the message store is scanned
+    5. entries without a message are dropped, and the queues brought in order on the disk
+
+A broker deletes the directories of queues that it does not know; here all are kept, whether or not their names can be told.
+
+Format: docs/formats/rabbitmq.md, sections 2 and 7.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import TargetError, UnsupportedError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.files.locking import HeldError, LockedDirectory
+from mqstore.rabbitmq.engine.clean_stop import take_terms
+from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.live_index_v1 import LiveIndex
+from mqstore.rabbitmq.engine.live_index_v2 import LiveQi
+from mqstore.rabbitmq.engine.live_message_store import LiveStore
+from mqstore.rabbitmq.engine.live_queue import LiveQueue
+from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.engine.start_message_store import start_store
+from mqstore.rabbitmq.engine.start_queue_v1 import found_index, settle
+from mqstore.rabbitmq.engine.start_queue_v2 import found_qi, settle_qi
+from mqstore.rabbitmq.format import vhost_config
+from mqstore.rabbitmq.format.names import split_priority, split_queue_name_file, vhost_directory
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms
+
+__all__ = ["Started", "new_index", "start_vhost"]
+
+STORE = "msg_store_persistent"
+TRANSIENT = "msg_store_transient"
+
+
+@dataclass(slots=True)
+class Started:
+    """A vhost that is open for writing. place: its directory below the root. queues: by directory name. entries: N."""
+
+    directory: DurableDirectory
+    reading: ReadOnlyDirectory
+    vhost: bytes
+    place: str
+    entries: int
+    config: EngineConfig
+    store: LiveStore
+    queues: dict[str, LiveQueue]
+    lock: LockedDirectory
+    notes: list[str] = field(default_factory=list)
+    open: bool = True
+
+    def close(self) -> None:
+        """Let go of the files, and let others have them."""
+        self.open = False
+        self.directory.close()
+        self.lock.close()
+
+    def named(self) -> Iterator[tuple[str, int | None, int]]:
+        """(name, highest priority level or None, version) of each queue whose directories tell its name."""
+        found: dict[bytes, tuple[int | None, int]] = {}
+        for directory, queue in self.queues.items():
+            content = self.reading.read(f"{queue.index.place}/.queue_name", 4097)
+            split = None if content is None else split_queue_name_file(content, directory)
+            if split is None:
+                continue
+            name, level = split_priority(split.name)
+            before = found.get(name, (None, 0))[0]
+            found[name] = (None if level is None else max(level, before or 0)), queue.index.version
+        for name, (level, version) in sorted(found.items()):
+            yield name.decode("utf-8", "surrogateescape"), level, version
+
+
+def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig) -> Started:
+    """Make a vhost in a `msg_stores` directory, or recover the one that is there."""
+    make_root(path)
+    directory = DurableDirectory(path, recorder=config.recorder)
+    place = f"vhosts/{vhost_directory(vhost)}"
+    lock: LockedDirectory | None = None
+    try:
+        directory.make_directory(place)
+        try:
+            lock = LockedDirectory(directory, place)
+        except HeldError:
+            raise TargetError(f"{directory.path(place)} is open for writing already; close the queues there, and try again") from None
+        return _start(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
+    except BaseException:
+        if lock is not None:
+            lock.close()
+        directory.close()
+        raise
+
+
+def _start(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, place: str, config: EngineConfig, lock: LockedDirectory
+) -> Started:
+    entries = _prepare(directory, reading, place, vhost, config)
+    terms = take_terms(directory, reading, place)
+    for name in (TRANSIENT,):
+        directory.remove_tree(f"{place}/{name}")
+    indexes: dict[str, tuple[LiveIndex | LiveQi, int, NDArray[np.int64]]] = {}
+    nothing = np.empty(0, np.int64)
+    locations = Locations()
+    for entry in reading.entries(f"{place}/queues"):
+        if not entry.is_directory or reading.path(f"{place}/queues/{entry.name}").is_symlink():
+            continue
+        at = f"{place}/queues/{entry.name}"
+        if _version(reading, at, config) == 2:
+            indexes[entry.name] = found_qi(directory, reading, at, config, locations)
+        else:
+            index, bodies = found_index(directory, reading, at, entries, config, locations)
+            indexes[entry.name] = index, bodies, nothing
+    store = start_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, locations)
+    started = Started(directory, reading, vhost, place, entries, config, store, {}, lock)
+    for name, (live, size, dropped) in indexes.items():
+        missing, bodies = settle_qi(live, dropped, locations) if isinstance(live, LiveQi) else settle(live, locations)
+        if missing:
+            started.notes.append(f"{live.place}: {missing} entries were dropped, for the message store has no message of theirs")
+        started.queues[name] = _queue(live, size - bodies, terms.get(name))
+    locations.drop_unplaced()
+    return started
+
+
+def _prepare(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, vhost: bytes, config: EngineConfig) -> int:
+    """Make what a vhost has; returns N."""
+    there = bool(reading.entries(f"{place}/queues"))
+    text = reading.read(f"{place}/.config")
+    if text is not None:
+        entries = vhost_config.segment_entry_count(text)
+    elif there:
+        entries = vhost_config.WITHOUT_FILE
+    else:
+        entries = config.queue_index_segment_entry_count
+    directory.make_directory(f"{place}/queues")
+    directory.make_directory(f"{place}/{STORE}")
+    if text is None:
+        directory.write_small(f"{place}/.config", vhost_config.config_file(entries))
+    if not reading.exists(f"{place}/.vhost"):
+        directory.write_small(f"{place}/.vhost", vhost)
+    for above in ("", "vhosts", place):
+        directory.sync_directory(above)
+    return entries
+
+
+def _version(reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> int:
+    """The version of the files of a queue; without any what `.queue_name` says."""
+    files = [entry for entry in reading.entries(place) if entry.is_file]
+    two = any(entry.name.endswith(".qi") for entry in files)
+    one = any(entry.name.endswith(".idx") or (entry.name == "journal.jif" and entry.size) for entry in files)
+    if one and two:
+        raise UnsupportedError(f"{place} holds files of both versions, of an interrupted conversion; let `mqstore convert` finish it first")
+    name = reading.read(f"{place}/.queue_name", 4097) or b""
+    if not one and not two:
+        return 2 if name.endswith(b"\nINDEX: v2\n") else 1
+    return 2 if two else 1
+
+
+def _queue(index: LiveIndex | LiveQi, size: int, terms: QueueTerms | None) -> LiveQueue:
+    next_seq = next_deliver = index.bound
+    if terms is not None and terms.next_seq is not None and terms.next_seq >= _behind_last(index):
+        next_seq, next_deliver = terms.next_seq, min(terms.next_deliver or 0, terms.next_seq)
+    return LiveQueue(index, ready=index.unacked, next_seq=next_seq, next_deliver=next_deliver, bytes_ready=size)
+
+
+def _behind_last(index: LiveIndex | LiveQi) -> int:
+    """The sequence id behind the last live entry."""
+    if not index.segments:
+        return 0
+    last = index.live_from(max(index.segments) * index.entries)
+    return int(last[-1]) + 1 if len(last) else 0
+
+
+def new_index(started: Started, place: str, version: int) -> LiveIndex | LiveQi:
+    """The index of a queue that has no directory yet."""
+    at = f"{started.place}/queues/{place}"
+    if version == 2:
+        return LiveQi(started.directory, started.reading, at, started.config)
+    return LiveIndex(started.directory, started.reading, at, started.entries, started.config)

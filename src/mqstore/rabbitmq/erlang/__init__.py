@@ -1,0 +1,1 @@
+"""Erlang's own formats: terms, term text, DETS tables and disk logs. Nothing here knows RabbitMQ."""

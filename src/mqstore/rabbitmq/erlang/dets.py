@@ -1,0 +1,198 @@
+r"""DETS, Erlang's tables on disk: `recovery.dets`, what a clean stop notes of each queue.
+
+All numbers are u32, big-endian. A table of format 9 has
+
+    offset
+         4  0x00ABCDEF        8  1 closed properly, 0 open       16  9, the format
+        24  number of slots   32  number of objects
+     0x138  256 places of segments; each has 512 places of blocks; each has 256 slots of 8 bytes: size, place
+
+and at the place of a slot its objects:
+
+    size | 12 34 56 78 | objects, each: length (itself included) | the term {Key, Value}
+
+A table that was not closed, or whose slots contradict each other, is read by looking for all 12 34 56 78. So does Erlang when it opens a
+table that was not closed; therefore `write_objects` writes one without any slots, for which no hash function is needed.
+
+    >>> table = write_objects([([56, 71, 65], b"value")])
+    >>> table[:12].hex(" "), len(table)
+    ('00 00 00 00 00 ab cd ef 00 00 00 00', 1372)
+    >>> read_table(table).objects
+    (([56, 71, 65], b'value'),)
+
+Format: docs/formats/rabbitmq.md, sections 8.3 and 15.2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.erlang.etf import Buffer, EtfError, decode
+from mqstore.rabbitmq.erlang.terms import Term, encode
+
+__all__ = ["DetsTable", "read_objects", "read_table", "write_objects"]
+
+COOKIE = 0x00ABCDEF
+FORMAT = 9
+ACTIVE = bytes.fromhex("12345678")
+SEGMENTS = 0x138
+HEADER_END = SEGMENTS + 4 * 256
+SLOTS_PER_BLOCK = 256
+BLOCKS_PER_SEGMENT = 512
+# how often the salvage looks at each byte of a file, on average, before it gives up
+PATIENCE = 16
+MOST_TOLD = 100
+
+_WORD = struct.Struct(">I")
+_HEAD = struct.Struct(">14I")
+
+Object = tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DetsTable:
+    """objects: in the order of their places, the key is the first element of each. closed: properly. salvaged: read without the slots."""
+
+    objects: tuple[Object, ...]
+    closed: bool
+    salvaged: bool
+    damage: tuple[Damage, ...] = ()
+
+
+class _ContradictionError(Exception):
+    """The slots do not lead to what they should."""
+
+
+def read_table(data: Buffer, file: str = "") -> DetsTable:
+    """The objects of a table, through its slots if it was closed, else by looking for them. file: its name in the findings."""
+    view = memoryview(cast(bytes, data))
+    words = _HEAD.unpack_from(view) if len(view) >= HEADER_END else (0,) * 14
+    if words[1] != COOKIE or words[4] != FORMAT:
+        found, damage = _searched(view, file)
+        bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, "The file does not begin like a DETS table of format 9.")
+        return DetsTable(found, False, True, (bad, *damage))
+    if words[2] != 1:
+        found, damage = _searched(view, file)
+        return DetsTable(found, False, True, damage)
+    try:
+        found = _through_slots(view, words[6], words[8])
+    except _ContradictionError as error:
+        found, damage = _searched(view, file)
+        return DetsTable(found, True, True, (Damage(file, 0, len(view), Kind.BAD_SIDE_FILE, f"{error}"), *damage))
+    return DetsTable(found, True, False)
+
+
+def read_objects(data: Buffer) -> list[tuple[Term, Term]]:
+    """The (key, value) objects of a table, of a key the last one."""
+    found: dict[bytes, tuple[Term, Term]] = {}
+    for item in read_table(data).objects:
+        if len(item) == 2:
+            found[encode(item[0])] = (item[0], item[1])
+    return list(found.values())
+
+
+def _numbers(view: memoryview, start: int, count: int) -> NDArray[np.int64]:
+    if start < 0 or start + 4 * count > len(view):
+        raise _ContradictionError(f"A table of the file should stand at {start}, beyond its {len(view)} bytes.")
+    return np.frombuffer(view[start : start + 4 * count], ">u4").astype(np.int64)
+
+
+def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, ...]:
+    """The objects that the slots lead to. Each part of the file is visited once, so the time goes with its size."""
+    segments = _numbers(view, SEGMENTS, 256)
+    blocks = [_numbers(view, int(place), BLOCKS_PER_SEGMENT) for place in _apart(segments[segments > 0], 4 * BLOCKS_PER_SEGMENT)]
+    places = np.concatenate([np.zeros(0, np.int64), *blocks])
+    tables = [_numbers(view, int(place), 2 * SLOTS_PER_BLOCK) for place in _apart(places[places > 0], 8 * SLOTS_PER_BLOCK)]
+    pairs = np.concatenate([np.zeros(0, np.int64), *tables]).reshape(-1, 2)
+    pairs = pairs[pairs[:, 1] > 0]
+    found: list[Object] = []
+    for size, place in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
+        if place + 8 > len(view) or _WORD.unpack_from(view, place)[0] != size or view[place + 4 : place + 8] != ACTIVE:
+            raise _ContradictionError(f"A slot leads to {place}, where no objects of {size} bytes stand.")
+        inside, why = _block(view, place, size)
+        if why:
+            raise _ContradictionError(f"The objects at {place} cannot be read: {why}.")
+        found += inside
+        if len(found) > objects:
+            break
+    if len(found) != objects:
+        raise _ContradictionError(f"The slots lead to {len(found)} objects or more, the file counts {objects}; it has {slots} slots.")
+    return tuple(found)
+
+
+def _apart(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The places in order; two parts of the file that share bytes are a contradiction."""
+    ordered = np.sort(places)
+    if len(ordered) > 1 and np.diff(ordered).min() < size:
+        raise _ContradictionError("Two tables of the file share their place.")
+    return ordered
+
+
+def _block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
+    """The objects of the block at place, and why there are no more."""
+    end, at = place + size, place + 8
+    found: list[Object] = []
+    if end > len(view):
+        return found, "the file ends before"
+    while at + 4 <= end:
+        (length,) = _WORD.unpack_from(view, at)
+        if length < 5 or length > end - at:
+            return found, f"an object of {length} bytes at {at}"
+        try:
+            term, used = decode(view[at + 4 : at + length])
+        except EtfError as error:
+            return found, f"at {at + 4 + error.offset}: {error.what}"
+        if not isinstance(term, tuple) or not term or used != length - 4:
+            return found, f"no object at {at}"
+        found.append(term)
+        at += length
+    return found, "" if found and at == end else "its size does not end with an object"
+
+
+def _searched(view: memoryview, file: str) -> tuple[tuple[Object, ...], tuple[Damage, ...]]:
+    """The objects of every block that its mark leads to."""
+    octets = bytes(view)
+    found: list[Object] = []
+    damage: list[Damage] = []
+    patience = PATIENCE * len(octets) + (1 << 20)
+    mark = octets.find(ACTIVE)
+    while mark >= 0:
+        place, following = mark - 4, mark + 1
+        if place >= 0:
+            (size,) = _WORD.unpack_from(octets, place)
+            inside, why = _block(view, place, size)
+            found += inside
+            if not why:
+                following = place + size
+            elif place >= HEADER_END and len(damage) < MOST_TOLD:
+                damage.append(Damage(file, place, min(size, len(octets) - place), Kind.BAD_SIDE_FILE, f"Objects cannot be read: {why}.", 0))
+            patience -= 256 + min(size, len(octets) - place)
+            if patience < 0:
+                damage.append(Damage(file, mark, len(octets) - mark, Kind.BAD_SIDE_FILE, "Too many blocks overlap; the rest was not read."))
+                break
+        mark = octets.find(ACTIVE, following)
+    return tuple(found), tuple(damage)
+
+
+# writing
+
+
+def write_objects(objects: Iterable[tuple[Term, Term]]) -> bytes:
+    """A table with these objects, marked as not closed: Erlang reads them in opening it."""
+    out = bytearray()
+    count = 0
+    for item in objects:
+        term = encode(item)
+        size = 12 + len(term)
+        out += _WORD.pack(size) + ACTIVE + _WORD.pack(4 + len(term)) + term
+        out += bytes((1 << max(4, (size - 1).bit_length())) - size)
+        count += 1
+    head = _HEAD.pack(0, COOKIE, 0, 1, FORMAT, 256, 256, 1, count, count, 256, 33554432, 1, 0)
+    return head + bytes(HEADER_END - len(head)) + bytes(out) + bytes(4)

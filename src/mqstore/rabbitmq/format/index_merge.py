@@ -1,0 +1,168 @@
+"""What journal and segments of a version 1 queue say together of a sequence id: the broker's tables, over columns.
+
+The journal holds what was done since the last flush, the segments what was done before; after a crash between the writing of the
+segments and the emptying of the journal the same facts are in both. Per sequence id, J being the journal's part and S the segment's:
+
+    minus   takes out of J what S has already (a dirty start does it first)      J' = minus(J, S)
+    plus    is the state that the queue then sees                                state = plus(S, J')
+
+    >>> Outcome(*minus_plus(JD, SP, dirty=True))
+    Outcome(state=3, crash=False)
+    >>> Outcome(*minus_plus(JA, SP, dirty=True))
+    Outcome(state=7, crash=True)
+
+J is one of nothing, P, PD, D, A, DA (published, delivered, acknowledged), S of nothing, P, PD, PDA. The tables below are those of the
+broker. In some cells it crashes; there the facts are simply added up (acknowledged is acknowledged, wherever it stands), and the
+crash is told. Since 3.10.24, 3.11.18 and 3.12.1 an acknowledgement without delivery is no crash (`lenient`).
+
+Format: docs/formats/rabbitmq.md, sections 5.2, 5.6 and 7.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.kernels.rabbitmq import queue_index
+
+__all__ = [
+    "ACKED",
+    "DELIVERED",
+    "PUBLISHED",
+    "Combined",
+    "JournalMap",
+    "Outcome",
+    "combine",
+    "journal_map",
+    "minus_plus",
+    "without_journal",
+]
+
+# states of an entry: bits
+PUBLISHED, DELIVERED, ACKED = queue_index.P, queue_index.D, queue_index.A
+NOTHING, SP, SPD, SPDA = 0, 1, 3, 7
+JP, JPD, JPDA, JD, JA, JDA = 1, 3, 7, 2, 4, 6
+
+_CRASH = 16
+# J after "minus": rows by the bits of J, columns by the bits of S
+_MINUS = np.full((8, 8), _CRASH, np.uint8)
+for _j, _row in {
+    NOTHING: {NOTHING: 0, SP: 0, SPD: 0, SPDA: 0},
+    JP: {NOTHING: JP, SP: 0},  # SP: only if both publishes are the same
+    JPD: {NOTHING: JPD, SP: JD, SPD: 0},
+    JPDA: {NOTHING: JPDA, SP: JDA, SPD: JA, SPDA: 0},
+    JD: {SP: JD, SPD: 0},
+    JA: {NOTHING: 0, SPD: JA, SPDA: 0},
+    JDA: {NOTHING: 0, SP: JDA, SPD: JA, SPDA: 0},
+}.items():
+    for _s, _out in _row.items():
+        _MINUS[_j, _s] = _out
+# state after "plus": rows by the bits of S, columns by the bits of J; an entry that is acknowledged in the file is nothing here
+_PLUS = np.full((8, 8), _CRASH, np.uint8)
+for _s, _row in {
+    NOTHING: {NOTHING: 0, JP: SP, JPD: SPD, JPDA: SPDA},
+    SP: {NOTHING: SP, JD: SPD, JDA: SPDA},
+    SPD: {NOTHING: SPD, JA: SPDA},
+}.items():
+    for _j, _out in _row.items():
+        _PLUS[_s, _j] = _out
+_PLUS[SPDA] = _PLUS[NOTHING]
+
+
+class Outcome(NamedTuple):
+    """Of one sequence id: bits of its state (7: acknowledged), and whether the broker would crash on the way."""
+
+    state: int
+    crash: bool
+
+
+class Combined(NamedTuple):
+    """Of many."""
+
+    state: NDArray[np.uint8]
+    crash: NDArray[np.bool_]
+
+
+def combine(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *, dirty: bool, lenient: bool = False) -> Combined:
+    """State of each sequence id from the bits of its journal part j and its segment part s.
+
+    same: whether the publishes of both are identical, where both have one. dirty: "minus" first, as after a crash.
+    """
+    crash = np.zeros(len(j), np.bool_)
+    left = j
+    if dirty:
+        left = _MINUS[j, s]
+        crash |= left == _CRASH
+        crash |= (j == JP) & (s == SP) & ~same
+        if lenient:
+            accepted = (j == JA) & (s == SP)
+            left = np.where(accepted, np.uint8(JDA), left)
+            crash &= ~accepted
+        left = np.where(crash, np.uint8(0), left)
+    state = _PLUS[s, left]
+    if lenient:
+        accepted = (s == SP) & (left == JA)
+        state = np.where(accepted, np.uint8(SPDA), state)
+    crash |= state == _CRASH
+    # acknowledged in the file, and nothing in the journal brings it back: still known to be acknowledged
+    state = np.where((s == SPDA) & (state == 0), np.uint8(SPDA), state)
+    added = j | s
+    added = np.where(added & queue_index.P == 0, np.uint8(0), np.where(added & queue_index.A != 0, np.uint8(7), added))
+    return Combined(np.where(crash, added, state).astype(np.uint8), crash)
+
+
+@cache
+def without_journal(*, dirty: bool, lenient: bool) -> Combined:
+    """`combine` for each of the eight segment parts, with nothing in the journal."""
+    return combine(np.zeros(8, np.uint8), np.arange(8, dtype=np.uint8), np.ones(8, np.bool_), dirty=dirty, lenient=lenient)
+
+
+def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool = True) -> tuple[int, bool]:
+    """`combine` of one sequence id, as (state, crash)."""
+    found = combine(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
+    return int(found.state[0]), bool(found.crash[0])
+
+
+@dataclass(frozen=True, slots=True)
+class JournalMap:
+    """The journal added up, one row a sequence id, ascending.
+
+    state: bits P, D, A of what the broker's map holds. publish: the action of the publish, or -1. removed: published, delivered and
+    acknowledged within the journal, so that the map has forgotten it. repeat: a second publish, or -1. bad: the action at which
+    the broker would crash, or -1. dirty_count, unacked: of all actions.
+    """
+
+    seq: NDArray[np.int64]
+    state: NDArray[np.uint8]
+    publish: NDArray[np.int64]
+    removed: NDArray[np.bool_]
+    repeat: NDArray[np.int64]
+    bad: NDArray[np.int64]
+    dirty_count: int
+
+
+def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: bool = False) -> JournalMap:
+    """Add actions up as the broker does while it reads a journal. lenient: an acknowledgement without delivery is no crash."""
+    count = len(seq)
+    order = np.argsort(seq, kind="stable").astype(np.int64, copy=False)
+    first, publish, repeat, bad = (np.empty(count, np.int64) for _ in range(4))
+    state = np.empty(count, np.uint8)
+    ids = queue_index.fold(order, kind, seq, first, state, publish, repeat, bad)
+    bits = state[:ids]
+    bad = bad[:ids].copy()
+    if lenient:
+        # of the crashes only that of an acknowledgement on a bare publish has left an entry removed
+        bad[(bits & queue_index.REMOVED != 0) & (repeat[:ids] < 0)] = -1
+    return JournalMap(
+        seq[first[:ids]],
+        (bits & 7).astype(np.uint8),
+        publish[:ids].copy(),
+        bits & queue_index.REMOVED != 0,
+        repeat[:ids].copy(),
+        bad,
+        count,
+    )

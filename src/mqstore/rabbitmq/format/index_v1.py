@@ -1,0 +1,312 @@
+"""Index of a version 1 queue: journal and segments of one directory, read segment by segment.
+
+What is kept of a queue is its journal; of a segment, while it is looked at, one row of ENTRY for each entry. No object is made for an
+entry, and the message itself is named by its place, not read.
+
+    seq  hi lo  expiry  size   as in the files                        state  all that is told of it: published, delivered, acknowledged
+    place  at  length          where the stored message is            seen   the same by what the broker reads; 0: it has no such entry
+    record                     position of the entry in its file      flags  PERSISTENT, HIDDEN, REPEATED
+
+    >>> ENTRY.itemsize
+    69
+
+How journal and segments combine is told in `combining`.
+
+Format: docs/formats/rabbitmq.md, section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import queue_index
+from mqstore.rabbitmq.format import journal as journals
+from mqstore.rabbitmq.format import segment as segments
+from mqstore.rabbitmq.format.index_merge import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, combine, journal_map, without_journal
+from mqstore.rabbitmq.format.journal import Journal
+from mqstore.rabbitmq.format.layout import bytes_of, own_entries
+from mqstore.rabbitmq.format.segment import Segment
+
+__all__ = [
+    "ACKED",
+    "DELIVERED",
+    "ENTRY",
+    "HIDDEN",
+    "IN_JOURNAL",
+    "IN_QUEUE_STORE",
+    "IN_SEGMENT",
+    "IN_STORE",
+    "PERSISTENT",
+    "PUBLISHED",
+    "REPEATED",
+    "SP",
+    "SPDA",
+    "IndexSegment",
+    "QueueIndex",
+]
+
+# flags of an entry
+PERSISTENT = 1
+HIDDEN = 2  # the broker does not see it: it stands behind damage of the journal
+REPEATED = 4  # a second publish of a sequence id, with different bytes
+
+# places of the bytes of an entry
+IN_SEGMENT, IN_JOURNAL, IN_QUEUE_STORE, IN_STORE = 0, 1, 2, 3
+
+ENTRY = np.dtype(
+    [
+        ("seq", np.int64),
+        ("hi", np.int64),  # the message id, as two big-endian halves
+        ("lo", np.int64),
+        ("expiry", np.int64),  # microseconds since 1970, 0 = none
+        ("size", np.int64),  # bytes of the body
+        ("at", np.int64),  # position of the stored message in the file `place` names
+        ("length", np.int64),  # its bytes; 0: in the message store
+        ("record", np.int64),  # position of the entry in its index file
+        ("state", np.uint8),  # bits PUBLISHED, DELIVERED, ACKED: everything that is told of it
+        ("seen", np.uint8),  # the same, by what the broker reads: 0 = it has no such entry
+        ("flags", np.uint8),
+        ("place", np.uint8),  # of the stored message: IN_SEGMENT, IN_JOURNAL, IN_QUEUE_STORE, IN_STORE
+        ("from_journal", np.bool_),  # the publish stands in the journal
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSegment:
+    """Entries of one segment, ascending by sequence id, with the bytes their stored messages stand in.
+
+    entries: rows of ENTRY; acknowledged ones included. crashes: why the broker would crash here.
+    unacked: publishes minus acknowledgements, the broker's own count.
+    """
+
+    number: int
+    entries: NDArray[np.void]
+    data: tuple[Bytes, ...]  # by place
+    files: tuple[str, ...]  # by place
+    crashes: tuple[str, ...] = ()
+    findings: tuple[Damage, ...] = ()
+    file: Segment | None = None  # of version 1: what the segment file says by itself
+
+
+class QueueIndex:
+    """Journal and segments of one queue directory, read segment by segment.
+
+    place: the queue's directory, relative to the root. count: the vhost's segment entry count N.
+    """
+
+    version = 1
+
+    def __init__(self, directory: ReadOnlyDirectory, place: str, count: int, *, lenient: bool = False) -> None:
+        self.directory = directory
+        self.place = place
+        self.count = min(max(count, 1), segments.MOST_ENTRIES)
+        self.lenient = lenient
+        self._files = {
+            int(entry.name[:-4]): entry.size
+            for entry in own_entries(directory, place)
+            if entry.is_file and entry.name.endswith(".idx") and _is_number(entry.name[:-4])
+        }
+        self.has_journal = directory.exists(f"{place}/journal.jif")
+
+    def segment_file(self, number: int) -> str:
+        return f"{self.place}/{number}.idx"
+
+    @property
+    def journal_file(self) -> str:
+        return f"{self.place}/journal.jif"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is any file of version 1 with bytes in it."""
+        return bool(self._files) or (self.has_journal and len(self.journal.data) > 0)
+
+    @property
+    def segment_numbers(self) -> list[int]:
+        """Numbers of the segment files there are."""
+        return sorted(self._files)
+
+    @cached_property
+    def journal(self) -> Journal:
+        if not self.has_journal:
+            return journals.read_journal(np.empty(0, np.uint8), self.journal_file)
+        data, unreadable = bytes_of(self.directory, self.journal_file)
+        found = journals.read_journal(data, self.journal_file)
+        return replace(found, findings=(*unreadable, *found.findings))
+
+    @cached_property
+    def journal_seen(self) -> JournalMap:
+        """The map as the broker has it."""
+        journal = self.journal
+        return journal_map(journal.kind[: journal.seen], journal.seq[: journal.seen], lenient=self.lenient)
+
+    @cached_property
+    def journal_all(self) -> JournalMap:
+        """The map with what stands behind damage."""
+        journal = self.journal
+        if journal.seen == len(journal.seq):
+            return self.journal_seen
+        return journal_map(journal.kind, journal.seq, lenient=self.lenient)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Numbers of the segments that have a file or journal entries, ascending."""
+        touched = np.unique(self.journal_all.seq // self.count)
+        return sorted(set(self._files) | set(touched.tolist()))
+
+    def segment(self, number: int, *, dirty: bool) -> IndexSegment:
+        """The entries of a segment. dirty: combined as after a crash ("minus" before "plus")."""
+        data: Bytes = np.empty(0, np.uint8)
+        unreadable: tuple[Damage, ...] = ()
+        if number in self._files:
+            data, unreadable = bytes_of(self.directory, self.segment_file(number))
+        file = segments.read_segment(data, self.count, self.segment_file(number))
+        seen = self._combine(number, file, self.journal_seen, dirty)
+        complete = seen if self.journal_all is self.journal_seen else self._combine(number, file, self.journal_all, dirty)
+        rels = np.flatnonzero((complete.state != 0) | (seen.state != 0))
+        entries = np.zeros(len(rels), ENTRY)
+        entries["seq"] = rels + number * self.count
+        entries["state"] = complete.state[rels]
+        entries["seen"] = np.where(seen.state[rels] == SPDA, 0, seen.state[rels])
+        entries["flags"] = np.where(seen.published[rels], 0, HIDDEN)
+        in_journal = complete.in_journal[rels]
+        entries["from_journal"] = in_journal
+        self._fill(entries, np.flatnonzero(~in_journal), file.data, file.at[rels[~in_journal]], False)
+        self._fill(entries, np.flatnonzero(in_journal), self.journal.data, complete.at[rels[in_journal]], True)
+        entries = self._with_repeats(entries, number)
+        crashes = (*((file.crash,) if file.crash else ()), *seen.crashes)
+        return IndexSegment(
+            number,
+            entries,
+            (file.data, self.journal.data, np.empty(0, np.uint8)),
+            (self.segment_file(number), self.journal_file, ""),
+            crashes,
+            (*unreadable, *file.findings, *self._told(number, seen)),
+            file,
+        )
+
+    def _combine(self, number: int, file: Segment, journal: JournalMap, dirty: bool) -> _Dense:
+        low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
+        if low == high:
+            return self._alone(number, file, dirty)
+        rels = journal.seq[low:high] - number * self.count
+        j = np.zeros(self.count, np.uint8)
+        j[rels] = journal.state[low:high]
+        at = np.full(self.count, -1, np.int64)
+        publish = journal.publish[low:high]
+        at[rels[publish >= 0]] = self.journal.at[publish[publish >= 0]]
+        s = (file.state & 7).astype(np.uint8)
+        same = self._same(file, at, np.flatnonzero((j == JP) & (s == SP)))
+        found = combine(j, s, same, dirty=dirty, lenient=self.lenient)
+        state = found.state
+        removed = np.zeros(self.count, np.bool_)
+        removed[rels] = journal.removed[low:high]
+        # forgotten by the map, in no file: acknowledged
+        state = np.where(removed & (state == 0), np.uint8(SPDA), state)
+        in_journal = (s & queue_index.P == 0) & (at >= 0)
+        crashed = np.zeros(self.count, np.bool_)
+        crashed[rels] = journal.bad[low:high] >= 0
+        both = crashed | found.crash
+        published = (s & queue_index.P != 0) | (at >= 0)
+        return _Dense(state, in_journal, at, published, _sentences(both, found.crash, j, s, number * self.count))
+
+    def _alone(self, number: int, file: Segment, dirty: bool) -> _Dense:
+        """The same for a segment of which the journal says nothing."""
+        s = (file.state & 7).astype(np.uint8)
+        outcome = without_journal(dirty=dirty, lenient=self.lenient)
+        nothing = np.zeros(self.count, np.bool_)
+        crash = outcome.crash[s]
+        crashes = _sentences(crash, crash, np.zeros(self.count, np.uint8), s, number * self.count) if crash.any() else ()
+        return _Dense(outcome.state[s], nothing, np.full(self.count, -1, np.int64), s & queue_index.P != 0, crashes)
+
+    def _same(self, file: Segment, at: NDArray[np.int64], rels: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Of these rels: whether journal and segment hold the same publish. True for all others."""
+        same = np.ones(self.count, np.bool_)
+        source = self.journal.data
+        for rel in rels.tolist():
+            p, q = int(file.at[rel]), int(at[rel])
+            size = 32 + int.from_bytes(source[q + 36 : q + 40].tobytes(), "big")
+            persistent = bool(file.data[p] & 0x40) == (source[q] >> 6 == queue_index.PUBLISH)
+            same[rel] = persistent and file.data[p + 2 : p + 2 + size].tobytes() == source[q + 8 : q + 8 + size].tobytes()
+        return same
+
+    def _fill(self, entries: NDArray[np.void], rows: NDArray[np.intp], data: Bytes, at: NDArray[np.int64], from_journal: bool) -> None:
+        """Read the fields of the publishes at `at` into these rows."""
+        if not len(rows):
+            return
+        columns = [np.empty(len(rows), np.int64) for _ in range(5)]
+        queue_index.publish_fields(data, at, journals.ID_AT if from_journal else segments.ID_AT, *columns)
+        for name, column in zip(("hi", "lo", "expiry", "size", "length"), columns, strict=True):
+            entries[name][rows] = column
+        fixed = journals.PUBLISH_SIZE if from_journal else segments.PUBLISH_SIZE
+        entries["record"][rows] = at
+        entries["at"][rows] = at + fixed
+        first = data[at]
+        persistent = (first >> 6) == queue_index.PUBLISH if from_journal else first & 0x40 != 0
+        entries["flags"][rows] |= np.where(persistent, PERSISTENT, 0).astype(np.uint8)
+        place = np.where(columns[4] > 0, IN_JOURNAL if from_journal else IN_SEGMENT, IN_STORE)
+        entries["place"][rows] = place
+
+    def _with_repeats(self, entries: NDArray[np.void], number: int) -> NDArray[np.void]:
+        """The entries with second publishes of the journal that differ from the first, each behind it."""
+        journal = self.journal_all
+        low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
+        rows = low + np.flatnonzero(journal.repeat[low:high] >= 0)
+        if not len(rows):
+            return entries
+        extra = np.zeros(len(rows), ENTRY)
+        extra["seq"] = journal.seq[rows]
+        extra["flags"] = REPEATED | HIDDEN
+        extra["state"] = SP
+        extra["from_journal"] = True
+        self._fill(extra, np.arange(len(rows)), self.journal.data, self.journal.at[journal.repeat[rows]], True)
+        merged = np.concatenate([entries, extra])
+        return merged[np.argsort(merged["seq"], kind="stable")]
+
+    def _told(self, number: int, seen: _Dense) -> list[Damage]:
+        if not seen.crashes:
+            return []
+        where = self.journal_file if self.has_journal else self.segment_file(number)
+        return [Damage(where, 0, 0, Kind.BROKER_CRASH, sentence, 1) for sentence in seen.crashes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dense:
+    """One segment and one journal map together, a row per rel. at: position of the journal's publish."""
+
+    state: NDArray[np.uint8]
+    in_journal: NDArray[np.bool_]
+    at: NDArray[np.int64]
+    published: NDArray[np.bool_]
+    crashes: tuple[str, ...]
+
+
+_WORDS = {0: "nothing", 1: "pub", 2: "del", 3: "pub, del", 4: "ack", 6: "del, ack", 7: "pub, del, ack"}
+_TOLD = 20
+
+
+def _sentences(
+    crash: NDArray[np.bool_], tables: NDArray[np.bool_], j: NDArray[np.uint8], s: NDArray[np.uint8], base: int
+) -> tuple[str, ...]:
+    """Why the broker would crash, for the first few sequence ids."""
+    rels = np.flatnonzero(crash)
+    told = []
+    for rel in rels[:_TOLD].tolist():
+        if tables[rel]:
+            why = f"the journal says ({_WORDS.get(int(j[rel]), 'pub, ack')}), the segment ({_WORDS.get(int(s[rel]), 'pub, ack')})"
+        else:
+            why = "the journal repeats an action or acknowledges what it has not delivered"
+        told.append(f"the broker crashes on sequence id {base + rel}: {why}")
+    if len(rels) > _TOLD:
+        told.append(f"the broker crashes on {len(rels) - _TOLD} sequence ids more of the segment from {base}")
+    return tuple(told)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0")) and len(name) <= 18

@@ -1,0 +1,248 @@
+r"""Index of a version 2 queue, `<k>.qi`: one entry of fixed size a sequence id, M to a file (4096 unless the node says otherwise).
+
+A header of 64 bytes, the same in `.qs`, then 32 bytes for each sequence id; the file ends behind the last one written.
+
+    offset  size  header                            offset  size  entry
+         0     4  RCQI (in .qs RCQS)                     0     1  status: 1 = a message, 0 = nothing, or acknowledged
+         4     1  version, 2                             1     1  bit 0: persistent
+         5     8  first sequence id of the file          2     1  0
+        13     8  first sequence id of the next          3     1  location: 1 = shared store, 2 = `.qs`, 0 = memory only
+        21    43  0                                      4    16  message id; or position in `.qs`, u32 size, u32 0
+                                                        20     4  size: bytes of the body
+                                                        24     8  expiry: microseconds since 1970, 0 = none
+
+    >>> raw = header(0, 4096) + stored_entry(64, 10, size=3) + shared_entry(b"0123456789abcdef", size=9000, persistent=False)
+    >>> found = read_index(np.frombuffer(raw, np.uint8), 0)
+    >>> found.first, found.count, found.rows["location"].tolist(), found.rows["size"].tolist()
+    (0, 4096, [2, 1], [3, 9000])
+
+Sequence ids follow from the header, not from the file's number.
+
+Format: docs/formats/rabbitmq.md, sections 12.1 and 12.2.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.format import queue_store
+from mqstore.rabbitmq.format.index_v1 import ENTRY, HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, SP, SPDA, IndexSegment
+from mqstore.rabbitmq.format.layout import bytes_of, own_entries
+
+__all__ = ["ENTRY_COUNT", "IndexFile", "QueueIndexV2", "header", "read_index", "shared_entry", "stored_entry"]
+
+ENTRY_COUNT = 4096
+ENTRY_SIZE = 32
+SHARED, QUEUE_STORE = 1, 2
+_HEADER = struct.Struct(">4sBQQ43s")
+_STORED = struct.Struct(">BBBBQIIIQ")
+_SHARED = struct.Struct(">BBBB16sIQ")
+_MOST = 1 << 22  # entries of a file that are believed
+
+ROW = np.dtype(
+    [
+        ("status", "u1"),
+        ("flags", "u1"),
+        ("zero", "u1"),
+        ("location", "u1"),
+        ("hi", ">i8"),
+        ("lo", ">i8"),
+        ("size", ">u4"),
+        ("expiry", ">i8"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """One `.qi`. first: its first sequence id; count: M; rows: its entries; believed: whether the header is sound.
+
+    partial: bytes of an entry at the end that is not whole. crash: why the broker's queue would die on it.
+    """
+
+    first: int
+    count: int
+    rows: NDArray[np.void]
+    believed: bool
+    partial: int = 0
+    crash: str | None = None
+    findings: tuple[Damage, ...] = ()
+
+
+def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_COUNT) -> IndexFile:
+    """The entries of an index file. number: k of its name. count: M to assume where the header is damaged."""
+    findings: list[Damage] = []
+    first, believed = number * count, False
+    if len(data) >= queue_store.HEADER_SIZE:
+        magic, version, low, high, _ = _HEADER.unpack(data[: queue_store.HEADER_SIZE].tobytes())
+        believed = magic == b"RCQI" and version == 2
+        if 0 < high - low <= _MOST and low == number * (high - low):
+            first, count = low, high - low
+        elif believed:
+            detail = f"the header names sequence ids {low} to {high}, which is not file {number}"
+            findings.append(Damage(file, 5, 16, Kind.BAD_QUEUE_FILE, detail))
+    if not believed:
+        why = "the header is not that of a version 2 index; the broker deletes this file and its .qs after a crash"
+        findings.append(Damage(file, 0, min(len(data), queue_store.HEADER_SIZE), Kind.BAD_QUEUE_FILE, why))
+    body = data[queue_store.HEADER_SIZE :]
+    whole = min(len(body) // ENTRY_SIZE, count)
+    rows = body[: whole * ENTRY_SIZE].view(ROW)
+    partial = len(body) % ENTRY_SIZE if whole < count else 0
+    crash = None
+    if partial:
+        left = body[whole * ENTRY_SIZE :]
+        findings.append(
+            Damage(
+                file, queue_store.HEADER_SIZE + whole * ENTRY_SIZE, partial, Kind.TORN_RECORD, "the last entry of the index is not whole"
+            )
+        )
+        if left[0] == 1 and (partial < 2 or left[1] & 1):
+            crash = f"{file} ends inside the entry of a persistent message; the broker's queue dies on it at every start"
+    strange = np.flatnonzero(rows["status"] > 1)
+    if len(strange):
+        place = queue_store.HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
+        detail = f"{len(strange)} entries have a status that is neither 0 nor 1"
+        findings.append(Damage(file, place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail, len(strange)))
+    return IndexFile(first, count, rows, believed, partial, crash, tuple(findings))
+
+
+class QueueIndexV2:
+    """The version 2 files of one queue directory, read file by file. place: the directory, relative to the root."""
+
+    version = 2
+
+    def __init__(self, directory: ReadOnlyDirectory, place: str) -> None:
+        self.directory = directory
+        self.place = place
+        names = [entry.name for entry in own_entries(directory, place) if entry.is_file]
+        self._index = {int(stem) for stem, ending in map(_split, names) if ending == "qi" and _is_number(stem)}
+        self._stores = {int(stem) for stem, ending in map(_split, names) if ending == "qs" and _is_number(stem)}
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._index or self._stores)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the index files, ascending."""
+        return sorted(self._index)
+
+    @property
+    def unindexed_stores(self) -> list[int]:
+        """Numbers of `.qs` files without their `.qi`."""
+        return sorted(self._stores - self._index)
+
+    @cached_property
+    def count(self) -> int:
+        """M, as the first sound header says."""
+        for number in self.numbers[:64]:
+            head = self.directory.read(self.index_file(number), queue_store.HEADER_SIZE) or b""
+            if len(head) == queue_store.HEADER_SIZE:
+                magic, version, low, high, _ = _HEADER.unpack(head)
+                if magic == b"RCQI" and version == 2 and 0 < high - low <= _MOST:
+                    return int(high - low)
+        return ENTRY_COUNT
+
+    def index_file(self, number: int) -> str:
+        return f"{self.place}/{number}.qi"
+
+    def store_file(self, number: int) -> str:
+        return f"{self.place}/{number}.qs"
+
+    def store_data(self, number: int) -> Bytes:
+        return bytes_of(self.directory, self.store_file(number))[0] if number in self._stores else np.empty(0, np.uint8)
+
+    def segment(self, number: int, *, dirty: bool) -> IndexSegment:
+        """The entries of a file. dirty: `seen` leaves out what the broker throws away after a crash for its own file's sake."""
+        name = self.index_file(number)
+        data, unreadable = bytes_of(self.directory, name)
+        index = read_index(data, number, name, self.count)
+        store = self.store_data(number)
+        rows = index.rows
+        live = rows["status"] != 0
+        # an acknowledgement during recovery clears the status only
+        told = live | (rows["location"] != 0)
+        places = np.flatnonzero(told)
+        rows = rows[places]
+        entries = np.zeros(len(places), ENTRY)
+        entries["seq"] = places + index.first
+        entries["record"] = places * ENTRY_SIZE + queue_store.HEADER_SIZE
+        for field in ("hi", "lo", "expiry", "size"):
+            entries[field] = rows[field]
+        entries["flags"] = np.where(rows["flags"] & 1, PERSISTENT, 0)
+        entries["state"] = np.where(live[places], SP, SPDA)
+        in_store = rows["location"] == QUEUE_STORE
+        entries["place"] = np.where(in_store, IN_QUEUE_STORE, IN_STORE)
+        at, size = entries["hi"][in_store], (entries["lo"][in_store] >> 32) & 0xFFFF_FFFF
+        entries["at"][in_store] = at + queue_store.ENTRY_HEADER
+        entries["length"][in_store] = size
+        entries["hi"][in_store] = 0
+        entries["lo"][in_store] = 0
+        sound = rows["location"] == SHARED
+        sound[in_store] = queue_store.check(store, at, size)
+        findings = [
+            *unreadable,
+            *index.findings,
+            *queue_store.strange_header(store, self.store_file(number)),
+            *self._told(number, rows, places, live[places] & ~sound),
+        ]
+        seen = live[places] & (rows["status"] == 1)
+        if dirty:
+            seen &= sound & ((entries["flags"] & PERSISTENT) != 0) & index.believed
+        entries["seen"] = np.where(seen, SP, 0)
+        entries["flags"] |= np.where(sound, 0, HIDDEN).astype(np.uint8)
+        crashes = (index.crash,) if dirty and index.crash else ()
+        empty = np.empty(0, np.uint8)
+        return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))
+
+    def _told(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
+        found = []
+        for k in np.flatnonzero(bad).tolist():
+            place = queue_store.HEADER_SIZE + int(places[k]) * ENTRY_SIZE
+            if rows["location"][k] == QUEUE_STORE:
+                why = f"the entry leads to no whole, believable message of {number}.qs"
+            else:
+                why = f"the entry has location {rows['location'][k]}: its message was never written to disk"
+            found.append(Damage(self.index_file(number), place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, why, 1))
+        return found
+
+    def unindexed(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Position and size of the entries of a `.qs` that no entry of its `.qi` leads to."""
+        at, size, _ = queue_store.entries(self.store_data(number))
+        if number in self._index:
+            known = self.segment(number, dirty=False).entries
+            used = known["at"][known["place"] == IN_QUEUE_STORE] - queue_store.ENTRY_HEADER
+            left = ~np.isin(at, used)
+            return at[left], size[left]
+        return at, size
+
+
+def header(first: int, count: int, *, store: bool = False) -> bytes:
+    """The header of an index file, or of a queue store."""
+    return _HEADER.pack(b"RCQS" if store else b"RCQI", 2, first, first + count, bytes(43))
+
+
+def stored_entry(at: int, length: int, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
+    """Entry of a message in the queue store. at, length: its entry's position and Z. size: bytes of the body."""
+    return _STORED.pack(1, persistent, 0, QUEUE_STORE, at, length, 0, size, expiry)
+
+
+def shared_entry(message_id: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
+    """Entry of a message in the shared store."""
+    return _SHARED.pack(1, persistent, 0, SHARED, message_id, size, expiry)
+
+
+def _split(name: str) -> tuple[str, str]:
+    stem, _, ending = name.rpartition(".")
+    return stem, ending
+
+
+def _is_number(stem: str) -> bool:
+    return stem.isascii() and stem.isdigit() and (stem == "0" or not stem.startswith("0")) and len(stem) <= 18

@@ -1,0 +1,174 @@
+"""Where things lie: vhost directories below what the user gave, queue directories below those, and what they are called.
+
+    <node data dir>/msg_stores/vhosts/<VH>/     .vhost .config recovery.dets
+                                                msg_store_persistent/ msg_store_transient/
+                                                queues/<QH>/            .queue_name journal.jif 0.idx 0.qi 0.qs …
+
+Any of these levels may be given: the node's data directory, `msg_stores`, `vhosts`, one vhost.
+
+A queue's name comes from its `.queue_name`, if that fits the directory's name, else from names that the caller knows, by hashing them;
+without either the queue is called by its directory. Links that lead out of the store are not followed.
+
+Format: docs/formats/rabbitmq.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.format.names import priority_name, queue_directory, split_priority, split_queue_name_file, vhost_directory
+
+__all__ = ["QueueDirectory", "VhostDirectory", "bytes_of", "find_vhosts", "looks_like_rabbitmq", "own_entries", "read_queues", "read_vhost"]
+
+_VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
+
+
+@dataclass(frozen=True, slots=True)
+class VhostDirectory:
+    """place: relative to the root, empty if the root is the vhost. name: None if nothing tells it."""
+
+    place: str
+    directory: str
+    name: str | None
+    findings: tuple[Damage, ...] = ()
+
+    def below(self, relative: str) -> str:
+        return f"{self.place}/{relative}" if self.place else relative
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDirectory:
+    """One queue, or one level of a priority queue. queue: its name, or its directory's where `named` is False.
+
+    says_version_2: what `.queue_name` says.
+    """
+
+    place: str
+    directory: str
+    vhost: str | None
+    queue: str
+    priority_level: int | None
+    named: bool
+    says_version_2: bool
+    findings: tuple[Damage, ...] = ()
+
+
+def own_entries(directory: ReadOnlyDirectory, place: str) -> list[DirectoryEntry]:
+    """The entries of a directory, without links that lead out of the store."""
+    return [
+        entry
+        for entry in directory.entries(place)
+        if not entry.is_link or not _leads_out(directory, f"{place}/{entry.name}" if place else entry.name)
+    ]
+
+
+def _leads_out(directory: ReadOnlyDirectory, relative: str) -> bool:
+    try:
+        return not directory.path(relative).resolve().is_relative_to(directory.root.resolve())
+    except (OSError, RuntimeError):
+        return True
+
+
+def bytes_of(directory: ReadOnlyDirectory, name: str) -> tuple[Bytes, tuple[Damage, ...]]:
+    """A file's bytes as a map; none, and the finding, if the operating system refuses."""
+    try:
+        return directory.map(name).data, ()
+    except CannotOpenError as error:
+        return np.empty(0, np.uint8), (Damage(name, 0, 0, Kind.UNREADABLE, str(error)),)
+
+
+def _is_vhost(directory: ReadOnlyDirectory, place: str) -> bool:
+    return any(directory.is_directory(f"{place}/{mark}" if place else mark) for mark in _VHOST_MARKS)
+
+
+def find_vhosts(directory: ReadOnlyDirectory) -> list[str]:
+    """Places of the vhost directories, relative to the root."""
+    for base in ("msg_stores/vhosts", "vhosts"):
+        if directory.is_directory(base):
+            return [
+                f"{base}/{entry.name}"
+                for entry in own_entries(directory, base)
+                if entry.is_directory and (_is_vhost(directory, f"{base}/{entry.name}") or directory.exists(f"{base}/{entry.name}/.vhost"))
+            ]
+    if _is_vhost(directory, ""):
+        return [""]
+    return [entry.name for entry in own_entries(directory, "") if entry.is_directory and _is_vhost(directory, entry.name)]
+
+
+def looks_like_rabbitmq(directory: ReadOnlyDirectory) -> bool:
+    """Whether the directory holds message stores of RabbitMQ: a vhost, several, or none yet under `msg_stores/vhosts`."""
+    return directory.is_directory("msg_stores/vhosts") or directory.is_directory("vhosts") or bool(find_vhosts(directory))
+
+
+def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
+    """The vhost at a place, with its name."""
+    own = place.rpartition("/")[2] or directory.root.name
+    file = f"{place}/.vhost" if place else ".vhost"
+    try:
+        raw = directory.read(file, 4096)
+    except CannotOpenError:
+        raw = None
+    if raw is None:
+        return VhostDirectory(place, own, None)
+    findings: tuple[Damage, ...] = ()
+    if place and vhost_directory(raw) != own:
+        detail = f"the name in .vhost is that of directory {vhost_directory(raw)}, not of {own}"
+        findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
+    return VhostDirectory(place, own, _text(raw), findings)
+
+
+def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iterable[tuple[str, str]] = ()) -> list[QueueDirectory]:
+    """The queues of a vhost, by name, of a priority queue the highest level first. known: pairs of vhost and queue that may be here."""
+    by_directory = _hashed(known, vhost)
+    found = [
+        _read_queue(directory, vhost, entry.name, by_directory)
+        for entry in own_entries(directory, vhost.below("queues"))
+        if entry.is_directory
+    ]
+    return sorted(found, key=lambda queue: (queue.queue, -1 if queue.priority_level is None else -queue.priority_level, queue.directory))
+
+
+def _hashed(known: Iterable[tuple[str, str]], vhost: VhostDirectory) -> Mapping[str, tuple[str, bytes]]:
+    found: dict[str, tuple[str, bytes]] = {}
+    for of, queue in known:
+        if vhost.name is not None and of != vhost.name:
+            continue
+        found[queue_directory(of, queue)] = (of, queue.encode("utf-8", "surrogateescape"))
+        for level in range(256):
+            name = priority_name(queue, level)
+            found[queue_directory(of, name)] = (of, name)
+    return found
+
+
+def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, known: Mapping[str, tuple[str, bytes]]) -> QueueDirectory:
+    place = vhost.below(f"queues/{own}")
+    file = f"{place}/.queue_name"
+    try:
+        raw = directory.read(file, 8192)
+    except CannotOpenError:
+        raw = None
+    said = None if raw is None else split_queue_name_file(raw, own)
+    if said is not None:
+        name, level = split_priority(said.name)
+        return QueueDirectory(place, own, _text(said.vhost), _text(name), level, True, said.v2)
+    says_v2 = raw is not None and raw.endswith(b"\nINDEX: v2\n")
+    if own in known:
+        of, stored = known[own]
+        name, level = split_priority(stored)
+        return QueueDirectory(place, own, of, _text(name), level, True, says_v2)
+    findings: tuple[Damage, ...] = ()
+    if raw is not None:
+        detail = f"what .queue_name says is not the name of a queue in directory {own}; the queue is called by its directory"
+        findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
+    return QueueDirectory(place, own, vhost.name, own, None, False, says_v2, findings)
+
+
+def _text(raw: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 show as U+FFFD."""
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,72 @@
+r"""Queue store of version 2, `<k>.qs`: messages of one queue that are too small for the shared store, in publish order.
+
+A header of 64 bytes (see `qi`, with the letters RCQS), then entries without gaps:
+
+    offset  size  field
+         0     4  Z: bytes of the stored message
+         4     1  bit 0: the checksum is valid
+         5     2  low 16 bits of the CRC-32 of the message
+         7     1  0
+         8     Z  stored message
+
+    >>> raw = entry(b"\x83j")
+    >>> raw.hex()
+    '0000000201513100836a'
+    >>> check(np.frombuffer(raw, np.uint8), np.array([0, 0]), np.array([2, 3]))
+    array([ True, False])
+
+Acknowledged messages stay until the file goes, so a `.qs` without its `.qi` holds more than the queue does; nothing tells which.
+
+Format: docs/formats/rabbitmq.md, section 12.3.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import queue_files
+
+__all__ = ["HEADER_SIZE", "check", "entries", "entry", "strange_header"]
+
+HEADER_SIZE = 64
+ENTRY_HEADER = 8
+_ENTRY = struct.Struct(">IBHB")
+
+
+def check(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Of each entry at `at`: whether it is whole, has this size, and fits its checksum where it has one."""
+    ok = np.zeros(len(at), np.uint8)
+    queue_files.sound_entries(data, at, size, ok)
+    return ok.astype(np.bool_)
+
+
+def strange_header(data: Bytes, file: str) -> list[Damage]:
+    """The finding of a file whose header is not that of version 2; a broker does not look at it."""
+    if not len(data) or data[:5].tobytes() == b"RCQS\x02":
+        return []
+    why = "the header is not that of a version 2 store; its messages are believed as far as their checksums go"
+    return [Damage(file, 0, min(len(data), HEADER_SIZE), Kind.BAD_QUEUE_FILE, why)]
+
+
+def entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Position and size of each entry, found without an index, and where the row of entries ends."""
+    position, found = HEADER_SIZE, []
+    while position + ENTRY_HEADER <= len(data):
+        size = int.from_bytes(data[position : position + 4].tobytes(), "big")
+        if not size or size > len(data) - position - ENTRY_HEADER:
+            break
+        found.append((position, size))
+        position += ENTRY_HEADER + size
+    table = np.array(found, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], min(position, len(data))
+
+
+def entry(stored: bytes, *, checked: bool = True) -> bytes:
+    """The entry of a stored message. checked: with a checksum, as the broker does by default."""
+    return _ENTRY.pack(len(stored), checked, zlib.crc32(stored) & 0xFFFF if checked else 0, 0) + stored

@@ -1,0 +1,148 @@
+r"""What a clean stop notes of each queue in `recovery.dets` and of its message store in `clean.dot`.
+
+The key is the name of the queue's directory, the value a list of pairs:
+
+    segments             version 1: [{segment, unacknowledged}, …]
+    v2_index_state       version 2: {2, #{segment => unacknowledged}}
+    next_seq_id          3.10 and newer: the sequence id of the next message
+    next_deliver_seq_id  3.10 … 3.13: everything below was delivered once
+    redeliver_seq_id     4.x: the same; delivery_count beside it
+    persistent_ref       the queue's reference in clean.dot, 16 bytes
+    persistent_count, persistent_bytes    its persistent messages
+
+    >>> noted = QueueTerms({0: 2}, None, 7, 5, bytes(16), 2, 100)
+    >>> read_terms(dets.read_objects(write_terms({"8GAFI66390KAQ1U33NFI8WMTF": noted}))) == {"8GAFI66390KAQ1U33NFI8WMTF": noted}
+    True
+
+Format: docs/formats/rabbitmq.md, sections 8.1, 8.3 and 15.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mqstore.rabbitmq.erlang import dets
+from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text, write_text
+from mqstore.rabbitmq.erlang.terms import Atom, Term
+
+__all__ = ["CleanDot", "QueueTerms", "clean_dot", "queue_value", "read_clean_dot", "read_terms", "write_terms"]
+
+LARGEST_SEQ = (1 << 62) - 1
+REFERENCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTerms:
+    """The terms of one queue; None for what is not noted.
+
+    segments, v2_segments: unacknowledged messages by segment, in version 1 and 2. next_deliver: messages below come back redelivered.
+    """
+
+    segments: Mapping[int, int] | None
+    v2_segments: Mapping[int, int] | None
+    next_seq: int | None
+    next_deliver: int | None
+    reference: bytes | None
+    count: int | None
+    size: int | None
+    delivery_count: int | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanDot:
+    """The references of the queues that were stopped cleanly. index_module: None since 4.0."""
+
+    references: frozenset[bytes]
+    index_module: str | None
+
+
+def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
+    """The terms by queue directory. What cannot be a queue's is left out, what cannot be a value is as if it were not noted."""
+    found = {}
+    for key, value in objects:
+        name = _text(key)
+        if name is None or not isinstance(value, list):
+            continue
+        told = {str(pair[0]): pair[1] for pair in value if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Atom)}
+        reference = told.get("persistent_ref")
+        state = told.get("v2_index_state")
+        found[name] = QueueTerms(
+            _counts(told["segments"]) if "segments" in told else None,
+            _counts(state[1]) if isinstance(state, tuple) and len(state) == 2 and state[0] == 2 else None,
+            _number(told.get("next_seq_id")),
+            _number(told.get("next_deliver_seq_id", told.get("redeliver_seq_id"))),
+            reference if isinstance(reference, bytes) and len(reference) == REFERENCE else None,
+            _number(told.get("persistent_count")),
+            _number(told.get("persistent_bytes")),
+            _number(told.get("delivery_count")),
+        )
+    return found
+
+
+def _text(key: Term) -> str | None:
+    if isinstance(key, list) and key and all(isinstance(octet, int) and 32 < octet < 127 for octet in key):
+        return bytes(key).decode("ascii")
+    return None
+
+
+def _number(term: Term) -> int | None:
+    return term if isinstance(term, int) and 0 <= term <= LARGEST_SEQ else None
+
+
+def _counts(term: Term) -> dict[int, int] | None:
+    pairs = list(term.items()) if isinstance(term, dict) else term
+    if not isinstance(pairs, list):
+        return None
+    found = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            return None
+        segment, count = _number(pair[0]), _number(pair[1])
+        if segment is None or count is None:
+            return None
+        found[segment] = count
+    return found
+
+
+def queue_value(terms: QueueTerms) -> list[Term]:
+    """The value of one queue, in the order of 3.10."""
+    index: Term
+    if terms.v2_segments is not None:
+        index = (Atom("v2_index_state"), (2, dict(sorted(terms.v2_segments.items()))))
+    else:
+        index = (Atom("segments"), sorted((terms.segments or {}).items()))
+    rest = {
+        "next_seq_id": terms.next_seq,
+        "next_deliver_seq_id": terms.next_deliver,
+        "persistent_ref": terms.reference,
+        "persistent_count": terms.count,
+        "persistent_bytes": terms.size,
+    }
+    return [index, *((Atom(name), value) for name, value in rest.items() if value is not None)]
+
+
+def write_terms(terms: Mapping[str, QueueTerms]) -> bytes:
+    """The bytes of a `recovery.dets` that a broker opens."""
+    return dets.write_objects((list(name.encode("ascii")), queue_value(value)) for name, value in sorted(terms.items()))
+
+
+def read_clean_dot(content: bytes) -> CleanDot | str:
+    """What `clean.dot` says, or why it says nothing."""
+    try:
+        terms = read_text(content)
+    except ErlangTextError as error:
+        return f"it is not a row of Erlang terms: {error}"
+    told = {str(term[0]): term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom)}
+    references, module = told.get("client_refs"), told.get("index_module")
+    if not isinstance(references, list) or not all(isinstance(reference, bytes) for reference in references):
+        return "it does not list client_refs"
+    return CleanDot(frozenset(references), str(module) if isinstance(module, Atom) else None)
+
+
+def clean_dot(references: Iterable[bytes], index_module: str | None = "rabbit_msg_store_ets_index") -> bytes:
+    """The bytes of `clean.dot`. index_module: None for 4.x."""
+    terms: list[Term] = [(Atom("client_refs"), sorted(references))]
+    if index_module is not None:
+        terms.append((Atom("index_module"), Atom(index_module)))
+    return write_text(terms)

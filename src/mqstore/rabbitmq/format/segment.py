@@ -1,0 +1,122 @@
+r"""Segment of a queue index, `<k>.idx`: the entries of sequence ids k*N … k*N+N-1, N being the vhost's segment entry count.
+
+A plain run of entries, no header, no checksum, no order. The first 16-bit word of an entry:
+
+    publish   1, 1 = persistent or 0 = transient, then 14 bits rel      34 + E bytes
+    del/ack   0, 1, then 14 bits rel                                    2 bytes
+
+    offset  size  field of a publish
+         0     2  the word
+         2    16  message id
+        18     8  expiry: microseconds since 1970, 0 = none
+        26     4  size: bytes of the body
+        30     4  E: bytes of the embedded message, 0 = it is in the message store
+        34     E  embedded message
+
+The first del/ack after a publish is the delivery, the second the acknowledgement; no bit tells them apart.
+
+    >>> raw = publish(1, b"0123456789abcdef", b"", size=5000) + publish(0, bytes(16), b"", size=6000) + mark(0) + mark(1) + mark(0)
+    >>> found = read_segment(np.frombuffer(raw, np.uint8), 2048)
+    >>> found.state[:3].tolist(), found.at[:2].tolist()
+    ([7, 3, 0], [34, 0])
+
+State bits: 1 published, 2 delivered, 4 acknowledged. The broker misreads what follows an incomplete publish and then crashes; this reader
+ends there or goes on at the next publish whose embedded message has the entry's id. A file of zeros counts as missing, as since 3.10.
+
+Format: docs/formats/rabbitmq.md, section 4.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import queue_index
+
+__all__ = ["MOST_ENTRIES", "Segment", "mark", "publish", "read_segment"]
+
+MOST_ENTRIES = 16384
+PUBLISH_SIZE = 34
+ID_AT = 2
+_PUBLISH = struct.Struct(">H16sQII")
+_WORD = struct.Struct(">H")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a segment file says of each rel. state: bits P, D, A, CRASH, REPEATED of the kernel; at: position of the publish.
+
+    exists: False for a missing file and one of zeros. crash: why the broker would crash on this file, None if it would not.
+    """
+
+    data: Bytes
+    state: NDArray[np.uint8]
+    at: NDArray[np.int64]
+    exists: bool
+    crash: str | None = None
+    findings: tuple[Damage, ...] = ()
+
+
+def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
+    """The entries of a segment. count: the segment entry count N, at most 16384. file: its name in findings."""
+    state = np.zeros(count, np.uint8)
+    at = np.full(count, -1, np.int64)
+    if not len(data) or not data.any():
+        return Segment(data, state, at, False)
+    findings: list[Damage] = []
+    crash: str | None = None
+    position = 0
+    while True:
+        _, position, status = queue_index.segment_walk(data, position, count, state, at)
+        if status == queue_index.DONE:
+            break
+        resumed = queue_index.segment_resume(data, position + 1, count)
+        stop = len(data) if resumed < 0 else resumed
+        detail = _what(data, position, status, count)
+        crash = crash or f"{detail}; the broker misreads what follows and crashes"
+        findings.append(Damage(file, position, stop - position, Kind.BAD_SEGMENT, detail))
+        if resumed < 0:
+            break
+        position = resumed
+    flagged = np.flatnonzero(state & queue_index.CRASH)
+    if len(flagged):
+        detail = f"rel {flagged[0]} has a delivery or acknowledgement too many or without a publish ({len(flagged)} such entries)"
+        crash = crash or f"{detail}; the broker crashes on it"
+        findings.append(Damage(file, 0, len(data), Kind.BAD_SEGMENT, detail, len(flagged)))
+    repeated = np.flatnonzero(state & queue_index.REPEATED)
+    findings.extend(
+        Damage(
+            file,
+            int(at[rel]),
+            PUBLISH_SIZE,
+            Kind.REPEATED_ENTRY,
+            f"rel {rel} is published twice, differently; the second counts",
+            1,
+        )
+        for rel in repeated[:100].tolist()
+    )
+    return Segment(data, state, at, True, crash, tuple(findings))
+
+
+def _what(data: Bytes, position: int, status: int, count: int) -> str:
+    if status == queue_index.TORN:
+        return f"the entry at offset {position} is not whole"
+    word = int(data[position]) << 8 | int(data[position + 1])
+    if word < 1 << 14:
+        return f"the word {word:04x} at offset {position} is no entry"
+    return f"the entry at offset {position} has rel {word & 0x3FFF}, but a segment has {count} entries"
+
+
+def publish(rel: int, message_id: bytes, embedded: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
+    """The entry of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
+    return _PUBLISH.pack(0x8000 | persistent << 14 | rel, message_id, expiry, size, len(embedded)) + embedded
+
+
+def mark(rel: int) -> bytes:
+    """The entry of a delivery, or, as the second of a rel, of an acknowledgement."""
+    return _WORD.pack(0x4000 | rel)

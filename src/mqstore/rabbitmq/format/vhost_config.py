@@ -1,0 +1,56 @@
+r"""`.config` of a vhost: how many entries a segment of its queues has.
+
+    %% This file is auto-generated! Edit at your own risk!
+    {segment_entry_count, 2048}.
+
+The number is fixed for the life of the vhost: 2048 for those made by 3.8.17 or newer, if nothing else was configured. Where the file is
+missing or cannot be read it is 16384, the most that a segment entry has bits for. It does not concern queues of version 2.
+
+    >>> segment_entry_count(config_file(2048))
+    2048
+    >>> segment_entry_count(b"{segment_entry_count, }")
+    16384
+
+Format: docs/formats/rabbitmq.md, section 2.3.
+"""
+
+from __future__ import annotations
+
+from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text
+from mqstore.rabbitmq.erlang.terms import Atom
+
+__all__ = ["OF_NEW_VHOSTS", "WITHOUT_FILE", "config_file", "segment_entry_count", "stated_entry_count"]
+
+WITHOUT_FILE = 16384
+OF_NEW_VHOSTS = 2048
+MOST = 16384
+
+_HEAD = b"%% This file is auto-generated! Edit at your own risk!\n"
+
+
+def stated_entry_count(content: bytes) -> int | str:
+    """The number that the file states, or why it states none."""
+    try:
+        terms = read_text(content)
+    except ErlangTextError as error:
+        return f"it is not a row of Erlang terms: {error}"
+    for term in terms:
+        if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom) and term[0] == "segment_entry_count":
+            count = term[1]
+            if isinstance(count, int) and 1 <= count <= MOST:
+                return count
+            return f"segment_entry_count is a number from 1 to {MOST}, not {count!r:.40}"
+    return "it does not state segment_entry_count"
+
+
+def segment_entry_count(content: bytes | None) -> int:
+    """Entries of a segment; content: the bytes of `.config`, None if there is no such file."""
+    stated = stated_entry_count(content) if content is not None else WITHOUT_FILE
+    return stated if isinstance(stated, int) else WITHOUT_FILE
+
+
+def config_file(entries: int) -> bytes:
+    """The bytes of `.config` as a broker writes them."""
+    if not 1 <= entries <= MOST:
+        raise ValueError(f"a segment has 1 to {MOST} entries, not {entries}")
+    return _HEAD + b"{segment_entry_count, %d}." % entries

@@ -1,0 +1,282 @@
+r"""The message term: what an index entry embeds, and what the message store and `.qs` files hold by id.
+
+Up to 3.12 a message is
+
+    {basic_message, {resource, VHost, exchange, Exchange}, RoutingKeys, Content, Id, IsPersistent}
+    Content = {content, 60, none, PropertiesBin, Protocol, PayloadRev}                        as the client sent it
+            | {content, 60, {'P_basic', …}, none, none, PayloadRev}                           changed or made by the broker
+
+RoutingKeys: the routing key, then the keys of the headers CC and BCC. PayloadRev: the body's frames, the last one first. Id has 16 bytes,
+the same as in front of the term in the store: it is written twice, which makes it the strongest check there is.
+
+Since 3.13 it may be {mc, Protocol, Data, Annotations}; the annotations (a map) have the id, `x` the exchange, `rk` the routing keys and
+`d` = false for what is not durable. Protocol tells what Data is:
+
+    mc_amqpl  a content tuple as above
+    mc_amqp   AMQP 1.0, either decoded sections (3.13) or the bytes of the bare message (4.x)
+    mc_mqtt   {mqtt_msg, Retain, Qos, Topic, Dup, PacketId, Payload, Properties, Timestamp}
+
+    >>> term = write_message(MessageTerm(bytes(16), b"/", b"", (b"q",), True, (b"hello",), b"\x10\x00\x02"))
+    >>> term[:38]
+    b'\x83h\x06d\x00\rbasic_messageh\x04d\x00\x08resourcem\x00\x00\x00\x01/'
+    >>> message = read_message(term)
+    >>> message.routing_keys, message.properties, message.body
+    ((b'q',), {'delivery_mode': 2}, b'hello')
+
+The term of a message as a client sent it is written byte by byte as 3.10.8 on OTP 25 does. Terms before 3.0 are not read.
+
+Format: docs/formats/rabbitmq.md, section 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mqstore.rabbitmq.erlang.etf import LIMITS, Atom, Buffer, EtfError, Limits, Pairs, Term, decode, encode
+from mqstore.rabbitmq.message import amqp10
+from mqstore.rabbitmq.message.properties import (
+    Properties,
+    PropertiesError,
+    json_properties,
+    properties_from_bin,
+    properties_from_record,
+    properties_to_bin,
+)
+
+__all__ = [
+    "MessageTerm",
+    "NotAMessageError",
+    "PropertiesError",
+    "as_basic_message",
+    "json_properties",
+    "properties_from_bin",
+    "properties_to_bin",
+    "read_message",
+    "write_message",
+]
+
+Form = Literal["basic_message", "mc_amqpl", "mc_amqp", "mc_mqtt"]
+
+CLASS_BASIC = 60
+ID_SIZE = 16
+PROTOCOL = Atom("rabbit_framing_amqp_0_9_1")
+
+
+class NotAMessageError(EtfError):
+    """A term, but not one of a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTerm:
+    """One stored message.
+
+    id: 16 bytes. vhost: None in mc forms, which do not name it. routing_keys: the key, then CC and BCC. persistent: delivery mode 2,
+    whatever the queue is. fragments: the body's frames in order. properties_bin: the property block as sent; where it is None, decoded
+    holds the P_basic record. data, annotations: of mc forms, as stored.
+    """
+
+    id: bytes
+    vhost: bytes | None
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    persistent: bool
+    fragments: tuple[bytes, ...]
+    properties_bin: bytes | None
+    decoded: tuple[Term, ...] | None = field(default=None, hash=False)
+    protocol: Atom = PROTOCOL
+    form: Form = "basic_message"
+    data: Term = field(default=None, hash=False)
+    annotations: dict[Term, Term] | Pairs | None = field(default=None, hash=False)
+
+    @property
+    def body(self) -> bytes:
+        return self.fragments[0] if len(self.fragments) == 1 else b"".join(self.fragments)
+
+    @property
+    def properties(self) -> Properties:
+        """The set AMQP properties; decoded at every call. Raises PropertiesError, for a message that is otherwise sound."""
+        if self.properties_bin is not None:
+            return properties_from_bin(self.properties_bin)
+        if self.decoded is not None:
+            return properties_from_record(self.decoded)
+        if self.form == "mc_amqp":
+            return amqp10.properties(self.data, _named(self.annotations or {}))
+        return _mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
+
+    def json_properties(self) -> dict[str, object]:
+        """The properties as the message table has them in JSON."""
+        return json_properties(self.properties)
+
+
+def read_message(buf: Buffer, pos: int = 0, limits: Limits = LIMITS) -> MessageTerm:
+    """The message whose term begins at pos; bytes behind it are ignored. Raises EtfError or its child NotAMessageError."""
+    term, _ = decode(buf, pos, limits)
+    if type(term) is tuple and term:
+        if term[0] == "basic_message" and len(term) == 6:
+            return _basic_message(term, pos)
+        if term[0] == "mc" and len(term) == 4:
+            return _container(term, pos)
+    raise NotAMessageError(pos, f"a message is a term {{basic_message, …}} or {{mc, …}}, not {_shown(term)}")
+
+
+def _shown(term: Term) -> str:
+    """A short text of a term that may be huge."""
+    if type(term) is tuple and term and isinstance(term[0], Atom):
+        return f"a tuple {{{term[0]!s:.60}, …}} of {len(term)}"
+    return f"a term of kind {type(term).__name__}"
+
+
+def _basic_message(term: tuple[Term, ...], pos: int) -> MessageTerm:
+    _, name, keys, content, message_id, persistent = term
+    if type(name) is not tuple or len(name) != 4 or name[0] != "resource" or name[2] != "exchange":
+        raise NotAMessageError(pos, f"the exchange of a message is {{resource, VHost, exchange, Name}}, not {_shown(name)}")
+    if type(name[1]) is not bytes or type(name[3]) is not bytes:
+        raise NotAMessageError(pos, "vhost and exchange of a message are binaries")
+    if persistent not in ("true", "false") or not isinstance(persistent, Atom):
+        raise NotAMessageError(pos, f"the persistent flag of a message is true or false, not {_shown(persistent)}")
+    block, record, protocol, fragments = _content(content, pos)
+    return MessageTerm(_id(message_id, pos), name[1], name[3], _keys(keys, pos), persistent == "true", fragments, block, record, protocol)
+
+
+def _id(message_id: Term, pos: int) -> bytes:
+    if type(message_id) is not bytes or len(message_id) != ID_SIZE:
+        raise NotAMessageError(pos, f"the id of a message is a binary of {ID_SIZE} bytes, not {_shown(message_id)}")
+    return message_id
+
+
+def _keys(keys: Term, pos: int) -> tuple[bytes, ...]:
+    if type(keys) is not list or not all(type(key) is bytes for key in keys):
+        raise NotAMessageError(pos, f"routing keys are a list of binaries, not {_shown(keys)}")
+    return tuple(keys)
+
+
+def _content(content: Term, pos: int) -> tuple[bytes | None, tuple[Term, ...] | None, Atom, tuple[bytes, ...]]:
+    if type(content) is not tuple or len(content) != 6 or content[0] != "content" or not isinstance(content[4], Atom):
+        raise NotAMessageError(
+            pos, f"the content of a message is {{content, 60, Properties, PropertiesBin, Protocol, Payload}}, not {_shown(content)}"
+        )
+    _, class_id, record, block, protocol, payload = content
+    if class_id != CLASS_BASIC:
+        raise NotAMessageError(pos, f"the content of a message is of class {CLASS_BASIC}, not {_shown(class_id)}")
+    if type(block) is bytes:
+        return block, record if type(record) is tuple else None, protocol, _fragments(payload, pos)
+    if type(record) is tuple and block == "none":
+        return None, record, protocol, _fragments(payload, pos)
+    raise NotAMessageError(pos, "a message has neither decoded nor encoded properties")
+
+
+def _fragments(payload: Term, pos: int) -> tuple[bytes, ...]:
+    if type(payload) is list and all(type(fragment) is bytes for fragment in payload):
+        return tuple(reversed(payload))
+    raise NotAMessageError(pos, f"the body of a message is a list of binaries, not {_shown(payload)}")
+
+
+# message containers
+
+
+def _named(annotations: dict[Term, Term] | Pairs) -> dict[str, Term]:
+    """The annotations under atoms and text."""
+    pairs = annotations.items() if isinstance(annotations, dict) else annotations
+    return {
+        key if isinstance(key, Atom) else key.decode("utf-8", "replace"): value for key, value in pairs if isinstance(key, Atom | bytes)
+    }
+
+
+def _container(term: tuple[Term, ...], pos: int) -> MessageTerm:
+    _, form, data, annotations = term
+    if not isinstance(annotations, dict | Pairs):
+        raise NotAMessageError(pos, f"the annotations of a message are a map, not {_shown(annotations)}")
+    named = _named(annotations)
+    message_id = _id(named.get("id"), pos)
+    exchange, keys = named.get("x"), _keys(named.get("rk"), pos)
+    if type(exchange) is not bytes:
+        raise NotAMessageError(pos, f"the exchange of a message is a binary, not {_shown(exchange)}")
+    persistent = named.get("d") != "false"
+    if form == "mc_amqpl":
+        block, record, protocol, fragments = _content(data, pos)
+        return MessageTerm(message_id, None, exchange, keys, persistent, fragments, block, record, protocol, "mc_amqpl", None, annotations)
+    if form == "mc_amqp":
+        try:
+            fragments = amqp10.fragments(data)
+        except amqp10.Amqp10Error as error:
+            raise NotAMessageError(pos, str(error)) from None
+        return MessageTerm(message_id, None, exchange, keys, persistent, fragments, None, None, PROTOCOL, "mc_amqp", data, annotations)
+    if form == "mc_mqtt":
+        if type(data) is not tuple or len(data) != 9 or data[0] != "mqtt_msg":
+            raise NotAMessageError(pos, f"a message from MQTT is {{mqtt_msg, …}} of 9, not {_shown(data)}")
+        fragments = _iodata(data[6], pos)
+        return MessageTerm(message_id, None, exchange, keys, persistent, fragments, None, None, PROTOCOL, "mc_mqtt", data, annotations)
+    raise NotAMessageError(pos, f"a message container of protocol {_shown(form)} is not known")
+
+
+def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
+    """The binaries of an iolist, in order; bytes of its own in runs."""
+    found: list[bytes] = []
+    todo = [term]
+    while todo:
+        item = todo.pop()
+        if type(item) is bytes:
+            found.append(item)
+        elif type(item) is list:
+            todo.extend(reversed(item))
+        elif type(item) is int and 0 <= item <= 255:
+            found.append(bytes([item]))
+        else:
+            raise NotAMessageError(pos, f"the body of a message is bytes and lists of them, not {_shown(item)}")
+    return tuple(found)
+
+
+def _mqtt_properties(data: tuple[Term, ...]) -> Properties:
+    """What a consumer of AMQP 0-9-1 gets of a message from MQTT: the quality of service as its header, and the delivery mode."""
+    qos, given = data[2], _named(data[7]) if isinstance(data[7], dict | Pairs) else {}
+    headers = [[b"x-mqtt-publish-qos", "unsignedbyte", qos]] if qos in (0, 1, 2) else []
+    found: Properties = {}
+    for name, key in (("content_type", "Content-Type"), ("correlation_id", "Correlation-Data"), ("reply_to", "Response-Topic")):
+        value = given.get(key)
+        if type(value) is bytes and len(value) <= 255:
+            found[name] = value
+    found["headers"] = headers
+    found["delivery_mode"] = 2 if qos else 1
+    return {name: found[name] for name in ("content_type", "headers", "delivery_mode", "correlation_id", "reply_to") if name in found}
+
+
+# writing
+
+
+def write_message(message: MessageTerm, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
+    """The term of a message in the form it has. atoms: as in `etf.encode`. Raises ValueError for a basic_message without a vhost."""
+    content = (
+        Atom("content"),
+        CLASS_BASIC,
+        Atom("none") if message.decoded is None else message.decoded,
+        Atom("none") if message.properties_bin is None else message.properties_bin,
+        message.protocol,
+        list(reversed(message.fragments)),
+    )
+    if message.form != "basic_message":
+        data = content if message.form == "mc_amqpl" else message.data
+        return encode((Atom("mc"), Atom(message.form), data, message.annotations), atoms)
+    if message.vhost is None:
+        raise ValueError("a basic_message names its vhost; give one with as_basic_message")
+    return encode(
+        (
+            Atom("basic_message"),
+            (Atom("resource"), message.vhost, Atom("exchange"), message.exchange),
+            list(message.routing_keys),
+            content,
+            message.id,
+            Atom("true" if message.persistent else "false"),
+        ),
+        atoms,
+    )
+
+
+def as_basic_message(message: MessageTerm, vhost: bytes) -> MessageTerm:
+    """The same message in the form of all versions up to 3.12, as if a client had sent it. Raises PropertiesError."""
+    if message.form == "basic_message":
+        return message
+    block = message.properties_bin
+    if block is None:
+        block = properties_to_bin(message.properties)
+    return MessageTerm(message.id, vhost, message.exchange, message.routing_keys, message.persistent, message.fragments, block)

@@ -1,0 +1,332 @@
+r"""AMQP 0-9-1 content properties: the property block of a message and its header tables.
+
+A block is a u16 of flags and then the values of the set flags, from bit 15 down:
+
+    15 content_type      12 delivery_mode u8     9 reply_to      6 timestamp u64    3 app_id
+    14 content_encoding  11 priority u8          8 expiration    5 type             2 cluster_id
+    13 headers, a table  10 correlation_id       7 message_id    4 user_id
+
+The others are shortstr: u8 length, bytes. A table is its length in bytes as u32, then fields of shortstr name, type octet, value; an
+array the same without names. Names may repeat; their order is kept. `FIELD_TYPES` lists the octets.
+
+    >>> properties_from_bin(bytes.fromhex("1080 02 03 432d30"))
+    {'delivery_mode': 2, 'message_id': b'C-0'}
+    >>> properties_to_bin({"headers": [[b"n", "signedint", -1], [b"t", "bool", True]], "delivery_mode": 2}).hex(" ")
+    '30 00 00 00 00 0b 01 6e 49 ff ff ff ff 01 74 74 01 02'
+
+In memory: a dict in the order above with text and binary as bytes; headers are lists of [name, type, value], arrays of [type, value], a
+decimal is (scale, value), void None. A message that the broker changed has the same as the Erlang record `P_basic`, which
+`properties_from_record` reads. `json_properties` is the form of the message table's column.
+
+Octets `l` and `L` are both `long`, every non-zero `bool` is true: such blocks encode to others than they were read from.
+Tables nested deeper than 100 are not read.
+
+Format: docs/formats/rabbitmq.md, sections 10.2 and 10.3.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqstore.rabbitmq.erlang.etf import Atom, Term
+
+__all__ = ["PropertiesError", "json_properties", "json_text", "properties_from_bin", "properties_from_record", "properties_to_bin"]
+
+Properties = dict[str, Any]
+Fields = list[list[Any]]
+
+NAMES = (
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+DEEPEST = 100
+MOST_FIELDS = 200_000
+
+_U8 = struct.Struct(">B")
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_DECIMAL = struct.Struct(">BI")
+_NUMBERS = {"delivery_mode": _U8, "priority": _U8, "timestamp": _U64}
+
+# octet: name in records; a struct for a number, None for what has a shape of its own
+FIELD_TYPES: dict[int, tuple[str, struct.Struct | None]] = {
+    ord("S"): ("longstr", None),
+    ord("I"): ("signedint", struct.Struct(">i")),
+    ord("i"): ("unsignedint", _U32),
+    ord("L"): ("long", struct.Struct(">q")),
+    ord("l"): ("long", struct.Struct(">q")),
+    ord("s"): ("short", struct.Struct(">h")),
+    ord("u"): ("unsignedshort", _U16),
+    ord("b"): ("byte", struct.Struct(">b")),
+    ord("B"): ("unsignedbyte", _U8),
+    ord("d"): ("double", struct.Struct(">d")),
+    ord("f"): ("float", struct.Struct(">f")),
+    ord("D"): ("decimal", _DECIMAL),
+    ord("T"): ("timestamp", _U64),
+    ord("t"): ("bool", _U8),
+    ord("F"): ("table", None),
+    ord("A"): ("array", None),
+    ord("x"): ("binary", None),
+    ord("V"): ("void", None),
+}
+# the octet written for a name: of two the later one
+OCTETS = {name: (octet, number) for octet, (name, number) in FIELD_TYPES.items()}
+
+
+class PropertiesError(ValueError):
+    """A property block or record that says something impossible. The message itself may be sound."""
+
+
+# the block
+
+
+def properties_from_bin(block: bytes) -> Properties:
+    """The set properties of a block. Raises PropertiesError."""
+    return _Block(block).properties()
+
+
+class _Block:
+    """Reads a block. All that is read is first known to be there."""
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+        self.pos = 0
+        self.fields_left = MOST_FIELDS
+
+    def properties(self) -> Properties:
+        flags: int = self.number(_U16)
+        if flags & 1:
+            raise PropertiesError("the property flags go on in a second word, which basic properties never do")
+        found: Properties = {}
+        for bit, name in enumerate(NAMES):
+            if flags & 0x8000 >> bit:
+                if name == "headers":
+                    found[name] = self.fields(self.number(_U32), True, DEEPEST)
+                elif name in _NUMBERS:
+                    found[name] = self.number(_NUMBERS[name])
+                else:
+                    found[name] = self.octets(self.number(_U8))
+        if self.pos != len(self.block):
+            raise PropertiesError(f"{len(self.block) - self.pos} bytes stand behind the last property")
+        return found
+
+    def number(self, shape: struct.Struct) -> Any:
+        octets = self.octets(shape.size)
+        found = shape.unpack(octets)
+        return found[0] if len(found) == 1 else found
+
+    def octets(self, count: int) -> bytes:
+        if count > len(self.block) - self.pos:
+            raise PropertiesError(f"byte {self.pos} of the properties: {count} bytes are needed, {len(self.block) - self.pos} are left")
+        self.pos += count
+        return self.block[self.pos - count : self.pos]
+
+    def fields(self, length: int, named: bool, depth: int) -> Fields:
+        """The fields of a table (named) or an array whose contents have this length in bytes."""
+        end = self.pos + length
+        if end > len(self.block):
+            raise PropertiesError(f"byte {self.pos} of the properties: a table of {length} bytes, {len(self.block) - self.pos} are left")
+        if not depth:
+            raise PropertiesError(f"header tables nest deeper than {DEEPEST}")
+        found: Fields = []
+        while self.pos < end:
+            self.fields_left -= 1
+            if not self.fields_left:
+                raise PropertiesError(f"more than {MOST_FIELDS} header fields")
+            name = [self.octets(self.number(_U8))] if named else []
+            found.append([*name, *self.typed(depth)])
+        if self.pos != end:
+            raise PropertiesError(f"byte {self.pos} of the properties: a field goes beyond its table, which ends at {end}")
+        return found
+
+    def typed(self, depth: int) -> tuple[str, Any]:
+        octet: int = self.number(_U8)
+        if octet not in FIELD_TYPES:
+            raise PropertiesError(f"byte {self.pos - 1} of the properties: {octet} is no field type")
+        name, shape = FIELD_TYPES[octet]
+        if shape is not None:
+            value = self.number(shape)
+            return name, bool(value) if name == "bool" else value
+        if name == "void":
+            return name, None
+        length: int = self.number(_U32)
+        return name, self.octets(length) if name in ("longstr", "binary") else self.fields(length, name == "table", depth - 1)
+
+
+def properties_to_bin(properties: Properties) -> bytes:
+    """The block of these properties. Raises PropertiesError for a value its field cannot hold."""
+    unknown = set(properties) - set(NAMES)
+    if unknown:
+        raise PropertiesError(f"{', '.join(sorted(unknown))}: no AMQP property; they are {', '.join(NAMES)}")
+    flags, out = 0, bytearray()
+    for bit, name in enumerate(NAMES):
+        if name in properties:
+            flags |= 0x8000 >> bit
+            value = properties[name]
+            try:
+                if name == "headers":
+                    out += _fields_bytes(value, True, DEEPEST)
+                else:
+                    out += _NUMBERS[name].pack(value) if name in _NUMBERS else _shortstr(value)
+            except (struct.error, TypeError, OverflowError) as error:
+                raise PropertiesError(f"{name} cannot be {value!r:.60}: {error}") from None
+    return _U16.pack(flags) + bytes(out)
+
+
+def _shortstr(text: bytes | str) -> bytes:
+    octets = _octets(text)
+    return _U8.pack(len(octets)) + octets
+
+
+def _octets(text: bytes | str) -> bytes:
+    return text.encode("utf-8") if isinstance(text, str) else bytes(text)
+
+
+def _fields_bytes(fields: Sequence[Sequence[Any]], named: bool, depth: int) -> bytes:
+    if not depth:
+        raise PropertiesError(f"header tables nest deeper than {DEEPEST}")
+    out = bytearray()
+    for field in fields:
+        if len(field) != 2 + named or field[-2] not in OCTETS:
+            raise PropertiesError(f"a header field is [name, type, value] (in an array [type, value]), not {field!r:.60}")
+        kind, value = field[-2:]
+        octet, shape = OCTETS[kind]
+        if named:
+            out += _shortstr(field[0])
+        out.append(octet)
+        if kind == "decimal":
+            out += _DECIMAL.pack(*value)
+        elif kind == "bool":
+            out.append(bool(value))
+        elif shape is not None:
+            out += shape.pack(value)
+        elif kind in ("table", "array"):
+            out += _fields_bytes(value, kind == "table", depth - 1)
+        elif kind != "void":
+            octets = _octets(value)
+            out += _U32.pack(len(octets)) + octets
+    return _U32.pack(len(out)) + bytes(out)
+
+
+# the record
+
+
+def properties_from_record(record: tuple[Term, ...]) -> Properties:
+    """The set properties of {'P_basic', content_type, …}. Raises PropertiesError."""
+    if len(record) != 1 + len(NAMES) or record[0] != "P_basic":
+        raise PropertiesError(f"decoded properties are a P_basic record of {len(NAMES)} fields, not {record!r:.60}")
+    found: Properties = {}
+    for name, value in zip(NAMES, record[1:], strict=True):
+        if isinstance(value, Atom) and value == "undefined":
+            continue
+        if name == "headers":
+            found[name] = _record_fields(value, True, DEEPEST)
+        elif name in _NUMBERS:
+            found[name] = _in_range(name, value, _NUMBERS[name])
+        elif type(value) is bytes:
+            found[name] = value
+        else:
+            raise PropertiesError(f"{name} of decoded properties is a binary, not {value!r:.60}")
+    return found
+
+
+def _in_range(name: str, value: Term, shape: struct.Struct) -> int:
+    try:
+        shape.pack(value)
+    except struct.error:
+        raise PropertiesError(f"{name} of decoded properties cannot be {value!r:.60}") from None
+    return int(value)
+
+
+def _record_fields(fields: Term, named: bool, depth: int) -> Fields:
+    if not depth:
+        raise PropertiesError(f"header tables nest deeper than {DEEPEST}")
+    if type(fields) is not list:
+        raise PropertiesError(f"headers are a list, not {fields!r:.60}")
+    found: Fields = []
+    for field in fields:
+        if type(field) is not tuple or len(field) != 2 + named or not isinstance(field[-2], Atom) or field[-2] not in OCTETS:
+            raise PropertiesError(f"a decoded header is {{Name, Type, Value}} (in an array {{Type, Value}}), not {field!r:.60}")
+        if named and type(field[0]) is not bytes:
+            raise PropertiesError(f"the name of a decoded header is a binary, not {field[0]!r:.60}")
+        kind = str(field[-2])
+        found.append([*field[:-2], kind, _record_value(kind, field[-1], depth)])
+    return found
+
+
+def _record_value(kind: str, value: Term, depth: int) -> Any:
+    shape = OCTETS[kind][1]
+    good: dict[str, Callable[[], Any]] = {
+        "void": lambda: None,
+        "bool": lambda: {"true": True, "false": False}[value],
+        "table": lambda: _record_fields(value, True, depth - 1),
+        "array": lambda: _record_fields(value, False, depth - 1),
+        "decimal": lambda: _DECIMAL.unpack(_DECIMAL.pack(*value)),
+    }
+    try:
+        if kind in good:
+            return good[kind]()
+        if shape is None:
+            return bytes(memoryview(value))
+        if kind in ("double", "float"):
+            return float(value)
+        shape.pack(value)
+        return value
+    except (struct.error, TypeError, KeyError, OverflowError):
+        raise PropertiesError(f"a decoded header of type {kind} cannot be {value!r:.60}") from None
+
+
+# the column
+
+
+def json_text(octets: bytes) -> str | dict[str, str]:
+    """Text as text, everything that is not UTF-8 as {"b64": …}."""
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return _b64(octets)
+
+
+def _b64(octets: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(octets).decode("ascii")}
+
+
+def json_properties(properties: Properties) -> dict[str, Any]:
+    """Properties for JSON: text as text, `binary` as {"b64": …}, a decimal as [scale, value], a number that is none as its name."""
+    return {
+        name: _json_fields(value) if name == "headers" else json_text(value) if isinstance(value, bytes) else value
+        for name, value in properties.items()
+    }
+
+
+def _json_fields(fields: Fields) -> Fields:
+    return [[*(json_text(name) for name in field[:-2]), field[-2], _json_value(field[-2], field[-1])] for field in fields]
+
+
+def _json_value(kind: str, value: Any) -> Any:
+    if kind in ("table", "array"):
+        return _json_fields(value)
+    if kind == "binary":
+        return _b64(value)
+    if kind == "decimal":
+        return list(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return json_text(value) if isinstance(value, bytes) else value

@@ -1,0 +1,334 @@
+"""The stored messages of one batch, taken apart as columns.
+
+Their terms are copied into one buffer, one behind the other. What brokers up to 3.12 store of a message as a client sent it is taken apart
+by the kernel `messageterms`: spans of the buffer, from which Arrow arrays are made without an object per message. Terms of another shape
+(`slow`: made inside a broker, of 3.13 and newer, damaged) go through `content.read_message`, one by one, and are put between the others.
+
+`properties_json` and headers are made one by one in any case.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.kernels.rabbitmq import message_store, message_terms
+from mqstore.kernels.rocketmq import frames
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, json_properties, properties_from_bin, read_message
+from mqstore.table.columns import RABBITMQ_PROPERTIES, rabbitmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StoredTerms"]
+
+Longs = NDArray[np.int64]
+_HEADERS = RABBITMQ_PROPERTIES.index("headers")
+_NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """A message of another shape. message None: its bytes are none. told None: its properties cannot be read."""
+
+    message: MessageTerm | None
+    told: dict[str, Any] | None
+
+
+class StoredTerms:
+    """buffer: the terms; start, length: of each row's; length 0: the row has none."""
+
+    def __init__(self, buffer: Bytes, start: Longs, length: Longs) -> None:
+        self.buffer = buffer
+        self.start = start
+        self.present: NDArray[np.bool_] = length > 0
+        self._length = length
+        self._fields = np.zeros((len(start), message_terms.FIELD_COUNT), np.int64)
+        message_terms.fields(buffer, start, length, self._fields)
+        self._fast: NDArray[np.bool_] = self.present & (self._fields[:, message_terms.STATUS] == message_terms.FAST)
+
+    @classmethod
+    def collect(cls, sources: Sequence[Bytes | None], source: NDArray[np.int32], at: Longs, length: Longs) -> StoredTerms:
+        """Copy `length` bytes at `at` of each row's source. A row whose bytes are not there has none."""
+        sizes = np.array([0 if data is None else len(data) for data in sources] or [0], np.int64)
+        # offsets of an Arrow array are 31 bits; no broker takes a message that large
+        there = (source >= 0) & (at >= 0) & (length > 0) & (length < 1 << 31)
+        there[there] &= at[there] <= sizes[source[there]] - length[there]
+        length = np.where(there, length, 0)
+        start = np.cumsum(length) - length
+        buffer = np.empty(int(length.sum()), np.uint8)
+        for number in np.unique(source[there]).tolist():
+            data = sources[number]
+            rows = np.flatnonzero(there & (source == number))
+            # rows of one source that follow each other are one stretch of the buffer
+            for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+                low, high = int(start[run[0]]), int(start[run[-1]] + length[run[-1]])
+                offsets = np.empty(len(run) + 1, np.int32)
+                frames.gather(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
+        return cls(buffer, start, length)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    # one by one
+
+    @cached_property
+    def slow(self) -> dict[int, _Slow]:
+        """The rows that are no fast ones, decoded."""
+        found = {}
+        for row in np.flatnonzero(self.present & ~self._fast).tolist():
+            raw = self.buffer[self.start[row] : self.start[row] + self._length[row]].tobytes()
+            try:
+                message = read_message(raw)
+            except EtfError:
+                found[row] = _Slow(None, None)
+                continue
+            try:
+                found[row] = _Slow(message, json_properties(message.properties))
+            except PropertiesError:
+                found[row] = _Slow(message, None)
+        return found
+
+    @cached_property
+    def _parsed(self) -> dict[int, dict[str, Any] | None]:
+        """The properties of fast rows whose block has headers, or is not what the kernel knows; None where they cannot be read."""
+        status, headers = self._blocks[:, 0], self._blocks[:, 2 + 2 * _HEADERS]
+        return {
+            row: self._read_block(row) for row in np.flatnonzero(self._fast & ((status != message_terms.FAST) | (headers >= 0))).tolist()
+        }
+
+    def _read_block(self, row: int) -> dict[str, Any] | None:
+        at, length = (int(value) for value in self._fields[row, message_terms.PROPERTIES_START : message_terms.PROPERTIES_START + 2])
+        try:
+            return json_properties(properties_from_bin(self.buffer[at : at + length].tobytes()))
+        except PropertiesError:
+            return None
+
+    # columns
+
+    @cached_property
+    def _blocks(self) -> Longs:
+        out = np.zeros((len(self), message_terms.PROPERTY_COLUMNS), np.int64)
+        message_terms.properties(
+            self.buffer, self._field(message_terms.PROPERTIES_START), self._field(message_terms.PROPERTIES_LENGTH), out
+        )
+        return out
+
+    def _field(self, field: int) -> Longs:
+        return np.ascontiguousarray(self._fields[:, field])
+
+    @cached_property
+    def ids(self) -> tuple[Longs, Longs]:
+        """The id that each message holds, as two big-endian halves; zeros where there is none."""
+        hi, lo = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
+        rows = np.flatnonzero(self._fast)
+        high, low = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        # the kernel reads the id of a store record, which stands 8 bytes behind its start
+        message_store.record_ids(self.buffer, self._fields[rows, message_terms.ID_START] - 8, high, low)
+        hi[rows], lo[rows] = high, low
+        for row, slow in self.slow.items():
+            if slow.message is not None:
+                hi[row] = int.from_bytes(slow.message.id[:8], "big", signed=True)
+                lo[row] = int.from_bytes(slow.message.id[8:], "big", signed=True)
+        return hi, lo
+
+    @cached_property
+    def sizes(self) -> Longs:
+        """Bytes of each body; -1 where there is none."""
+        sizes = np.where(self._fast, self._fields[:, message_terms.BODY_LENGTH], -1)
+        for row, slow in self.slow.items():
+            if slow.message is not None:
+                sizes[row] = sum(map(len, slow.message.fragments))
+        return sizes
+
+    @cached_property
+    def readable(self) -> NDArray[np.bool_]:
+        """Of each row whether message and properties can be read."""
+        found = self._fast.copy()
+        for row, told in self._parsed.items():
+            found[row] = told is not None
+        for row, slow in self.slow.items():
+            found[row] = slow.told is not None
+        return found
+
+    def sound(self, hi: Longs, lo: Longs, size: Longs) -> NDArray[np.bool_]:
+        """Of each row whether it is readable and has this id (zeros: any) and this many bytes of body."""
+        own = self.ids
+        same = ((own[0] == hi) & (own[1] == lo)) | ((hi == 0) & (lo == 0))
+        return np.asarray(self.readable & same & (self.sizes == size))
+
+    @cached_property
+    def payload(self) -> pa.Array:
+        """The bodies."""
+        import pyarrow as pa
+
+        rows = np.flatnonzero(self._fast)
+        counts = self._fields[rows, message_terms.PAYLOAD_COUNT]
+        starts, lengths = self._listed(rows, message_terms.PAYLOAD_START, counts, backwards=True)
+        values = self._gathered(starts, lengths)[1]
+        ends = np.cumsum(self._fields[rows, message_terms.BODY_LENGTH])
+        offsets = np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int32)
+        fast = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+        return self._woven(fast, lambda slow: None if slow.message is None else slow.message.body)
+
+    def column(self, name: str) -> pa.Array:
+        """A column of the message table that is in the stored message."""
+        import pyarrow as pa
+
+        kind = rabbitmq_schema((name,)).field(name).type
+        match name:
+            case "exchange":
+                rows = np.flatnonzero(self._fast)
+                fast = self._strings(self._fields[rows, message_terms.EXCHANGE_START], self._fields[rows, message_terms.EXCHANGE_LENGTH])
+                return self._woven(fast, lambda slow: None if slow.message is None else _text(slow.message.exchange))
+            case "routing_keys":
+                return self._routing_keys()
+            case "payload":
+                return self.payload
+            case "payload_len":
+                return pa.array(self.sizes, kind, mask=self.sizes < 0)
+            case "payload_sha256":
+                return pa.array([None if body is None else hashlib.sha256(body).hexdigest() for body in self.payloads()], kind)
+            case "payload_b64":
+                return pa.array([None if body is None else base64.b64encode(body).decode("ascii") for body in self.payloads()], kind)
+            case "properties":
+                return self._properties()
+            case _:
+                return pa.array([None if told is None else json.dumps(told, ensure_ascii=False) for told in self._told()], kind)
+
+    def payloads(self) -> list[bytes | None]:
+        """The bodies as bytes."""
+        found: list[bytes | None] = self.payload.to_pylist()
+        return found
+
+    def _listed(self, rows: NDArray[np.intp], start: int, counts: Longs, *, backwards: bool) -> tuple[Longs, Longs]:
+        total = int(counts.sum())
+        starts, lengths = np.empty(total, np.int64), np.empty(total, np.int64)
+        message_terms.listed(
+            self.buffer, np.ascontiguousarray(self._fields[rows, start]), np.ascontiguousarray(counts), backwards, starts, lengths
+        )
+        return starts, lengths
+
+    def _gathered(self, starts: Longs, lengths: Longs) -> tuple[NDArray[np.int32], NDArray[np.uint8], bool]:
+        present = np.ascontiguousarray(np.maximum(lengths, 0))
+        offsets, text = np.empty(len(starts) + 1, np.int32), np.empty(int(present.sum()), np.uint8)
+        high = frames.gather(self.buffer, np.ascontiguousarray(starts), present, offsets, text)
+        return offsets, text, bool(high)
+
+    def _strings(self, starts: Longs, lengths: Longs) -> pa.Array:
+        """Spans as text; length -1 is null."""
+        import pyarrow as pa
+
+        offsets, text, high = self._gathered(starts, lengths)
+        validity = pa.py_buffer(np.packbits(lengths >= 0, bitorder="little").tobytes())
+        array = pa.Array.from_buffers(pa.string(), len(starts), [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
+        if high:
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid:
+                raw = pa.Array.from_buffers(pa.binary(), len(starts), [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
+                return pa.array([None if value is None else _text(value) for value in raw.to_pylist()], pa.string())
+        return array
+
+    def _routing_keys(self) -> pa.Array:
+        import pyarrow as pa
+
+        rows = np.flatnonzero(self._fast)
+        counts = self._fields[rows, message_terms.KEYS_COUNT]
+        keys = self._strings(*self._listed(rows, message_terms.KEYS_START, counts, backwards=False))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
+        fast = pa.ListArray.from_arrays(pa.array(offsets), keys)
+        return self._woven(fast, lambda slow: None if slow.message is None else [_text(key) for key in slow.message.routing_keys])
+
+    def _told(self) -> list[dict[str, Any] | None]:
+        """The properties of each row in their JSON form."""
+        found: list[dict[str, Any] | None] = [None] * len(self)
+        for row in np.flatnonzero(self._fast).tolist():
+            found[row] = self._parsed[row] if row in self._parsed else self._read_block(row)
+        for row, slow in self.slow.items():
+            found[row] = slow.told
+        return found
+
+    def _properties(self) -> pa.Array:
+        import pyarrow as pa
+
+        kind = rabbitmq_schema(("properties",)).field("properties").type
+        # what cannot be read has no properties, whatever the kernel found
+        plain = self._fast & (self._blocks[:, 0] == message_terms.FAST) & self.readable
+        rows = np.flatnonzero(plain)
+        parts = []
+        for k, name in enumerate(RABBITMQ_PROPERTIES):
+            values, lengths = self._blocks[rows, 1 + 2 * k], self._blocks[rows, 2 + 2 * k]
+            if name == "headers":
+                told = [
+                    None if length < 0 else _headers(self._parsed[row]) for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
+                ]
+                parts.append(pa.array(told, kind.field(k).type))
+            elif name in _NUMBERS:
+                parts.append(pa.array(values, kind.field(k).type, mask=lengths < 0))
+            else:
+                parts.append(self._strings(values, lengths))
+        fast = pa.StructArray.from_arrays(parts, fields=[kind.field(k) for k in range(len(parts))])
+        others = np.flatnonzero(~plain)
+        rest = [self._parsed.get(row) if self._fast[row] else _told_of(self.slow.get(row)) for row in others.tolist()]
+        return _merged(fast, rows, pa.array([_struct(each) for each in rest], kind), others, len(self))
+
+    def _woven(self, fast: pa.Array, value: Callable[[_Slow], Any]) -> pa.Array:
+        """A column of all rows from the array of the fast ones and the values of the others."""
+        import pyarrow as pa
+
+        others = np.flatnonzero(~self._fast)
+        told = [None if row not in self.slow else value(self.slow[row]) for row in others.tolist()]
+        return _merged(fast, np.flatnonzero(self._fast), pa.array(told, fast.type), others, len(self))
+
+
+def _merged(first: pa.Array, rows: NDArray[np.intp], second: pa.Array, others: NDArray[np.intp], count: int) -> pa.Array:
+    import pyarrow as pa
+
+    if not len(others):
+        return first
+    order = np.empty(count, np.int64)
+    order[rows] = np.arange(len(rows))
+    order[others] = len(rows) + np.arange(len(others))
+    return pa.concat_arrays([first, second]).take(pa.array(order))
+
+
+def _told_of(slow: _Slow | None) -> dict[str, Any] | None:
+    return None if slow is None else slow.told
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _plain(value: Any) -> Any:
+    """A property for Arrow: bytes that are no text show as U+FFFD."""
+    if isinstance(value, dict) and set(value) == {"b64"}:
+        return _text(base64.b64decode(value["b64"]))
+    return value
+
+
+def _headers(told: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    if told is None or told.get("headers") is None:
+        return None
+    return [{"name": _plain(name), "type": kind, "value": json.dumps(value, ensure_ascii=False)} for name, kind, value in told["headers"]]
+
+
+def _struct(told: dict[str, Any] | None) -> dict[str, Any] | None:
+    if told is None:
+        return None
+    found = {name: _plain(told.get(name)) for name in RABBITMQ_PROPERTIES}
+    if found["timestamp"] is not None and found["timestamp"] >= 1 << 63:
+        found["timestamp"] = None
+    found["headers"] = _headers(told)
+    return found

@@ -1,0 +1,161 @@
+"""The parts of a wreck put where a reader looks for them: single files, one queue's directory, message files alone, lost and found.
+
+    lost+found/#1/12.idx          -->   queues/#1/12.idx
+    lost+found/#1/journal.jif     -->   queues/#1/journal.jif
+    copies/3.rdq  copies/3.rdt    -->   msg_store_persistent/3.rdq, 3.rdt
+
+All parts become one vhost: files of a queue's index by the directory they lie in, all message files one store (an entry finds its message
+by id, wherever it is). A file whose name is no number gets one. `.queue_name`, `.config` and `.vhost` are taken along.
+
+A queue directory that does not tell its name is asked for it: the routing keys of its messages are names of queues where the default
+exchange was used, and a name is right if its digest is the directory's name.
+
+Format: docs/formats/rabbitmq.md, sections 2.1 and 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from mqstore.errors import CannotOpenError, NotAStoreError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.arranged import ArrangedDirectory
+from mqstore.files.own_directory import OwnDirectory
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
+from mqstore.rabbitmq.format.names import priority_name, queue_directory
+from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
+from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
+from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = ["arranged", "guessed_names", "is_part"]
+
+INDEX = ("idx", "jif", "qi", "qs")
+STORE = ("rdq", "rdt")
+BESIDE = (".config", ".vhost", "recovery.dets")
+ASKED = 200  # messages of a queue that are asked for its name
+MOST_FILES = 1_000_000
+
+
+def is_part(name: str) -> bool:
+    """Whether a file's name is that of a part of a message store."""
+    return name.rpartition(".")[2] in (*INDEX, *STORE)
+
+
+def arranged(path: Path) -> ReadOnlyDirectory:
+    """The store at path, or what parts of one lie at and below it. Raises CannotOpenError, NotAStoreError."""
+    if path.is_dir():
+        directory = OwnDirectory(path)
+        if looks_like_rabbitmq(directory):
+            return directory
+        names = [name for name, entry in islice(directory.walk(), MOST_FILES) if entry.is_file]
+    elif path.exists():
+        names, path = [path.name], path.parent
+    else:
+        raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
+    files = dict(_placed(names, path.absolute().name))
+    if not any(is_part(name) for name in files):
+        raise NotAStoreError(f"{path} holds no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
+    return ArrangedDirectory(path, files)
+
+
+def _placed(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:
+    """The name in the arrangement of each file, with the name it has."""
+    taken: set[str] = set()
+    stems: dict[tuple[str, str], int] = {}
+    names = sorted(names)
+    for name in names:
+        above, _, own = name.rpartition("/")
+        stem, _, ending = own.rpartition(".")
+        if ending in STORE:
+            # an .rdt keeps beside it the .rdq of its number
+            number = stems.get((above, stem), int(stem) if _is_number(stem) else 0)
+            while f"msg_store_persistent/{number}.{ending}" in taken:
+                number += 1
+            stems[above, stem] = number
+            placed = f"msg_store_persistent/{number}.{ending}"
+        elif ending in INDEX or own == ".queue_name":
+            if ending == "jif":
+                own = "journal.jif"
+            elif ending in INDEX and not _is_number(stem):
+                own = f"0.{ending}"
+            placed = f"queues/{_directory(above, root)}/{own}"
+            while placed in taken and ending in INDEX:
+                placed = f"queues/{placed.split('/')[1]}'/{own}"
+        elif own in BESIDE:
+            placed = own
+        else:
+            continue
+        if placed not in taken:
+            taken.add(placed)
+            yield placed, name
+
+
+def _directory(above: str, root: str) -> str:
+    """The name of a queue's directory: of that which the file lies in."""
+    return above.rpartition("/")[2] or root or "queue"
+
+
+def _is_number(stem: str) -> bool:
+    return stem.isascii() and stem.isdigit() and len(stem) <= 18
+
+
+def guessed_names(vhosts: Iterable[Vhost]) -> list[tuple[str, str]]:
+    """Names of queues whose directories do not tell them, as their messages tell."""
+    found = set()
+    for vhost in vhosts:
+        for queue in vhost.queues:
+            if not queue.place.named:
+                found |= _guess(queue, vhost)
+    return sorted(found)
+
+
+def _guess(queue: Queue, vhost: Vhost) -> set[tuple[str, str]]:
+    tried: set[tuple[bytes, bytes]] = set()
+    for message in islice(chain(_messages(queue, vhost), _from_stores(queue)), ASKED):
+        for key in message.routing_keys:
+            of = message.vhost or (vhost.name or "/").encode("utf-8", "surrogateescape")
+            if (of, key) in tried:
+                continue
+            tried.add((of, key))
+            candidates = (key, *(priority_name(key, level) for level in range(256)))
+            if any(queue_directory(of, name) == queue.directory for name in candidates):
+                return {(of.decode("utf-8", "surrogateescape"), key.decode("utf-8", "surrogateescape"))}
+    return set()
+
+
+def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
+    for found in queue.judged():
+        for source, at, length in zip(found.source.tolist(), found.at.tolist(), found.length.tolist(), strict=True):
+            if source < 0:
+                continue
+            name, data = found.sources[source]
+            if data is None:
+                data = _bytes(vhost, name)
+            try:
+                if data is not None and length > 0:
+                    yield read_message(data[at : at + length].tobytes())
+            except EtfError:
+                continue
+
+
+def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
+    """Messages of `.qs` files that no index leads to."""
+    for number in queue.index_v2.unindexed_stores:
+        data = queue.index_v2.store_data(number)
+        at, size = queue.index_v2.unindexed(number)
+        for start, length in zip((at + ENTRY_HEADER).tolist(), size.tolist(), strict=True):
+            try:
+                yield read_message(data[start : start + length].tobytes())
+            except EtfError:
+                continue
+
+
+def _bytes(vhost: Vhost, name: str) -> Bytes | None:
+    try:
+        return vhost.root.mapped(name).data
+    except CannotOpenError:
+        return None

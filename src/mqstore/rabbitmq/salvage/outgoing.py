@@ -1,0 +1,99 @@
+"""Salvaged messages as they are sent again: to the queue they were in, or to the exchange they came by.
+
+Properties go as they were stored, byte by byte, but for two things that a broker would act on: the sender's name (`user_id`) where it is
+not who connects, for a broker refuses such a message, and, of a message sent to its own queue, the headers CC and BCC, which would put
+it into other queues that have their own copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import Bytes
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
+from mqstore.rabbitmq.message.properties import properties_to_bin
+from mqstore.rabbitmq.salvage.amqp_sender import Outgoing
+from mqstore.rabbitmq.store import message_table
+from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import QueueSelection
+
+__all__ = ["outgoing", "outgoing_at"]
+
+_COPIES = (b"CC", b"BCC", "CC", "BCC")
+
+
+def outgoing(
+    store: RabbitMQStore,
+    verdicts: frozenset[str],
+    *,
+    vhosts: frozenset[str] | None = None,
+    queues: frozenset[str] | None = None,
+    by_exchange: bool = False,
+    user: str = "guest",
+    into: str | None = None,
+) -> Iterator[Outgoing]:
+    """The messages of these verdicts, in the order of the message table. by_exchange: to their exchange, not to their queue.
+
+    into: the queue for messages that are in none; without it these go to their exchange.
+    """
+    for rows in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
+        found = message_table.verdicts(rows, message_table.decoded(rows, lambda name: _bytes(store, name)))
+        for row in np.flatnonzero([verdict in verdicts for verdict in found]).tolist():
+            message = outgoing_at(store, rows, row, by_exchange=by_exchange, user=user, into=into)
+            if message is not None:
+                yield message
+
+
+def outgoing_at(
+    store: RabbitMQStore, rows: Rows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
+) -> Outgoing | None:
+    """One row of the message table as it is sent again; None where its message cannot be read. The rest is as in `outgoing`."""
+    source = int(rows.judged.source[row])
+    name, data = rows.judged.sources[source] if source >= 0 else ("", None)
+    data = _bytes(store, name) if data is None and name else data
+    at, length = int(rows.judged.at[row]), int(rows.judged.length[row])
+    try:
+        message = read_message(data[at : at + length].tobytes()) if data is not None else None
+    except EtfError:
+        return None
+    if message is None:
+        return None
+    queue = rows.queue if rows.indexed else into
+    return _outgoing(message, None if by_exchange else queue, user)
+
+
+def _bytes(store: RabbitMQStore, name: str) -> Bytes | None:
+    try:
+        return store.directory.mapped(name).data
+    except CannotOpenError:
+        return None
+
+
+def _outgoing(message: MessageTerm, queue: str | None, user: str) -> Outgoing:
+    block = _block(message, user, to_queue=queue is not None)
+    if queue is not None:
+        return Outgoing("", queue, block, message.body)
+    key = message.routing_keys[0] if message.routing_keys else b""
+    return Outgoing(message.exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"), block, message.body)
+
+
+def _block(message: MessageTerm, user: str, *, to_queue: bool) -> bytes:
+    try:
+        properties = dict(message.properties)
+    except PropertiesError:
+        return b"\0\0"
+    sender, headers = properties.get("user_id"), properties.get("headers")
+    foreign = sender is not None and sender not in (user, user.encode())
+    copied = to_queue and isinstance(headers, list) and any(field[0] in _COPIES for field in headers)
+    if message.properties_bin is not None and not foreign and not copied:
+        return message.properties_bin
+    if foreign:
+        del properties["user_id"]
+    if copied and isinstance(headers, list):
+        properties["headers"] = [field for field in headers if field[0] not in _COPIES]
+    return properties_to_bin(properties)

@@ -1,0 +1,1 @@
+"""An opened store: virtual hosts, queues, the message table, verification."""

@@ -1,0 +1,303 @@
+"""A message store: all its files scanned into columns, sorted by message id, so that any number of ids is looked up at once.
+
+What the broker finds and what is there are kept apart. A record is `seen` if the broker's scan of the files as it would find them comes
+by: a left-over `<k>.rdt` it first appends to `<k>.rdq`, so that records behind zeros of a half-merged file are lost to it. The careful
+scan finds those too. Of several copies of an id, all alike, the one that is proved to be whole counts, then the one the broker takes:
+of one file the last, of several files that of the lowest number.
+
+Nothing else is kept of a message than its id and its place: 30 bytes.
+
+Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9 and 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import message_store
+from mqstore.rabbitmq.format import message_file
+from mqstore.rabbitmq.format.layout import own_entries
+
+__all__ = ["FileRecords", "Location", "MessageStore", "RecordTable", "StoreFile", "store_files"]
+
+_COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
+_CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """One file of a store. name: relative to the root. leftover: it is an `.rdt`."""
+
+    name: str
+    number: int
+    size: int
+    leftover: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecords:
+    """The records of one file, in its order. seen: by the broker's scan. at, total: bytes; quality: bits MARKED, PROVED."""
+
+    hi: NDArray[np.int64]
+    lo: NDArray[np.int64]
+    at: NDArray[np.int64]
+    total: NDArray[np.int64]
+    quality: NDArray[np.uint8]
+    seen: NDArray[np.bool_]
+    findings: tuple[Damage, ...] = ()
+
+
+class Location(NamedTuple):
+    """Where a stored message is: bytes at … at+length-1 of a file, its term alone. record: where its record starts."""
+
+    file: str
+    record: int
+    at: int
+    length: int
+
+
+def store_files(directory: ReadOnlyDirectory, place: str) -> list[StoreFile]:
+    """The message files of a store by number, a left-over behind the file it belongs to."""
+    found = []
+    for entry in own_entries(directory, place):
+        stem, _, ending = entry.name.rpartition(".")
+        if entry.is_file and ending in ("rdq", "rdt") and stem.isascii() and stem.isdigit() and len(stem) <= 18:
+            found.append(StoreFile(f"{place}/{entry.name}", int(stem), entry.size, ending == "rdt"))
+    return sorted(found, key=lambda file: (file.number, file.leftover))
+
+
+class MessageStore:
+    """The files of `msg_store_persistent` or `msg_store_transient`. place: its directory, relative to the root.
+
+    resynchronising: the broker scans as from 3.13.1 on.
+    """
+
+    def __init__(self, directory: ReadOnlyDirectory, place: str, *, resynchronising: bool = False) -> None:
+        self.directory = directory
+        self.place = place
+        self.resynchronising = resynchronising
+        self.files: Sequence[StoreFile] = store_files(directory, place)
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether a merge was cut off."""
+        return any(file.leftover for file in self.files)
+
+    @property
+    def has_clean_files(self) -> bool:
+        """Whether the three files of a clean stop are there."""
+        return all(self.directory.exists(f"{self.place}/{name}") for name in _CLEAN_FILES)
+
+    @property
+    def crashes(self) -> tuple[str, ...]:
+        """Why the broker would not open this store."""
+        numbers = {file.number for file in self.files if not file.leftover}
+        return tuple(
+            f"{file.name} is left over from a merge, but {file.number}.rdq is gone; the broker stops at it"
+            for file in self.files
+            if file.leftover and file.number not in numbers
+        )
+
+    def records(self, file: StoreFile) -> FileRecords:
+        """Scan one file."""
+        mapped = self._map(file)
+        if mapped is None:
+            empty = np.empty(0, np.int64)
+            lost = Damage(file.name, 0, file.size, Kind.UNREADABLE, "the operating system refuses to read the file")
+            return FileRecords(empty, empty, empty, empty, np.empty(0, np.uint8), np.empty(0, np.bool_), (lost,))
+        data = mapped.data
+        careful = message_file.careful_scan(data)
+        seen_at, seen_total = self._seen(file, data)
+        findings = message_file.damage(data, careful, file.name)
+        at, total, quality = careful.at, careful.total, careful.quality
+        extra = ~np.isin(seen_at, at)
+        if extra.any():
+            at, total = np.concatenate([at, seen_at[extra]]), np.concatenate([total, seen_total[extra]])
+            quality = np.concatenate([quality, np.full(int(extra.sum()), message_store.MARKED, np.uint8)])
+            order = np.argsort(at, kind="stable")
+            at, total, quality = at[order], total[order], quality[order]
+        hi, lo = message_file.ids(data, at)
+        return FileRecords(hi, lo, at, total, quality, np.isin(at, seen_at), tuple(findings))
+
+    def _map(self, file: StoreFile) -> MappedFile | None:
+        try:
+            return self.directory.map(file.name)
+        except CannotOpenError:
+            return None
+
+    def _seen(self, file: StoreFile, data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The records of this file that the broker's scan comes by, a left-over appended first."""
+        scan = message_file.resynchronising_scan if self.resynchronising else message_file.strict_scan
+        if not file.leftover:
+            found = scan(data)
+            return found.at, found.total
+        base = next((other for other in self.files if other.number == file.number and not other.leftover), None)
+        mapped = None if base is None else self._map(base)
+        if mapped is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        end = scan(mapped.data).end
+        rest = mapped.data[end:]
+        if len(rest) >= 8 and not rest[:8].any() and not self.resynchronising:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        found = scan(np.concatenate([rest, data]) if len(rest) else data)
+        inside = found.at >= len(rest)
+        return found.at[inside] - len(rest), found.total[inside]
+
+    @cached_property
+    def _table(self) -> RecordTable:
+        narrow = np.uint32 if all(file.size < 1 << 32 for file in self.files) else np.int64
+        kinds = _COLUMNS | {"at": narrow, "total": narrow}
+        joined: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, kind in kinds.items()}
+        findings: list[Damage] = []
+        counts = []
+        rows = 0
+        for file in self.files:
+            found = self.records(file)
+            for name, column in joined.items():
+                _put(column, rows, getattr(found, name))
+            counts.append(len(found.at))
+            rows += len(found.at)
+            findings += found.findings
+        for column in joined.values():
+            column.resize(rows, refcheck=False)
+        # one column after the other: two of each would be most of the memory that a large store takes
+        order: NDArray[Any] = np.argsort(joined["hi"], kind="stable")
+        if rows < 1 << 32:
+            order = order.astype(np.uint32)
+        for name, column in joined.items():
+            joined[name] = _taken(column, order)
+        joined["file"] = _taken(np.repeat(np.arange(len(counts), dtype=np.int32), counts), order)
+        del order
+        self._sort_copies(joined)
+        return RecordTable(**joined, findings=tuple(findings))
+
+    def _sort_copies(self, joined: dict[str, NDArray[Any]]) -> None:
+        """Sort further where the upper halves of ids are alike: seldom anywhere but at copies."""
+        again = np.zeros(len(joined["hi"]), np.bool_)
+        again[1:] = joined["hi"][1:] == joined["hi"][:-1]
+        again[:-1] |= again[1:]
+        rows = np.flatnonzero(again)
+        if not len(rows):
+            return
+        part = {name: column[rows] for name, column in joined.items()}
+        numbers = np.array([entry.number for entry in self.files], np.int64)[part["file"]]
+        leftover = np.array([1 << 62 if entry.leftover else 0 for entry in self.files], np.int64)[part["file"]]
+        later = part["at"].astype(np.int64) + leftover
+        best = part["quality"] == message_store.MARKED | message_store.PROVED
+        order = np.lexsort((-later, numbers, ~part["seen"], ~best, part["lo"], part["hi"]))
+        for name, column in joined.items():
+            column[rows] = part[name][order]
+
+    @property
+    def findings(self) -> tuple[Damage, ...]:
+        return self._table.findings
+
+    def __len__(self) -> int:
+        """Records, copies included."""
+        return len(self._table.at)
+
+    def find(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each id the row of its message, or -1."""
+        found = np.empty(len(hi), np.int64)
+        table = self._table
+        message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), found)
+        return found
+
+    def seen(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For each row of `find` whether the broker finds that id; False for -1."""
+        known = rows >= 0
+        result = np.zeros(len(rows), np.bool_)
+        result[known] = self._seen_ids[rows[known]]
+        return result
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        """Of each row the first with the same id."""
+        table = self._table
+        new = np.ones(len(table.hi), np.bool_)
+        new[1:] = (table.hi[1:] != table.hi[:-1]) | (table.lo[1:] != table.lo[:-1])
+        starts = np.flatnonzero(new)
+        return np.asarray(starts[np.cumsum(new) - 1], np.int64)
+
+    @cached_property
+    def _seen_ids(self) -> NDArray[np.bool_]:
+        """Of each row whether any copy of its id is seen."""
+        table = self._table
+        if table.seen.all():
+            return table.seen
+        result = np.zeros(len(table.seen), np.bool_)
+        result[self._first[table.seen]] = True
+        return result[self._first] if len(result) else result
+
+    @property
+    def copies(self) -> NDArray[np.bool_]:
+        """Of each row whether it is a further copy of an id."""
+        return np.asarray(self._first != np.arange(len(self._first)))
+
+    def location(self, row: int) -> Location:
+        """Where the message of a row of `find` is."""
+        table = self._table
+        at, total = int(table.at[row]), int(table.total[row])
+        return Location(self.files[int(table.file[row])].name, at, at + message_file.HEADER, total - message_file.OVERHEAD)
+
+    def locations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """File, position and length of the terms of these rows."""
+        table = self._table
+        at, total = (column[rows].astype(np.int64) for column in (table.at, table.total))
+        return table.file[rows], at + message_file.HEADER, total - message_file.OVERHEAD
+
+    def halves(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids of these rows, as two big-endian halves each."""
+        return self._table.hi[rows], self._table.lo[rows]
+
+    def spread(self, of_first: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """What is said of the first row of an id, said of all its rows."""
+        return of_first[self._first] if len(of_first) else of_first
+
+    def id(self, row: int) -> bytes:
+        """The 16 bytes of a row's id."""
+        table = self._table
+        return np.array([table.hi[row], table.lo[row]], ">i8").tobytes()
+
+    def by_place(self) -> NDArray[np.int64]:
+        """All rows by file and position."""
+        table = self._table
+        return np.lexsort((table.at, table.file)).astype(np.int64)
+
+
+def _put(column: NDArray[Any], at: int, part: NDArray[Any]) -> None:
+    """Write part at a row of a column that grows in its place: parts that are kept until the end would take their memory twice."""
+    if at + len(part) > len(column):
+        column.resize(max(at + len(part), len(column) * 9 // 8), refcheck=False)
+    column[at : at + len(part)] = part
+
+
+def _taken(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    """The rows of a column in this order; piece by piece, as NumPy widens an index of 32 bits."""
+    result = np.empty_like(column)
+    for start in range(0, len(order), 1 << 20):
+        result[start : start + (1 << 20)] = column[order[start : start + (1 << 20)]]
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTable:
+    """Records by id. file: index into the store's files. at, total: of 32 bits where that is enough."""
+
+    hi: NDArray[np.int64]
+    lo: NDArray[np.int64]
+    at: NDArray[np.int64] | NDArray[np.uint32]
+    total: NDArray[np.int64] | NDArray[np.uint32]
+    file: NDArray[np.int32]
+    quality: NDArray[np.uint8]
+    seen: NDArray[np.bool_]
+    findings: tuple[Damage, ...]

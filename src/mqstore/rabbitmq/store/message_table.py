@@ -1,0 +1,174 @@
+"""From judged entries to the message table: stored terms taken apart, columns as Arrow arrays.
+
+Only the messages of one batch are ever in memory. A message is `damaged` if its bytes are no message, if it holds another id or another
+number of body bytes than its index entry says, or if its properties cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.findings import Verdict
+from mqstore.rabbitmq.format.index_v1 import DELIVERED, PERSISTENT
+from mqstore.rabbitmq.message.stored_columns import StoredTerms
+from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, LOCATIONS, PLAIN, UNINDEXED, UNREACHABLE, Judged
+from mqstore.table.columns import rabbitmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TERM_COLUMNS", "Rows", "build", "decoded", "needs_terms", "verdicts"]
+
+# columns that need the stored message
+TERM_COLUMNS = frozenset(
+    {
+        "exchange",
+        "routing_keys",
+        "properties",
+        "payload",
+        "payload_len",
+        "payload_sha256",
+        "payload_b64",
+        "properties_json",
+        "verdict",
+    }
+)
+
+# columns of index entries
+_OF_ENTRIES = frozenset({"queue_version", "seq_id", "persistent", "expiry_us", "size", "redelivered", "expired", "delivered_marker"})
+
+_VERDICTS: Final = {
+    PLAIN: str(Verdict.INTACT),
+    CONSUMED: str(Verdict.CONSUMED),
+    UNREACHABLE: str(Verdict.UNREACHABLE),
+    DAMAGED: str(Verdict.DAMAGED),
+    DUPLICATE: str(Verdict.DUPLICATE),
+    UNINDEXED: str(Verdict.UNINDEXED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one queue (or of none: queue None) for one batch. pos: -1 where there is none. indexed: they are index entries."""
+
+    vhost: str | None
+    queue: str | None
+    priority_level: int | None
+    judged: Judged
+    pos: NDArray[np.int64]
+    now: int | None = None
+    indexed: bool = True
+
+    def __len__(self) -> int:
+        return len(self.pos)
+
+    def take(self, rows: NDArray[np.intp]) -> Rows:
+        return Rows(self.vhost, self.queue, self.priority_level, self.judged.take(rows), self.pos[rows], self.now, self.indexed)
+
+
+def decoded(rows: Rows, data_of: Callable[[str], Bytes | None]) -> StoredTerms:
+    """The stored messages of these rows. data_of: bytes of a file by name."""
+    judged = rows.judged
+    used = set(np.unique(judged.source).tolist())
+    sources = [
+        None if number not in used else data if data is not None else data_of(name) for number, (name, data) in enumerate(judged.sources)
+    ]
+    return StoredTerms.collect(sources, judged.source, judged.at, judged.length)
+
+
+def _ids(rows: Rows, messages: StoredTerms | None) -> list[str | None]:
+    entries = rows.judged.entries
+    hi, lo = entries["hi"].copy(), entries["lo"].copy()
+    unknown = (hi == 0) & (lo == 0)
+    if messages is not None and unknown.any():
+        hi[unknown], lo[unknown] = messages.ids[0][unknown], messages.ids[1][unknown]
+    pairs = np.empty((len(rows), 2), ">i8")
+    pairs[:, 0], pairs[:, 1] = hi, lo
+    raw = pairs.tobytes().hex()
+    found: list[str | None] = [raw[k : k + 32] for k in range(0, len(raw), 32)]
+    for row in np.flatnonzero((hi == 0) & (lo == 0)).tolist():
+        found[row] = None
+    return found
+
+
+def verdicts(rows: Rows, messages: StoredTerms) -> list[str]:
+    """The verdict of each row. messages: what `decoded` found."""
+    known = rows.judged.known.copy()
+    entries = rows.judged.entries
+    judged = (known == PLAIN) | (known == UNINDEXED)
+    sound = messages.sound(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
+    known[judged & ~sound] = DAMAGED
+    known[(judged | (known == DAMAGED)) & ~messages.present] = UNREACHABLE
+    return [_VERDICTS[value] for value in known.tolist()]
+
+
+def needs_terms(rows: Rows, columns: Sequence[str]) -> bool:
+    """Whether these columns of these rows are in the stored messages."""
+    if not TERM_COLUMNS.isdisjoint(columns):
+        return True
+    # version 2 has the id of a message in its own store only in the message
+    return "msg_id" in columns and bool(((rows.judged.entries["hi"] == 0) & (rows.judged.entries["lo"] == 0)).any())
+
+
+def build(rows: Rows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
+    """The rows as a batch. messages: what `decoded` found, needed where `needs_terms` says so."""
+    import pyarrow as pa
+
+    schema = rabbitmq_schema(columns)
+    arrays = []
+    for name in columns:
+        if messages is not None and name in TERM_COLUMNS and name != "verdict":
+            arrays.append(messages.column(name))
+        else:
+            arrays.append(pa.array(_values(rows, name, messages), schema.field(name).type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _values(rows: Rows, name: str, messages: StoredTerms | None) -> Any:
+    judged, count = rows.judged, len(rows)
+    entries = judged.entries
+    recovered = judged.kept
+    if name in ("vhost", "queue", "priority_level"):
+        return [getattr(rows, name)] * count
+    if not rows.indexed and name in _OF_ENTRIES:
+        return [None] * count
+    match name:
+        case "queue_version":
+            return [judged.version] * count
+        case "pos":
+            return [None if pos < 0 else pos for pos in rows.pos.tolist()]
+        case "seq_id":
+            return entries["seq"]
+        case "persistent":
+            return (entries["flags"] & PERSISTENT) != 0
+        case "expiry_us":
+            # beyond 2^63: shown as the latest time there is
+            return [None if value == 0 else value if value > 0 else (1 << 63) - 1 for value in entries["expiry"].tolist()]
+        case "size":
+            return entries["size"]
+        case "msg_id":
+            return _ids(rows, messages)
+        case "redelivered":
+            return [bool(mark) if kept else None for mark, kept in zip(judged.redelivered.tolist(), recovered.tolist(), strict=True)]
+        case "location":
+            return [LOCATIONS[place] for place in judged.location.tolist()]
+        case "recovered":
+            return recovered
+        case "store_file":
+            return [judged.sources[k][0] for k in np.where(judged.source < 0, judged.index_file, judged.source).tolist()]
+        case "position":
+            return judged.record
+        case "verdict":
+            return [None] * count if messages is None else verdicts(rows, messages)
+        case "expired":
+            now = rows.now
+            return [None] * count if now is None else [0 < value <= now for value in entries["expiry"].tolist()]
+        case "delivered_marker":
+            return (entries["state"] & DELIVERED) != 0
+    return [None] * count

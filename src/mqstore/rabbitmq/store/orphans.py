@@ -1,0 +1,84 @@
+"""Messages that no index entry leads to: in the shared stores, and in the `.qs` files of version 2 queues.
+
+They are acknowledged messages that nobody has collected yet, or messages whose index is lost; nothing on disk tells which. Their terms name
+exchange, routing keys and id. Order of file and position approximates the order in which they were published.
+
+Format: docs/formats/rabbitmq.md, section 14, 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_STORE, SPDA
+from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
+from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.queue import DUPLICATE, PERSISTENT_STORE, QUEUE_STORE, TRANSIENT_STORE, UNINDEXED, Judged, Queue
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.message_store import MessageStore
+    from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = ["unindexed_rows"]
+
+_BLOCK = 1 << 14
+
+
+def unindexed_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
+    """The rows of messages in no queue, store by store; further copies of a message have their own rows."""
+    for queue in vhost.queues:
+        for number in sorted({*queue.index_v2.numbers, *queue.index_v2.unindexed_stores}):
+            at, size = queue.index_v2.unindexed(number)
+            if len(at):
+                name, data = queue.index_v2.store_file(number), queue.index_v2.store_data(number)
+                found = _judged(((name, data),), np.zeros(len(at), np.int32), at + ENTRY_HEADER, size, at, QUEUE_STORE)
+                yield _rows(vhost, found, queue)
+    for store, location in ((vhost.persistent, PERSISTENT_STORE), (vhost.transient, TRANSIENT_STORE)):
+        rows = store.by_place()
+        left = rows[~_referenced(vhost, store)[rows] | store.copies[rows]]
+        sources: tuple[tuple[str, Bytes | None], ...] = tuple((file.name, None) for file in store.files)
+        for start in range(0, len(left), _BLOCK):
+            part = left[start : start + _BLOCK]
+            source, at, length = store.locations(part)
+            found = _judged(sources, source, at, length, at - 24, location)
+            found.known[store.copies[part]] = DUPLICATE
+            found.entries["hi"], found.entries["lo"] = store.halves(part)
+            yield _rows(vhost, found)
+
+
+def _referenced(vhost: Vhost, store: MessageStore) -> NDArray[np.bool_]:
+    """Of each row of a store, whether an entry that is shown leads to its id, acknowledged ones included."""
+    result = np.zeros(len(store), np.bool_)
+    for queue in vhost.queues:
+        for found in queue.judged():
+            entries = found.entries[found.entries["place"] == IN_STORE]
+            rows = store.find(entries["hi"], entries["lo"])
+            result[rows[rows >= 0]] = True
+    return store.spread(result)
+
+
+def _judged(
+    sources: tuple[tuple[str, Bytes | None], ...],
+    source: NDArray[np.int32],
+    at: NDArray[np.int64],
+    length: NDArray[np.int64],
+    record: NDArray[np.int64],
+    location: int,
+) -> Judged:
+    count = len(at)
+    entries = np.zeros(count, ENTRY)
+    entries["state"] = SPDA
+    nothing = np.zeros(count, np.bool_)
+    known, where = np.full(count, UNINDEXED, np.uint8), np.full(count, location, np.uint8)
+    return Judged(0, entries, sources, source, at, length, record, source, nothing, nothing, known, where)
+
+
+def _rows(vhost: Vhost, judged: Judged, queue: Queue | None = None) -> Rows:
+    nowhere = np.full(len(judged.entries), -1, np.int64)
+    name, level = (None, None) if queue is None else (queue.name, queue.priority_level)
+    return Rows(vhost.name, name, level, judged, nowhere, None, indexed=False)

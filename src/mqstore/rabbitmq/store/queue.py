@@ -1,0 +1,323 @@
+"""One queue directory as the broker would start on it: entry by entry, what is there and what it would keep.
+
+A queue is read segment by segment; what is kept in memory is its journal and one segment. `judged` gives the entries of each segment
+with the place of every message's bytes, whether the broker would recover it, and what is known of it without looking into the bytes.
+
+Format: docs/formats/rabbitmq.md, sections 5, 7 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import terms
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, REPEATED, SPDA, IndexSegment, QueueIndex
+from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
+from mqstore.rabbitmq.format.layout import QueueDirectory
+from mqstore.rabbitmq.message.message_term import read_message
+from mqstore.rabbitmq.store import start_rules
+from mqstore.rabbitmq.store.start_rules import Start
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.message_store import MessageStore
+
+__all__ = ["Judged", "Queue", "QueueCounts"]
+
+# what is known of a message before its bytes are looked at
+PLAIN, CONSUMED, UNREACHABLE, DAMAGED, DUPLICATE, UNINDEXED = range(6)
+# where a message is: as in the column `location`
+INDEX, PERSISTENT_STORE, TRANSIENT_STORE, QUEUE_STORE = range(4)
+LOCATIONS = ("index", "msg_store_persistent", "msg_store_transient", "queue_store")
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """Messages of one queue directory. ready: those the broker would recover; transient: thrown away at every start; acked: acknowledged
+    and still in the files; missing_body: entries whose message is nowhere; expired: of the ready ones, those whose time to live is over
+    at `now`; expired_at_head: of these, those the broker drops at once. size: bytes of the ready bodies. hidden: behind damage.
+    """
+
+    ready: int = 0
+    transient: int = 0
+    expired: int = 0
+    expired_at_head: int = 0
+    acked: int = 0
+    missing_body: int = 0
+    hidden: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Entries of one segment. sources: the buffers that hold messages, with their names; source, at, length: of each entry's stored
+    message (source -1: nowhere). kept: the broker would recover it. known: PLAIN, CONSUMED, …; location: INDEX, ….
+    record: position of the record in its file.
+    """
+
+    version: int
+    entries: NDArray[np.void]
+    sources: tuple[tuple[str, Bytes | None], ...]
+    source: NDArray[np.int32]
+    at: NDArray[np.int64]
+    length: NDArray[np.int64]
+    record: NDArray[np.int64]
+    index_file: NDArray[np.int32]
+    kept: NDArray[np.bool_]
+    redelivered: NDArray[np.bool_]
+    known: NDArray[np.uint8]
+    location: NDArray[np.uint8]
+    crashes: tuple[str, ...] = ()
+    findings: tuple[Damage, ...] = ()
+
+    def take(self, rows: NDArray[np.intp]) -> Judged:
+        """The same of some rows."""
+        columns = (getattr(self, name)[rows] for name in ("source", "at", "length", "record", "index_file", "kept", "redelivered"))
+        source, at, length, record, index_file, kept, redelivered = columns
+        return Judged(
+            self.version,
+            self.entries[rows],
+            self.sources,
+            source,
+            at,
+            length,
+            record,
+            index_file,
+            kept,
+            redelivered,
+            self.known[rows],
+            self.location[rows],
+        )
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What one pass over a queue has shown."""
+
+    counts: QueueCounts
+    crashes: list[str] = field(default_factory=list)
+    findings: list[Damage] = field(default_factory=list)
+    next_seq: int = 0
+
+
+class Queue:
+    """A queue directory. segment_entries: N of the vhost. stores: persistent and transient message store. now: microseconds, or None."""
+
+    def __init__(
+        self,
+        directory: ReadOnlyDirectory,
+        place: QueueDirectory,
+        segment_entries: int,
+        stores: tuple[MessageStore, MessageStore],
+        start: Start,
+        now: int | None = None,
+    ) -> None:
+        self.place = place
+        self.vhost = place.vhost
+        self.name = place.queue
+        self.directory = place.directory
+        self.priority_level = place.priority_level
+        self.start = start
+        self.now = now
+        self._root = directory
+        self._stores = stores
+        self.index = QueueIndex(directory, place.place, segment_entries)
+        self.index_v2 = QueueIndexV2(directory, place.place)
+
+    @property
+    def version(self) -> int:
+        """2 if there are files of version 2, or nothing but a name that says so; else 1."""
+        if self.index_v2.exists:
+            return 2
+        return 2 if self.place.says_version_2 and not self.index.exists else 1
+
+    @property
+    def ignores_journal(self) -> bool:
+        """Whether the broker opens this directory as version 2 and does not look at its journal: it has no segment and no terms."""
+        return self.place.says_version_2 and self.start.terms is None and not self.index.segment_numbers and not self.index_v2.exists
+
+    def judged(self) -> Iterator[Judged]:
+        """All entries, segment by segment, ascending by sequence id."""
+        for version, number in self._segments():
+            index = self.index_v2 if version == 2 else self.index
+            found = self._judge(index.segment(number, dirty=not self.start.clean), version)
+            if version == 1 and self._converted:
+                found = found.take(np.flatnonzero(~np.isin(found.entries["seq"], self._converted_ids)))
+            yield found
+
+    def _segments(self) -> list[tuple[int, int]]:
+        found = [(number * self.index.count, 1, number) for number in self.index.numbers]
+        found += [(number * self.index_v2.count, 2, number) for number in self.index_v2.numbers]
+        return [(version, number) for _, version, number in sorted(found)]
+
+    @property
+    def _converted(self) -> bool:
+        return bool(self.index_v2.numbers) and self.index.exists
+
+    @cached_property
+    def _converted_ids(self) -> NDArray[np.int64]:
+        """Sequence ids that a conversion cut short has already brought to version 2: the rest is still to come."""
+        segments = (self.index_v2.segment(number, dirty=False).entries for number in self.index_v2.numbers)
+        return np.concatenate([entries["seq"][entries["seen"] != 0] for entries in segments])
+
+    def _judge(self, segment: IndexSegment, version: int) -> Judged:
+        entries = segment.entries
+        count = len(entries)
+        persistent = (entries["flags"] & PERSISTENT) != 0
+        shared = entries["place"] == IN_STORE
+        source = np.where(shared, np.int32(-1), entries["place"].astype(np.int32))
+        at, length = entries["at"].copy(), entries["length"].copy()
+        from_journal = entries["from_journal"]
+        index_file = np.where(from_journal, 1, 0).astype(np.int32)
+        record = entries["record"].copy()
+        in_queue_store = entries["place"] == IN_QUEUE_STORE
+        record[in_queue_store] = at[in_queue_store] - 8
+        sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
+        in_store = np.zeros(count, np.bool_)
+        found_at = np.full(count, -1, np.int64)
+        for transient, store in enumerate(self._stores):
+            wanted = np.flatnonzero(shared & (found_at < 0))
+            if not len(wanted) or not store.files:
+                continue
+            rows = store.find(entries["hi"][wanted], entries["lo"][wanted])
+            hit = wanted[rows >= 0]
+            files, places, lengths = store.locations(rows[rows >= 0])
+            base = len(sources)
+            sources += [(file.name, None) for file in store.files]
+            source[hit], at[hit], length[hit] = files + base, places, lengths
+            record[hit] = places - 24
+            found_at[hit] = rows[rows >= 0]
+            if not transient:
+                in_store[wanted] = store.seen(rows)
+        own_persistent, unreadable = self._embedded(segment) if version == 1 else (persistent, np.zeros(count, np.bool_))
+        kept = start_rules.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=in_store)
+        kept &= ~(shared & (found_at < 0))
+        if version == 1 and self.ignores_journal:
+            kept[:] = False
+        known = np.full(count, PLAIN, np.uint8)
+        nowhere = shared & (found_at < 0)
+        known[nowhere] = UNREACHABLE
+        known[(version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0)] = DAMAGED
+        known[(entries["flags"] & REPEATED) != 0] = DUPLICATE
+        known[entries["state"] == SPDA] = CONSUMED
+        location = np.where(shared, np.where(persistent, PERSISTENT_STORE, TRANSIENT_STORE), INDEX)
+        location[in_queue_store] = QUEUE_STORE
+        crashes = list(segment.crashes)
+        findings = list(segment.findings)
+        if unreadable.any():
+            where = int(np.flatnonzero(unreadable)[0])
+            sentence = f"the message embedded at sequence id {entries['seq'][where]} is no term; the broker crashes on it"
+            kept &= ~unreadable
+            crashes.append(sentence)
+            for row in np.flatnonzero(unreadable)[:100].tolist():
+                name = segment.files[int(index_file[row])]
+                findings.append(
+                    Damage(name, int(entries["at"][row]), int(entries["length"][row]), Kind.BAD_TERM, "the embedded message is no term", 1)
+                )
+        lost = nowhere & (entries["state"] != SPDA)
+        if lost.any():
+            for row in np.flatnonzero(lost)[:100].tolist():
+                detail = f"the message of sequence id {entries['seq'][row]} is in no message file; {int(lost.sum())} such in the segment"
+                findings.append(Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, 1))
+        return Judged(
+            version,
+            entries,
+            tuple(sources),
+            source,
+            at,
+            length,
+            record,
+            index_file,
+            kept,
+            start_rules.redelivered(entries, self.start, version),
+            known,
+            location.astype(np.uint8),
+            tuple(crashes),
+            tuple(findings),
+        )
+
+    def _embedded(self, segment: IndexSegment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of embedded messages: whether they call themselves persistent, and whether they are no terms at all."""
+        entries = segment.entries
+        shape = np.zeros(len(entries), np.uint8)
+        for place, data in enumerate(segment.data):
+            rows = np.flatnonzero((entries["place"] == place) & (entries["length"] > 0))
+            if len(rows):
+                bits = np.zeros(len(rows), np.uint8)
+                at, length, hi, lo = (np.ascontiguousarray(entries[name][rows]) for name in ("at", "length", "hi", "lo"))
+                terms.shapes(data, at, length, hi, lo, bits)
+                shape[rows] = bits
+        embedded = entries["length"] > 0
+        own = (shape & terms.PERSISTENT) != 0
+        for row in np.flatnonzero(embedded & ((shape & (terms.PACKED | terms.CONTAINER)) != 0)).tolist():
+            data = segment.data[int(entries["place"][row])]
+            start, size = int(entries["at"][row]), int(entries["length"][row])
+            try:
+                own[row] = read_message(data[start : start + size].tobytes()).persistent
+                shape[row] |= terms.TERM
+            except EtfError:
+                shape[row] &= ~terms.TERM & 0xFF
+        return own, embedded & ((shape & terms.TERM) == 0)
+
+    @cached_property
+    def _facts(self) -> _Facts:
+        facts = _Facts(QueueCounts())
+        counts = facts.counts
+        head = True
+        for found in self.judged():
+            entries = found.entries
+            live = entries["seen"] != 0
+            counts.ready += int(found.kept.sum())
+            counts.size += int(entries["size"][found.kept].sum())
+            counts.transient += int((live & ((entries["flags"] & PERSISTENT) == 0) & ~found.kept).sum())
+            counts.acked += int((entries["state"] == SPDA).sum())
+            counts.missing_body += int((found.known == UNREACHABLE).sum())
+            counts.hidden += int(((entries["seen"] == 0) & (entries["state"] != SPDA)).sum())
+            if self.now is not None:
+                expired = (entries["expiry"] > 0) & (entries["expiry"] <= self.now)
+                counts.expired += int((expired & found.kept).sum())
+                if head:
+                    among = expired[found.kept]
+                    first = int(np.argmin(among)) if len(among) and not among.all() else len(among)
+                    counts.expired_at_head += first
+                    head = first == len(among)
+            if found.kept.any():
+                count = self.index_v2.count if found.version == 2 else self.index.count
+                facts.next_seq = start_rules.next_sequence_id(entries[found.kept], self.start, count)
+            facts.crashes += found.crashes
+            facts.findings += found.findings
+        facts.findings += self.place.findings
+        facts.findings += self.index.journal.findings
+        if self.start.terms is not None and self.start.terms.next_seq is not None:
+            facts.next_seq = self.start.terms.next_seq
+        if self.ignores_journal and len(self.index.journal.seq):
+            detail = "the broker opens this queue as version 2 and never looks at a journal without segments: it would lose all of it"
+            facts.findings.append(Damage(self.index.journal_file, 0, len(self.index.journal.data), Kind.BROKER_LOSES, detail))
+        return facts
+
+    @property
+    def counts(self) -> QueueCounts:
+        """Counts of messages by state; reads the whole index once."""
+        return self._facts.counts
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence id that the broker would give the next message."""
+        return self._facts.next_seq
+
+    @property
+    def crashes(self) -> tuple[str, ...]:
+        """Why the broker would crash on this queue's files."""
+        return tuple(self._facts.crashes)
+
+    @property
+    def findings(self) -> tuple[Damage, ...]:
+        return tuple(self._facts.findings)

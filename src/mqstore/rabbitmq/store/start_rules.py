@@ -1,0 +1,84 @@
+"""What the broker would make of a queue when it starts on this very directory: which messages it keeps, and which it marks as redelivered.
+
+Three ways to start, told by what the last stop left:
+
+    clean                 the queue has terms in recovery.dets and the store is clean: nothing is checked, transient messages are dropped
+    terms, store unclean  everything is checked as after a crash, but numbers and redelivered marks come from the terms
+    dirty                 no terms: everything is checked, every message is redelivered, numbering goes on at the next segment
+
+    >>> dirty = Start(None, store_clean=False)
+    >>> entries = np.zeros(3, ENTRY)
+    >>> entries["seen"], entries["flags"], entries["length"], entries["seq"] = 1, (1, 1, 0), (9, 0, 9), (4, 5, 6)
+    >>> keeps(entries, dirty, 1, own_persistent=np.array([True, True, False]), in_store=np.array([False, False, False]))
+    array([ True, False, False])
+    >>> redelivered(entries, dirty, 1), next_sequence_id(entries[:1], dirty, 4)
+    (array([ True, True, True]), 8)
+
+Expired messages are not dropped here: that depends on when the broker starts.
+
+Format: docs/formats/rabbitmq.md, sections 7 and 12.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.rabbitmq.format.index_v1 import DELIVERED, ENTRY, IN_STORE, PERSISTENT
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms
+
+__all__ = ["ENTRY", "Start", "keeps", "next_sequence_id", "redelivered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How one queue would start. store_clean: whether the message store of its vhost is believed as it is."""
+
+    terms: QueueTerms | None
+    store_clean: bool
+
+    @property
+    def clean(self) -> bool:
+        return self.terms is not None and self.store_clean
+
+    @property
+    def name(self) -> str:
+        """`clean`, `terms` or `dirty`."""
+        return "clean" if self.clean else "dirty" if self.terms is None else "terms"
+
+
+def keeps(
+    entries: NDArray[np.void], start: Start, version: int, *, own_persistent: NDArray[np.bool_], in_store: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Which entries are messages of the queue after the start.
+
+    own_persistent: of embedded messages, whether the message itself says so. in_store: whether the broker finds the id in the
+    persistent store.
+    """
+    live = entries["seen"] != 0
+    persistent = (entries["flags"] & PERSISTENT) != 0
+    if start.clean and start.terms is not None:
+        below = np.ones(len(entries), np.bool_) if start.terms.next_seq is None else entries["seq"] < start.terms.next_seq
+        return np.asarray(live & (persistent | ~below))
+    shared = entries["place"] == IN_STORE if version == 2 else entries["length"] == 0
+    if version == 2:
+        return np.asarray(live & persistent & (~shared | in_store))
+    return np.asarray(live & np.where(shared, in_store, own_persistent))
+
+
+def redelivered(entries: NDArray[np.void], start: Start, version: int) -> NDArray[np.bool_]:
+    """Which messages come with the redelivered mark."""
+    if start.terms is None:
+        return np.ones(len(entries), np.bool_)
+    if start.terms.next_deliver is not None:
+        return np.asarray(entries["seq"] < start.terms.next_deliver)
+    return np.asarray((entries["seen"] & DELIVERED) != 0)
+
+
+def next_sequence_id(kept: NDArray[np.void], start: Start, count: int) -> int:
+    """The sequence id of the next publish. kept: the entries that stay; count: entries of a segment."""
+    if start.terms is not None and start.terms.next_seq is not None:
+        return start.terms.next_seq
+    return (int(kept["seq"].max()) // count + 1) * count if len(kept) else 0

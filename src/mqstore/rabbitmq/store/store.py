@@ -1,0 +1,258 @@
+"""A directory of RabbitMQ message stores opened for reading: vhosts, queues, the message table, findings.
+
+Opening reads names and small files. Indexes are read queue by queue and segment by segment, message stores are scanned when the first
+message in one is asked for. Nothing in the directory is changed, and nothing in it can make this module raise: what cannot be believed
+is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError, NotFoundError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.own_directory import OwnDirectory
+from mqstore.findings import Damage, Report
+from mqstore.rabbitmq.definitions.metadata import names_of_node
+from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq
+from mqstore.rabbitmq.store import message_table
+from mqstore.rabbitmq.store.message_store import MessageStore
+from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.orphans import unindexed_rows
+from mqstore.rabbitmq.store.queue import CONSUMED, Judged, Queue
+from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RabbitMQStore", "looks_like_rabbitmq"]
+
+BATCH_ROWS = 2048
+BATCH_BYTES = 32 << 20
+
+
+class RabbitMQStore:
+    """The message stores below a directory: `msg_stores`, a node's data directory, or one vhost.
+
+    now: microseconds since 1970, for what is expired; None: nothing is said of it. names: pairs of vhost and queue, for directories that
+    do not tell their own; where neither does, the node's metadata beside the messages is asked. directory: what to read, if that is not
+    the directory at path.
+    """
+
+    family = "rabbitmq"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: int | None = None,
+        names: Iterable[tuple[str, str]] = (),
+        keep: object = None,
+        directory: ReadOnlyDirectory | None = None,
+    ) -> None:
+        self.path = path
+        self.directory = OwnDirectory(path) if directory is None else directory
+        self.now = now
+        self.names = tuple(names)
+        self._keep = keep  # an unpacked archive lives as long as the store that reads it
+
+    @cached_property
+    def vhosts(self) -> list[Vhost]:
+        """By name; those without one by their directory."""
+        found = [
+            Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node)
+            for place in find_vhosts(self.directory)
+        ]
+        return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
+
+    @cached_property
+    def _names_of_node(self) -> tuple[tuple[str, str], ...]:
+        return names_of_node(self.directory)
+
+    def apart(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
+        """The vhost at a place with other message stores than its own, and with what is known to keep the broker from it."""
+        return Vhost(
+            self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
+        )
+
+    @property
+    def queues(self) -> list[Queue]:
+        """Every queue directory, by vhost, queue, and of a priority queue the highest level first."""
+        return [queue for vhost in self.vhosts for queue in vhost.queues]
+
+    @property
+    def findings(self) -> tuple[Damage, ...]:
+        """Everything that reading all indexes and message stores brings to light."""
+        return tuple(item for vhost in self.vhosts for item in vhost.findings)
+
+    def queue(self, vhost: str, queue: str) -> list[Queue]:
+        """The directories of a queue, one, or one per priority level. Raises NotFoundError."""
+        found = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
+        if not found:
+            known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
+            there = f"it has {', '.join(known[:20])}" if known else "no queue directory of that vhost is there"
+            raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}; {there}")
+        return found
+
+    def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, Judged]]:
+        """The index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
+        for each in self.queue(vhost, queue):
+            for found in each.judged():
+                yield each, found
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Check everything there is: indexes, message files, every stored message. progress: told (rows checked, 0: how many there are is
+        not known before).
+        """
+        from mqstore.rabbitmq.store.verify import verify
+
+        return verify(self, self._watched(progress), self._data_of)
+
+    def _watched(self, progress: Callable[[int, int], None] | None) -> Iterator[Rows]:
+        done = 0
+        for rows in self.rows(QueueSelection(everything=True)):
+            yield rows
+            done += len(rows)
+            if progress is not None:
+                progress(done, 0)
+
+    # the message table
+
+    def messages(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> Iterator[pa.RecordBatch]:
+        """The message table by vhost, queue, priority (high first) and sequence id; with `everything`, messages in no queue at the end
+        of each vhost. Raises UsageError for an unknown column.
+        """
+        wanted = check_rabbitmq_columns(columns)
+        return self._batches(wanted, selection)
+
+    to_batches = messages
+
+    def to_arrow(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> pa.Table:
+        """The message table in memory. For more than memory holds take `messages`."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.messages(columns, selection), rabbitmq_schema(columns))
+
+    def _batches(self, columns: tuple[str, ...], selection: QueueSelection) -> Iterator[pa.RecordBatch]:
+        left = selection.limit
+        for rows in self.rows(selection):
+            if left is not None and left <= 0:
+                return
+            batch = self.batch(rows, columns, selection)
+            if batch is None:
+                continue
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+
+    def batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
+        """Rows as a batch, as far as the selection looks into messages; None if nothing is left."""
+        searched = selection.grep is not None or selection.verdicts is not None
+        messages = message_table.decoded(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
+        if searched and messages is not None:
+            keep = np.ones(len(rows), np.bool_)
+            if selection.grep is not None:
+                search = selection.grep.search
+                keep &= [body is not None and bool(search(body)) for body in messages.payloads()]
+            if selection.verdicts is not None:
+                keep &= [verdict in selection.verdicts for verdict in message_table.verdicts(rows, messages)]
+            if not keep.all():
+                rows = rows.take(np.flatnonzero(keep))
+                messages = message_table.decoded(rows, self._data_of)
+        return message_table.build(rows, columns, messages) if len(rows) else None
+
+    def _data_of(self, name: str) -> Bytes | None:
+        try:
+            return self.directory.mapped(name).data
+        except CannotOpenError:
+            return None
+
+    def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
+        """The rows of the message table before their messages are looked at, in its order, in pieces of bounded size."""
+        for vhost in self.vhosts:
+            if selection.vhosts is None or vhost.name in selection.vhosts:
+                yield from self.rows_of(vhost, selection)
+                if selection.everything and selection.queues is None and selection.recovered is not True:
+                    yield from self.rows_beside(vhost)
+
+    def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
+        """The rows of the queues of one vhost."""
+        before: tuple[str | None, str] | None = None
+        position = 0
+        for queue in vhost.queues:
+            if selection.queues is not None and queue.name not in selection.queues:
+                continue
+            if (queue.vhost, queue.name) != before:
+                before, position = (queue.vhost, queue.name), 0
+            refused = bool(vhost.refusals or queue.crashes)
+            for found, following in queue_rows(queue, position, selection, refused=refused, now=self.now):
+                yield from _pieces(found)
+                position = following
+
+    def rows_beside(self, vhost: Vhost) -> Iterator[Rows]:
+        """The rows of the messages of one vhost that are in no queue."""
+        for found in unindexed_rows(vhost, self.now):
+            yield from _pieces(found)
+
+    def get(
+        self, *, vhost: str | None = None, queue: str | None = None, seq_id: int | None = None, msg_id: str | None = None
+    ) -> dict[str, Any]:
+        """One message whole, as a row of the message table: by queue and sequence id, or by message id. Raises NotFoundError."""
+        selection = QueueSelection(
+            vhosts=None if vhost is None else frozenset({vhost}),
+            queues=None if queue is None else frozenset({queue}),
+            from_seq=seq_id,
+            to_seq=None if seq_id is None else seq_id + 1,
+            everything=True,
+        )
+        for rows in self.rows(selection):
+            batch = self.batch(rows, RABBITMQ_COLUMNS, selection)
+            for row in [] if batch is None else batch.to_pylist():
+                if msg_id is None or row["msg_id"] == msg_id.lower():
+                    return dict(row)
+        what = f"id {msg_id}" if msg_id is not None else f"sequence id {seq_id} of queue {queue!r}"
+        raise NotFoundError(f"no message with {what} is in this store; `mqstore messages` lists those that are")
+
+
+def queue_rows(queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None) -> Iterator[tuple[Rows, int]]:
+    """The rows of one queue directory, each time with the `pos` of the next recovered message.
+
+    position: the `pos` of the first. refused: the broker would not bring it up.
+    """
+    for found in queue.judged():
+        if refused:
+            found.kept[:] = False
+        pos = np.where(found.kept, position + np.cumsum(found.kept) - 1, -1)
+        position += int(found.kept.sum())
+        keep = np.ones(len(pos), np.bool_)
+        if not selection.everything:
+            keep = (found.known != CONSUMED) | (found.entries["seen"] != 0)
+        if selection.from_seq is not None:
+            keep &= found.entries["seq"] >= selection.from_seq
+        if selection.to_seq is not None:
+            keep &= found.entries["seq"] < selection.to_seq
+        if selection.recovered is not None:
+            keep &= found.kept == selection.recovered
+        rows = Rows(queue.vhost, queue.name, queue.priority_level, found, pos, now)
+        yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
+
+
+def _pieces(rows: Rows) -> Iterator[Rows]:
+    """The rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
+    lengths = np.where(rows.judged.source < 0, 0, rows.judged.length)
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < len(rows):
+        taken = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))
+        stop = min(max(stop, start + 1), start + BATCH_ROWS, len(rows))
+        yield rows if stop - start == len(rows) else rows.take(np.arange(start, stop))
+        start = stop

@@ -1,0 +1,361 @@
+"""A store cut into tasks: groups of whole queues, and groups of message files. Planning reads names and sizes only.
+
+A queue is never cut: its journal and segments make sense together, and the place of a message in its queue counts those before it. The
+levels of a priority queue are one queue. Groups follow each other as the rows of the message table do, so that the tables of all groups,
+put together, are the table of the store, whatever the number of groups.
+
+    >>> [list(part) for part in cut([5, 5, 5, 30, 5], 3)]
+    [[0, 1, 2], [3], [4]]
+
+What no queue holds (`everything`) is a group of its own behind the queues of its vhost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.kernels.rabbitmq import message_store
+from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
+from mqstore.rabbitmq.store.joined_store import LocatedStore
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import QueueSelection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqstore.rabbitmq.store.message_store import MessageStore, StoreFile
+    from mqstore.rabbitmq.store.queue import Queue
+    from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = [
+    "INDEX_COLUMNS",
+    "REFUSAL_COLUMNS",
+    "STORE_COLUMNS",
+    "FileGroup",
+    "QueueGroup",
+    "cut",
+    "index_batches",
+    "index_schema",
+    "located",
+    "opened",
+    "plan_files",
+    "plan_queues",
+    "read_group",
+    "read_located",
+    "record_batches",
+    "refusal_batches",
+    "refusal_schema",
+    "store_schema",
+    "token_of",
+]
+
+GROUP_BYTES = 64 << 20
+ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGroup:
+    """Queues by vhost directory and queue name, one after the other in the table. rest: vhosts whose messages in no queue come last."""
+
+    number: int
+    queues: tuple[tuple[str, str], ...]
+    rest: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Message files by name."""
+
+    number: int
+    files: tuple[str, ...]
+    bytes: int
+
+
+def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
+    """Indexes in runs of about equal size, at most count of them; without count by GROUP_BYTES."""
+    target = max(1, GROUP_BYTES if count is None else -(-sum(sizes) // max(1, count)))
+    start = held = made = 0
+    for k, size in enumerate(sizes):
+        last = count is not None and made == count - 1
+        if k > start and held + size > target and not last:
+            yield range(start, k)
+            start, held = k, 0
+            made += 1
+        held += size
+    if sizes:
+        yield range(start, len(sizes))
+
+
+def plan_queues(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[QueueGroup]:
+    """The groups of the queues that the selection asks for. count: at most so many groups."""
+    units: list[tuple[str, str | None]] = []
+    sizes: list[int] = []
+    for vhost in _chosen(store, selection):
+        seen: dict[str, int] = {}
+        for queue in vhost.queues:
+            if selection.queues is None or queue.name in selection.queues:
+                size = sum(entry.size for _, entry in store.directory.walk(queue.place.place))
+                seen[queue.name] = seen.get(queue.name, 0) + size
+        units += [(vhost.directory, name) for name in seen]
+        sizes += seen.values()
+        if selection.everything and selection.queues is None and selection.recovered is not True:
+            units.append((vhost.directory, None))
+            sizes.append(sum(file.size for each in (vhost.persistent, vhost.transient) for file in each.files))
+    groups = []
+    for number, part in enumerate(cut(sizes, count)):
+        queues = tuple((directory, name) for directory, name in (units[k] for k in part) if name is not None)
+        rest = tuple(directory for directory, name in (units[k] for k in part) if name is None)
+        groups.append(QueueGroup(number, queues, rest, sum(sizes[k] for k in part)))
+    return groups
+
+
+def plan_files(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[FileGroup]:
+    """The groups of the message files of the vhosts that the selection asks for."""
+    files = [file for vhost in _chosen(store, selection) for each in (vhost.persistent, vhost.transient) for file in each.files]
+    sizes = [file.size for file in files]
+    return [
+        FileGroup(number, tuple(files[k].name for k in part), sum(sizes[k] for k in part)) for number, part in enumerate(cut(sizes, count))
+    ]
+
+
+def _chosen(store: RabbitMQStore, selection: QueueSelection) -> list[Vhost]:
+    return [vhost for vhost in store.vhosts if selection.vhosts is None or vhost.name in selection.vhosts]
+
+
+def token_of(store: RabbitMQStore) -> str:
+    """Changes when any file of the store does."""
+    found = hashlib.sha256()
+    for vhost in store.vhosts:
+        for path, entry in store.directory.walk(vhost.place.place):
+            found.update(f"{path}\0{entry.size}\0{entry.mtime_ms}\n".encode("utf-8", "surrogateescape"))
+    return found.hexdigest()[:16]
+
+
+@lru_cache(maxsize=2)
+def opened(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
+    """The store at a path, once in a process: its message files are scanned once for all tasks that run here. token: of `token_of`."""
+    return RabbitMQStore(Path(path), now=now, names=names)
+
+
+def read_group(
+    store: RabbitMQStore, group: QueueGroup, columns: Sequence[str], selection: QueueSelection = QueueSelection()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a group, as `RabbitMQStore.messages` gives them. A limit of the selection counts within the group."""
+    vhosts = {vhost.directory: vhost for vhost in store.vhosts}
+    wanted = tuple(columns)
+    left = selection.limit
+    for batch in _group_batches(store, group, vhosts, wanted, replace(selection, limit=None)):
+        if left is not None:
+            batch = batch.slice(0, left)
+            left -= batch.num_rows
+        if batch.num_rows:
+            yield batch
+        if left is not None and left <= 0:
+            return
+
+
+def _group_batches(
+    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: tuple[str, ...], selection: QueueSelection
+) -> Iterator[pa.RecordBatch]:
+    for directory in dict.fromkeys((*(directory for directory, _ in group.queues), *group.rest)):
+        vhost = vhosts.get(directory)
+        if vhost is None:
+            continue
+        names = frozenset(name for of, name in group.queues if of == directory)
+        if names:
+            for rows in store.rows_of(vhost, replace(selection, queues=names)):
+                batch = store.batch(rows, columns, selection)
+                if batch is not None:
+                    yield batch
+        if directory in group.rest:
+            for rows in store.rows_beside(vhost):
+                batch = store.batch(rows, columns, selection)
+                if batch is not None:
+                    yield batch
+
+
+def within(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Of batches with the column `properties`, the rows whose AMQP timestamp lies in since <= t < until (milliseconds), at most limit."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    left = limit
+    for batch in batches:
+        if left is not None and left <= 0:
+            return
+        seconds = pc.struct_field(batch.column("properties"), "timestamp").to_pylist()
+        keep = [
+            value is not None and (since is None or value * 1000 >= since) and (until is None or value * 1000 < until) for value in seconds
+        ]
+        found = batch.filter(pa.array(keep, pa.bool_())).drop_columns(["properties"])
+        if left is not None:
+            found = found.slice(0, left)
+            left -= found.num_rows
+        if found.num_rows:
+            yield found
+
+
+INDEX_COLUMNS = (
+    "vhost",
+    "queue",
+    "priority_level",
+    "queue_version",
+    "seq_id",
+    "msg_id",
+    "size",
+    "persistent",
+    "expiry_us",
+    "state",
+    "location",
+    "index_file",
+    "index_position",
+)
+STORE_COLUMNS = ("vhost", "location", "msg_id", "store_file", "position", "length", "seen_by_broker", "whole", "ended")
+REFUSAL_COLUMNS = ("vhost", "queue", "priority_level", "directory", "why", "whole_vhost")
+
+
+def index_schema() -> pa.Schema:
+    """Index entries: state is published, delivered or acknowledged; location is index, message_store or queue_store."""
+    import pyarrow as pa
+
+    numbers = {"priority_level": pa.int32(), "queue_version": pa.int32(), "persistent": pa.bool_()}
+    numbers |= {name: pa.int64() for name in ("seq_id", "size", "expiry_us", "index_position")}
+    return pa.schema([(name, numbers.get(name, pa.string())) for name in INDEX_COLUMNS])
+
+
+def store_schema() -> pa.Schema:
+    """Records of message files. whole: its own id is in it a second time, which proves its beginning; ended: by the mark."""
+    import pyarrow as pa
+
+    kinds = {"position": pa.int64(), "length": pa.int64(), "seen_by_broker": pa.bool_(), "whole": pa.bool_(), "ended": pa.bool_()}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in STORE_COLUMNS])
+
+
+def index_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
+    """The index entries of a group, whatever becomes of their messages; message files are not looked at."""
+    wanted = set(group.queues)
+    for vhost in store.vhosts:
+        for queue in vhost.queues:
+            if (vhost.directory, queue.name) in wanted:
+                for version, index in ((1, queue.index), (2, queue.index_v2)):
+                    for number in index.numbers:
+                        segment = index.segment(number, dirty=not queue.start.clean)
+                        for start in range(0, len(segment.entries), ROWS):
+                            yield _index_batch(queue, version, segment.entries[start : start + ROWS], segment.files)
+
+
+def _index_batch(queue: Queue, version: int, entries: NDArray[np.void], files: tuple[str, ...]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    count = len(entries)
+    state = np.where(entries["state"] & ACKED, "acknowledged", np.where(entries["state"] & DELIVERED, "delivered", "published"))
+    place = entries["place"]
+    where = np.where(place == IN_STORE, "message_store", np.where(place == IN_QUEUE_STORE, "queue_store", "index"))
+    own = entries["expiry"] != 0
+    columns = {
+        "vhost": [queue.vhost] * count,
+        "queue": [queue.name] * count,
+        "priority_level": [queue.priority_level] * count,
+        "queue_version": [version] * count,
+        "seq_id": entries["seq"],
+        "msg_id": hex_ids(entries["hi"], entries["lo"]),
+        "size": entries["size"],
+        "persistent": (entries["flags"] & PERSISTENT) != 0,
+        "expiry_us": pa.array(entries["expiry"], mask=~own),
+        "state": state.tolist(),
+        "location": where.tolist(),
+        "index_file": [files[1] if journal else files[0] for journal in entries["from_journal"].tolist()],
+        "index_position": entries["record"],
+    }
+    schema = index_schema()
+    return pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in INDEX_COLUMNS], schema=schema)
+
+
+def refusal_schema() -> pa.Schema:
+    """Why a broker would crash on the files of a queue; directory is relative to the store. whole_vhost: that keeps all its queues down."""
+    import pyarrow as pa
+
+    kinds = {"priority_level": pa.int32(), "whole_vhost": pa.bool_()}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in REFUSAL_COLUMNS])
+
+
+def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
+    """What keeps the broker from the queues of a group; message files are not looked at."""
+    import pyarrow as pa
+
+    wanted = set(group.queues)
+    for vhost in store.vhosts:
+        apart = store.apart(vhost.place.place, located(store, vhost.place.place, ()), ())
+        for queue in apart.queues:
+            if (vhost.directory, queue.name) in wanted and queue.crashes:
+                whole = not apart.clean and queue.version == 1
+                rows = [(queue.vhost, queue.name, queue.priority_level, queue.place.place, crash, whole) for crash in queue.crashes]
+                yield pa.RecordBatch.from_pylist([dict(zip(REFUSAL_COLUMNS, row, strict=True)) for row in rows], refusal_schema())
+
+
+def located(store: RabbitMQStore, place: str, records: Sequence[pa.Table]) -> tuple[MessageStore, MessageStore]:
+    """The message stores of the vhost at a place, holding only records that were found elsewhere: tables as `LocatedStore` takes them."""
+    given = [*records, None, None][:2]
+    names = ("msg_store_persistent", "msg_store_transient")
+    found = [LocatedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
+    return found[0], found[1]
+
+
+def read_located(
+    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: Sequence[str], selection: QueueSelection
+) -> Iterator[pa.RecordBatch]:
+    """As `read_group`, of vhosts whose message stores hold what the group needs."""
+    for batch in _group_batches(store, group, vhosts, tuple(columns), replace(selection, limit=None)):
+        if batch.num_rows:
+            yield batch
+
+
+def hex_ids(hi: NDArray[np.int64], lo: NDArray[np.int64]) -> list[str | None]:
+    """Message ids in hexadecimal; None where an entry does not tell its own."""
+    pairs = np.empty((len(hi), 2), ">i8")
+    pairs[:, 0], pairs[:, 1] = hi, lo
+    raw = pairs.tobytes().hex()
+    return [
+        None if not (high or low) else raw[32 * k : 32 * k + 32] for k, (high, low) in enumerate(zip(hi.tolist(), lo.tolist(), strict=True))
+    ]
+
+
+def record_batches(store: RabbitMQStore, group: FileGroup) -> Iterator[pa.RecordBatch]:
+    """The records of a group of message files."""
+    wanted = set(group.files)
+    for vhost in store.vhosts:
+        for each in (vhost.persistent, vhost.transient):
+            for file in each.files:
+                if file.name in wanted:
+                    yield from _record_batches(vhost, each, file)
+
+
+def _record_batches(vhost: Vhost, store: MessageStore, file: StoreFile) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    found = store.records(file)
+    schema = store_schema()
+    for start in range(0, len(found.at), ROWS):
+        part = slice(start, start + ROWS)
+        count = len(found.at[part])
+        columns = {
+            "vhost": [vhost.name] * count,
+            "location": [store.place.rpartition("/")[2]] * count,
+            "msg_id": hex_ids(found.hi[part], found.lo[part]),
+            "store_file": [file.name] * count,
+            "position": found.at[part],
+            "length": found.total[part],
+            "seen_by_broker": found.seen[part],
+            "whole": (found.quality[part] & message_store.PROVED) != 0,
+            "ended": (found.quality[part] & message_store.MARKED) != 0,
+        }
+        yield pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in STORE_COLUMNS], schema=schema)

@@ -1,0 +1,206 @@
+"""What the message files of a store are full of: live records, garbage, and bytes that are no records; and what each queue holds.
+
+A broker keeps a record until nothing refers to it, and its file until enough of it is garbage. A record is live if an index entry that is
+not acknowledged leads to it: of several copies of a message the one that is read. Everything else in a `.rdq` file is garbage, but for
+bytes that damage has made unreadable. Holes of zeros are garbage too.
+
+    bytes of a file = live + garbage + unreadable
+
+A body shared by many queues is one record, counted once by file and once for each queue that holds it.
+
+Format: docs/formats/rabbitmq.md, sections 6.1 and 6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.findings import Kind
+from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE
+from mqstore.rabbitmq.format.message_file import OVERHEAD
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.message_store import MessageStore
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = ["FileUsage", "QueueUsage", "UsageReport", "usage"]
+
+_NOT_READ = frozenset({Kind.BAD_STORE_RECORD, Kind.UNREADABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class FileUsage:
+    """One message file. records, bytes: all; live: those that are still needed; unreadable: bytes outside any record."""
+
+    file: str
+    vhost: str | None
+    records: int
+    live_records: int
+    bytes: int
+    live_bytes: int
+    unreadable_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "vhost": self.vhost,
+            "records": self.records,
+            "live_records": self.live_records,
+            "garbage_records": self.records - self.live_records,
+            "bytes": self.bytes,
+            "live_bytes": self.live_bytes,
+            "garbage_bytes": max(0, self.bytes - self.live_bytes - self.unreadable_bytes),
+            "unreadable_bytes": self.unreadable_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUsage:
+    """One queue, its priority levels together. messages, bytes: not acknowledged, and their bodies; embedded, shared: of these bodies, by
+    where they are; index_bytes: its own files.
+    """
+
+    vhost: str | None
+    queue: str
+    messages: int
+    bytes: int
+    embedded_bytes: int
+    shared_bytes: int
+    index_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "vhost": self.vhost,
+            "queue": self.queue,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "embedded_bytes": self.embedded_bytes,
+            "shared_bytes": self.shared_bytes,
+            "index_bytes": self.index_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """By file and by queue, the largest first."""
+
+    files: tuple[FileUsage, ...]
+    queues: tuple[QueueUsage, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(file.live_bytes for file in self.files)
+
+    @property
+    def live_records(self) -> int:
+        return sum(file.live_records for file in self.files)
+
+    @property
+    def unreadable_bytes(self) -> int:
+        return sum(file.unreadable_bytes for file in self.files)
+
+    @property
+    def garbage_bytes(self) -> int:
+        return sum(row["garbage_bytes"] for row in self.rows("file"))
+
+    def rows(self, by: str) -> list[dict[str, Any]]:
+        """Rows by `file` or by `queue`."""
+        return [item.as_dict() for item in (self.files if by == "file" else self.queues)]
+
+    def as_dict(self, parts: Sequence[str] = ("files", "queues")) -> dict[str, Any]:
+        """The document that `usage -o json` prints."""
+        sums = {
+            "bytes": self.total_bytes,
+            "live_bytes": self.live_bytes,
+            "garbage_bytes": self.garbage_bytes,
+            "unreadable_bytes": self.unreadable_bytes,
+            "live_records": self.live_records,
+        }
+        return {"family": "rabbitmq", "message_files": sums} | {part: self.rows(part[:-1]) for part in parts}
+
+
+def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> UsageReport:
+    """Count a store. Reads every index and scans every message file. progress: told (queue directories counted, how many there are)."""
+    counted, total = 0, len(store.queues)
+
+    def told() -> None:
+        nonlocal counted
+        counted += 1
+        if progress is not None:
+            progress(counted, total)
+
+    files: list[FileUsage] = []
+    queues: list[QueueUsage] = []
+    for vhost in store.vhosts:
+        stores = (vhost.persistent, vhost.transient)
+        live = [np.zeros(len(each), np.bool_) for each in stores]
+        queues += _queues(store, vhost, stores, live, told)
+        for each, needed in zip(stores, live, strict=True):
+            files += _files(vhost, each, needed)
+    return UsageReport(
+        tuple(sorted(files, key=lambda file: (-file.bytes, file.file))),
+        tuple(sorted(queues, key=lambda queue: (-queue.bytes, queue.vhost or "", queue.queue))),
+    )
+
+
+def _queues(
+    store: RabbitMQStore,
+    vhost: Vhost,
+    stores: tuple[MessageStore, MessageStore],
+    live: list[NDArray[np.bool_]],
+    told: Callable[[], None],
+) -> list[QueueUsage]:
+    """The queues of a vhost; rows of the stores that they need are marked in live."""
+    sums: dict[str, list[int]] = {}
+    for queue in vhost.queues:
+        found = sums.setdefault(queue.name, [0, 0, 0, 0])
+        found[3] += sum(entry.size for _, entry in store.directory.walk(queue.place.place))
+        for judged in queue.judged():
+            entries = judged.entries[(judged.entries["state"] & ACKED) == 0]
+            shared = entries["place"] == IN_STORE
+            found[0] += len(entries)
+            found[1] += int(entries["size"][~shared].sum())
+            found[2] += int(entries["size"][shared].sum())
+            wanted = entries[shared]
+            for each, needed in zip(stores, live, strict=True):
+                rows = each.find(wanted["hi"], wanted["lo"])
+                needed[rows[rows >= 0]] = True
+                wanted = wanted[rows < 0]
+        told()
+    return [
+        QueueUsage(vhost.name, name, messages, embedded + shared, embedded, shared, index)
+        for name, (messages, embedded, shared, index) in sums.items()
+    ]
+
+
+def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[FileUsage]:
+    rows = np.arange(len(store))
+    number, _, length = store.locations(rows)
+    total = length + OVERHEAD
+    found = []
+    for k, file in enumerate(store.files):
+        mine = number == k
+        needed = mine & live
+        lost = sum(item.length for item in store.findings if item.file == file.name and item.kind in _NOT_READ)
+        found.append(
+            FileUsage(
+                file.name,
+                vhost.name,
+                int(mine.sum()),
+                int(needed.sum()),
+                file.size,
+                min(int(total[needed].sum()), file.size),
+                min(lost, file.size),
+            )
+        )
+    return found

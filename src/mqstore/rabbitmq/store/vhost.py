@@ -1,0 +1,163 @@
+"""One vhost directory: its segment entry count, side files of the last stop, message stores and queues.
+
+A broker brings up a vhost as a whole or not at all. After an unclean stop it reads every index before the first queue is there, so one
+file that it crashes on keeps all queues of the vhost down: `refusals` says why. What can be read is read all the same.
+
+The store is believed as it is (`clean`) if no merge was cut off, the three files of a clean stop are whole, and `clean.dot` names exactly
+the queues that recovery.dets has terms of.
+
+Format: docs/formats/rabbitmq.md, sections 2, 7.1 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.erlang import dets
+from mqstore.rabbitmq.erlang.disk_log import table_is_whole
+from mqstore.rabbitmq.format import recovery_terms, vhost_config
+from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vhost
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms
+from mqstore.rabbitmq.store.message_store import MessageStore
+from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.start_rules import Start
+
+__all__ = ["Vhost"]
+
+INDEX_MODULE = "rabbit_msg_store_ets_index"
+
+
+class Vhost:
+    """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds.
+
+    more_names: gives further pairs; asked only where a queue directory does not tell its name and `names` do not. stores: the persistent
+    and the transient message store, where others than those of this directory are to answer; refusals: where they are known already.
+    """
+
+    def __init__(
+        self,
+        directory: ReadOnlyDirectory,
+        place: str,
+        *,
+        names: Iterable[tuple[str, str]] = (),
+        now: int | None = None,
+        more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
+        stores: tuple[MessageStore, MessageStore] | None = None,
+        refusals: tuple[str, ...] | None = None,
+    ) -> None:
+        self.root = directory
+        self.place = read_vhost(directory, place)
+        self.directory = self.place.directory
+        self.now = now
+        self._names = tuple(names)
+        self._more_names = more_names
+        self.persistent, self.transient = stores or (
+            MessageStore(directory, self.place.below("msg_store_persistent")),
+            MessageStore(directory, self.place.below("msg_store_transient")),
+        )
+        self._refusals = refusals
+
+    @property
+    def name(self) -> str | None:
+        """From `.vhost`, else from what the queues say; None if nothing tells it."""
+        if self.place.name is not None:
+            return self.place.name
+        said = {queue.vhost for queue in self._places if queue.named and queue.vhost is not None}
+        return said.pop() if len(said) == 1 else None
+
+    @cached_property
+    def _config(self) -> tuple[int, tuple[Damage, ...]]:
+        name = self.place.below(".config")
+        content = self._small(name)
+        stated = vhost_config.WITHOUT_FILE if content is None else vhost_config.stated_entry_count(content)
+        if isinstance(stated, int):
+            return stated, ()
+        detail = f"{stated}; the broker then takes {vhost_config.WITHOUT_FILE} entries a segment"
+        return vhost_config.WITHOUT_FILE, (Damage(name, 0, len(content or b""), Kind.BAD_CONFIG, detail),)
+
+    @property
+    def entry_count(self) -> int:
+        """N: entries of a version 1 segment."""
+        return self._config[0]
+
+    @property
+    def config_stated(self) -> bool:
+        """Whether there is a `.config`: vhosts from before 3.8.17 have none."""
+        return self.root.exists(self.place.below(".config"))
+
+    def _small(self, name: str) -> bytes | None:
+        try:
+            return self.root.read(name)
+        except CannotOpenError:
+            return None
+
+    @cached_property
+    def _recovery(self) -> tuple[dict[str, QueueTerms], tuple[Damage, ...]]:
+        name = self.place.below("recovery.dets")
+        content = self._small(name)
+        if not content:
+            return {}, ()
+        table = dets.read_table(content, name)
+        return recovery_terms.read_terms(dets.read_objects(content)), table.damage
+
+    @property
+    def terms(self) -> dict[str, QueueTerms]:
+        """What a clean stop noted of each queue, by directory; empty after a crash."""
+        return self._recovery[0]
+
+    @cached_property
+    def clean(self) -> bool:
+        """Whether the broker would take the message store as it is."""
+        store = self.persistent
+        if store.has_leftovers or not store.has_clean_files:
+            return False
+        dot = recovery_terms.read_clean_dot(self._small(f"{store.place}/clean.dot") or b"")
+        if isinstance(dot, str) or dot.index_module not in (INDEX_MODULE, None):
+            return False
+        for name in ("file_summary.ets", "msg_store_index.ets"):
+            try:
+                if not table_is_whole(self.root.map(f"{store.place}/{name}").data):
+                    return False
+            except CannotOpenError:
+                return False
+        references = {terms.reference for terms in self.terms.values() if terms.reference is not None}
+        return dot.references == references
+
+    @cached_property
+    def _places(self) -> list[QueueDirectory]:
+        found = read_queues(self.root, self.place, self._names)
+        more = () if self._more_names is None or all(queue.named for queue in found) else tuple(self._more_names())
+        return read_queues(self.root, self.place, (*more, *self._names)) if more else found
+
+    @cached_property
+    def queues(self) -> list[Queue]:
+        """By name, of a priority queue the highest level first."""
+        stores = (self.persistent, self.transient)
+        return [
+            Queue(self.root, place, self.entry_count, stores, Start(self.terms.get(place.directory), self.clean), self.now)
+            for place in self._places
+        ]
+
+    @cached_property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the broker would not bring up this vhost, if it would not. After an unclean stop this reads every index."""
+        if self._refusals is not None:
+            return self._refusals
+        found = list(self.persistent.crashes)
+        if not self.clean:
+            for queue in self.queues:
+                found += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes if queue.version == 1]
+        return tuple(found)
+
+    @property
+    def findings(self) -> tuple[Damage, ...]:
+        """Everything that reading all indexes and both message stores brings to light."""
+        found = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings, *self.transient.findings]
+        for queue in self.queues:
+            found += queue.findings
+        found += [Damage(self.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in self.persistent.crashes]
+        return tuple(found)

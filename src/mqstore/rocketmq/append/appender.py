@@ -1,0 +1,532 @@
+"""The put path: from a message to bytes at the end of the commit log.
+
+The same checks in the same order as the broker's, a status for each way to fail, and queue offsets from a table in memory that is
+rebuilt from the queues at start. One thread appends at a time:
+
+    with the append lock held    store time = now; queue offset = table[topic, queue], 0 for prepared and rolled back records;
+                                 does the record fit (its size + 8)? no: BLANK, next file;
+                                 write it; table + 1
+    after it is released         with SYNC_FLUSH, wait for the disk unless the message says WAIT=false
+
+What a broker of 4.9.3 does inside its store and one of 5.3.3 in hooks before it (delay levels, checks) happens here for both.
+
+Format: docs/formats/rocketmq.md, section 3.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from mqstore.errors import MqstoreError, TargetError
+from mqstore.kernels.rocketmq import encode
+from mqstore.kernels.rocketmq.put import PutPath, Topic
+from mqstore.rocketmq.append import multi_dispatch
+from mqstore.rocketmq.append.delay import asks_for_timer, delay_level, delayed
+from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.java_map import reencode
+from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
+from mqstore.rocketmq.format.topic_name import usable_topic
+from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
+from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
+
+__all__ = ["LISTED", "Appender"]
+
+PROPERTIES_LIMIT = 32767
+RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
+INNER_BATCH = 0xC0
+_NUMBERS = struct.Struct(">iiiq")  # queue id, flags of the system, reconsume times, born timestamp
+_FLAG = struct.Struct(">i")
+RETRY_PREFIX = "%RETRY%"
+
+LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
+
+
+@lru_cache(4096)
+def _host(text: str) -> bytes:
+    return record.parse_host(text)
+
+
+class _NextOffsets:
+    """(topic's bytes, queue id) -> queue offset of the next message; each topic's part is shared with what is known of the topic."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[bytes, dict[int, int]] = {}
+
+    def of(self, raw: bytes) -> dict[int, int]:
+        """The part of a topic."""
+        return self._by_topic.setdefault(raw, {})
+
+    def get(self, key: tuple[bytes, int]) -> int:
+        """The next queue offset; 0 for a queue that is new."""
+        return self._by_topic.get(key[0], {}).get(key[1], 0)
+
+    def __setitem__(self, key: tuple[bytes, int], offset: int) -> None:
+        self.of(key[0])[key[1]] = offset
+
+
+class _Exclusively:
+    """The append lock: it keeps out others of its kind, and the short way of puts."""
+
+    def __init__(self, path: PutPath) -> None:
+        self._lock = threading.RLock()
+        self._path = path
+        self.interrupted = False  # while something was appended: log and queue offsets may disagree
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._path.busy += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            self.interrupted = True
+            self._path.release()
+        self._path.busy -= 1
+        self._lock.release()
+
+
+class Appender:
+    """Puts messages at the end of a log. lock: held while something is appended.
+
+    next_offset: (topic's bytes, queue id) -> queue offset of the next message. multi_offset: the same for multi-dispatch.
+    most: bytes of the longest record that the store takes. five: whether the rules are those of 5.3.
+    """
+
+    def __init__(
+        self,
+        log: LiveLog,
+        config: StoreConfig,
+        version: str,
+        next_offset: Mapping[tuple[str, int], int],
+        checkpoint: LiveCheckpoint,
+    ) -> None:
+        """next_offset: (topic, queue id) -> maximum of the queue. checkpoint: is told of times that go backwards."""
+        self.multi_offset: dict[str, int] = {}
+        self.closed = False
+        self._log = log
+        self.config = config
+        self.version = version
+        self.five = version != "4.9.3"
+        self._clock = config.clock
+        self._levels = parse_delays(config.message_delay_level)
+        self._checkpoint = checkpoint
+        self._writer: encode.LogFileWriter | None = None
+        self._writing_to: LiveFile | None = None
+        self._property_crc = encode.PROPERTY_CRC if self.five and config.enabled_append_prop_crc else encode.NO_PROPERTY_CRC
+        self.most = min(config.max_message_size + (RECORD_MARGIN if self.five else 0), log.file_size - END_OF_FILE)
+        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.five)
+        self._recorded = log.recorded
+        self._default_host = _host(config.store_host)
+        self.path = PutPath(PutStatus.PUT_OK, self._default_host, five=self.five, max_body=config.max_message_size, most=self.most)
+        self.lock = _Exclusively(self.path)
+        # what the short way does not know: records that are told to somebody, times that a test sets, a checksum in the properties
+        self._short_way = not self._recorded and config.clock is milliseconds and not self._property_crc
+        self.next_offset = _NextOffsets()
+        for (topic, queue_id), offset in next_offset.items():
+            self.next_offset[topic.encode("utf-8", "surrogatepass"), queue_id] = offset
+            if self.five and topic.startswith(LMQ_PREFIX):
+                self.multi_offset[f"{topic}-0"] = offset
+
+    # what is put
+
+    def put(self, message: Message) -> PutResult:
+        """Append one message; the caller has checked that the store takes messages."""
+        return self.path.put(message) or self.put_the_long_way(message)
+
+    def put_the_long_way(self, message: Message) -> PutResult:
+        """As `put`, for a message that `path` has not taken."""
+        given = message.properties
+        properties = given if type(given) is bytes else message.encoded_properties(self.version)
+        if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in LISTED:
+            try:
+                message = delayed(message, self._levels, self.version)
+            except ValueError as error:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
+            properties = message.encoded_properties(self.version)
+        if self.five and b"TIMER_" in properties and asks_for_timer(message, self.version):
+            sentence = "the message asks for the timer wheel of 5.x (TIMER_ properties), which is not served here; use a delay level"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
+        if self._property_crc and record.CRC_PROPERTY in properties:
+            properties = record.without_property(properties, record.CRC_NAME)
+        topic = message.topic
+        known = self.path.topics.get(topic)
+        if known is None:
+            known = self._know(topic)
+        body = message.body
+        if known.refused or len(body) > self.config.max_message_size or len(properties) > PROPERTIES_LIMIT:
+            refused = self._refusal(known, len(body), properties)
+            if refused is not None:
+                return refused
+        try:
+            born_host = self._default_host if message.born_host is None else self._known_host(message.born_host)
+            store_host = self._default_host if message.store_host is None else self._known_host(message.store_host)
+        except ValueError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a host must be ip:port or [ip]:port: {error}")
+        if known.batch and b"INNER_NUM" in properties:
+            return self._put_inner(message, known, properties)
+        if self._multi and b"INNER_MULTI_DISPATCH" in properties:
+            return self._put_multi(message, known, properties)
+        return self._append(
+            known,
+            message.queue_id,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            born_host,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            properties,
+            body,
+        )
+
+    def _known_host(self, text: str) -> bytes:
+        """The bytes of a host, which the short way knows from now on."""
+        packed = _host(text)
+        if len(self.path.hosts) < 4096:
+            self.path.hosts[text] = packed
+        return packed
+
+    def put_stored(self, stored: Record) -> PutResult:
+        """Append a record as it is, with hosts, flags and properties; offsets are given anew, the store time is the clock's."""
+        known = self._know(stored.topic)
+        version = Topic(known.raw, stored.version, known.batch)
+        count = 1
+        if known.batch:
+            count = _inner_count(stored.property_map())
+        properties = stored.properties
+        if self._property_crc:
+            properties = record.without_property(properties, record.CRC_NAME)
+        return self._append(
+            version,
+            stored.queue_id,
+            stored.flag,
+            stored.sys_flag,
+            stored.born_timestamp,
+            _host(stored.born_host),
+            _host(stored.store_host),
+            stored.reconsume_times,
+            stored.prepared_transaction_offset,
+            properties,
+            stored.body,
+            count=count,
+        )
+
+    def put_messages(self, batch: MessageBatch) -> PutResult:
+        """Append a producer's batch: all of it into one file, or nothing."""
+        envelope = batch.envelope
+        shared = envelope.encoded_properties(self.version)
+        known = self._know(envelope.topic)
+        if known.refused:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
+        if not batch.messages:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch without messages")
+        try:
+            level = delay_level(shared)
+        except ValueError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
+        if envelope.sys_flag & TRANSACTION_MASK or level > 0:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch cannot be part of a transaction, nor wait")
+        wire = sum(22 + len(inner.body) + len(inner.properties) for inner in batch.messages)
+        if wire > self.config.max_message_size:
+            sentence = f"message body size exceeded: the batch has {wire} bytes, at most {self.config.max_message_size} are taken"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
+        texts = [_joined(inner, shared) for inner in batch.messages]
+        tail = 20 if self._property_crc else 0
+        if any(len(text) + tail > PROPERTIES_LIMIT for text in texts):
+            return PutResult(
+                PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties of a message in the batch have more than 32767 bytes"
+            )
+        return self._append_batch(known, envelope, batch.messages, texts)
+
+    # refusals
+
+    def _know(self, topic: str) -> Topic:
+        """What is known of a topic, looked up once."""
+        found = self.path.topics.get(topic)
+        if found is None:
+            found = self.path.topics[topic] = self._judge(topic)
+            if len(self.path.topics) > 100_000:
+                self.path.topics = {topic: found}
+        return found
+
+    def refusal_of(self, topic: str) -> str:
+        """Why no message of a topic is taken; empty for one that is."""
+        return self._know(topic).refused
+
+    def _judge(self, topic: str) -> Topic:
+        raw = topic.encode("utf-8", "surrogatepass")
+        batch = self.five and topic in self.config.batch_topics
+        units = len(topic.encode("utf-16-le", "surrogatepass")) // 2
+        refused = ""
+        if not usable_topic(topic):
+            refused = f"{topic!r} cannot be a topic: its queues lie in a directory of that name"
+        elif not self.five:
+            if units > 127 or len(raw) > 127:
+                refused = f"a topic of {len(raw)} bytes is too long, at most 127 fit into a record of 4.9.3"
+        elif len(raw) > 127 and not topic.startswith(RETRY_PREFIX):
+            refused = f"a topic of {len(raw)} bytes is too long: more than 127 are for retry topics only"
+        elif len(raw) > 127 and not (units > 127 and self.config.auto_message_version_on_topic_len):
+            refused = f"a topic of {len(raw)} bytes is too long for a version 1 record"
+        known = Topic(raw, 2 if self.five and units > 127 else 1, batch, refused)
+        known.following = self.next_offset.of(raw)
+        return known
+
+    def _refusal(self, known: Topic, body: int, properties: bytes) -> PutResult | None:
+        if known.refused:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
+        if len(properties) > PROPERTIES_LIMIT:
+            text = properties.decode("utf-8", "replace")
+            status = PutStatus.PROPERTIES_SIZE_EXCEEDED
+            if not self.five and len(text.encode("utf-16-le", "surrogatepass")) // 2 > PROPERTIES_LIMIT:
+                status = PutStatus.MESSAGE_ILLEGAL
+            return PutResult(status, detail=f"properties of {len(properties)} bytes: at most {PROPERTIES_LIMIT} fit into a record")
+        if body > self.config.max_message_size:
+            sentence = f"a body of {body} bytes: at most {self.config.max_message_size} are taken (maxMessageSize)"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
+        return None
+
+    # appending
+
+    def stop(self) -> None:
+        """Take nothing more. When this returns, nobody is appending."""
+        with self.lock:
+            self.closed = True
+            self.path.release()
+            self._writer = self._writing_to = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a put was ended half-way, by an interrupt from the keyboard or the like. Nothing more is taken then."""
+        return self.lock.interrupted
+
+    def _failed(self, error: MqstoreError) -> PutResult:
+        status = PutStatus.SERVICE_NOT_AVAILABLE if self.closed or self.interrupted else PutStatus.CREATE_MAPPED_FILE_FAILED
+        return PutResult(status, detail=str(error))
+
+    def _append(
+        self,
+        known: Topic,
+        queue_id: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int | None,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int,
+        prepared: int,
+        properties: bytes,
+        body: bytes | memoryview,
+        *,
+        count: int = 1,
+    ) -> PutResult:
+        crc = self._property_crc
+        size = 74 + known.version + len(born_host) + len(store_host) + len(known.raw) + len(properties) + len(body) + (21 if crc else 0)
+        if size > self.most:
+            exact = encode.record_size(known.raw, properties, len(body), born_host, store_host, known.version, crc)
+            if exact > self.most:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a record of {exact} bytes: at most {self.most} fit into this store")
+        if crc and len(properties) + 20 + (properties[-1:] not in (b"", b"\x02")) > PROPERTIES_LIMIT:
+            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties leave no room for the CRC property of 20 bytes")
+        key = (known.raw, queue_id)
+        kind = sys_flag & TRANSACTION_MASK
+        advances = kind in LISTED
+        with self.lock:
+            now = self._clock()
+            queue_offset = self.next_offset.get(key) if advances else 0
+            born = now if born_timestamp is None else born_timestamp
+            try:
+                file, writer = self.room(size, now)
+                while True:
+                    at = file.written
+                    written = writer.append(
+                        at,
+                        file.size,
+                        file.start + at,
+                        queue_offset,
+                        now,
+                        queue_id,
+                        flag,
+                        sys_flag,
+                        born,
+                        born_host,
+                        store_host,
+                        reconsume_times,
+                        prepared,
+                        known.version,
+                        known.raw,
+                        properties,
+                        body,
+                        crc,
+                    )
+                    if written > 0:
+                        break
+                    file, writer = self.next_file(file, size, now)
+            except MqstoreError as error:
+                return self._failed(error)
+            except OverflowError as error:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a number of the message does not fit its field: {error}")
+            offset = file.start + at
+            self.count(file, written, now)
+            if advances:
+                self.next_offset[key] = queue_offset + count
+        return PutResult(PutStatus.PUT_OK, offset, queue_offset, written, now, store_host)
+
+    def room(self, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
+        """The file to append to, with blocks for a record of that size behind its end, and the writer of its map."""
+        if self.closed:
+            raise TargetError("the store is closed")
+        if self.lock.interrupted:
+            raise TargetError("a put was interrupted half-way; close the store and open it again")
+        file = self._log.files[-1] if self._log.files else None
+        if file is None or file.written >= file.size or file.map is None:
+            if file is not None and file.written >= file.size:
+                self._checkpoint.before_file(file.start + file.size, now)
+            file = self._log.current()
+        if now <= self._checkpoint.written.index:
+            self._checkpoint.before_record(now)
+        assert file.map is not None
+        if self._writing_to is not file:
+            self._writer = encode.LogFileWriter(file.map.data)
+            self._writing_to = file
+        assert self._writer is not None
+        if file.written + size + END_OF_FILE > file.map.reserved:
+            file.map.reserve(min(file.size, file.written + size + END_OF_FILE))
+        if self._recorded:
+            file.map.about_to_write()
+        if self._short_way:
+            self.path.not_after = self._checkpoint.written.index
+            self.path.use(file, file.map.data, file.map.reserved)
+        return file, self._writer
+
+    def next_file(self, file: LiveFile, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
+        """End a file in which a record has no room, and go on to the next."""
+        self._log.end_file(file)
+        return self.room(size, now)
+
+    def count(self, file: LiveFile, size: int, now: int) -> None:
+        """A record of that size now stands at the end of the file."""
+        if self._recorded:
+            assert file.map is not None
+            file.map.wrote(file.written, file.written + size)
+        self._log.appended(file, size, now)
+        self.path.last_stored = now
+
+    def _append_batch(self, known: Topic, envelope: Message, messages: Sequence[Inner], texts: Sequence[bytes]) -> PutResult:
+        try:
+            born_host = self._default_host if envelope.born_host is None else _host(envelope.born_host)
+            store_host = self._default_host if envelope.store_host is None else _host(envelope.store_host)
+        except ValueError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a host must be ip:port or [ip]:port: {error}")
+        crc = encode.PROPERTY_CRC_IN_BATCH if self._property_crc else encode.NO_PROPERTY_CRC
+        sizes = [
+            encode.record_size(known.raw, text, len(inner.body), born_host, store_host, known.version, crc)
+            for inner, text in zip(messages, texts, strict=True)
+        ]
+        try:
+            _NUMBERS.pack(envelope.queue_id, envelope.sys_flag, envelope.reconsume_times, envelope.born_timestamp or 0)
+            for inner in messages:
+                _FLAG.pack(inner.flag)
+        except struct.error as error:  # before the first record is written, or half a batch would stand in the log
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a number of the batch does not fit its field: {error}")
+        total = sum(sizes)
+        if total > self.most:
+            return PutResult(
+                PutStatus.MESSAGE_ILLEGAL, detail=f"a batch of {total} bytes in the log: at most {self.most} fit into this store"
+            )
+        key = (known.raw, envelope.queue_id)
+        with self.lock:
+            now = self._clock()
+            first = self.next_offset.get(key)
+            try:
+                file, writer = self.room(total, now)
+                if total + END_OF_FILE > file.size - file.written:
+                    file, writer = self.next_file(file, total, now)
+            except MqstoreError as error:
+                return self._failed(error)
+            at = file.written
+            for number, (inner, text) in enumerate(zip(messages, texts, strict=True)):
+                at += writer.append(
+                    at,
+                    file.size,
+                    file.start + at,
+                    first + number,
+                    now,
+                    envelope.queue_id,
+                    inner.flag,
+                    envelope.sys_flag,
+                    now if envelope.born_timestamp is None else envelope.born_timestamp,
+                    born_host,
+                    store_host,
+                    envelope.reconsume_times,
+                    0,
+                    known.version,
+                    known.raw,
+                    text,
+                    inner.body,
+                    crc,
+                )
+            offset = file.start + file.written
+            self.count(file, total, now)
+            self.next_offset[key] = first + len(sizes)
+        return PutResult(PutStatus.PUT_OK, offset, first, total, now, store_host, sizes)
+
+    def _put_inner(self, message: Message, known: Topic, properties: bytes) -> PutResult:
+        """A whole batch as one record (5.3, batch queue): its properties get the queue offset of its first message."""
+        count = _inner_count(record.decode_properties(properties))
+        if count < 1 or message.sys_flag & INNER_BATCH != INNER_BATCH:
+            return PutResult(
+                PutStatus.MESSAGE_ILLEGAL, detail="INNER_NUM must be a number above 0, on a message whose SYSFLAG says inner batch"
+            )
+        with self.lock:
+            base = self.next_offset.get((known.raw, message.queue_id))
+            text = reencode(properties, {"INNER_BASE": str(base)}, self.version)
+            return self.put_stored(self._as_record(message, text))
+
+    def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
+        """A message that is listed in further queues: the offsets it gets there are part of it."""
+        if self.five and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+            return self.put_stored(self._as_record(message, properties))
+        with self.lock:
+            text, keys = multi_dispatch.with_queue_offsets(
+                properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self.version, self.config.enable_lmq
+            )
+            result = self.put_stored(self._as_record(message, text))
+            if result.stored and (self.five or message.sys_flag & TRANSACTION_MASK in LISTED):
+                for key in keys:
+                    self.multi_offset[key] += 1
+        return result
+
+    def _as_record(self, message: Message, properties: bytes) -> Record:
+        known = self._know(message.topic)
+        return Record(
+            message.topic,
+            bytes(message.body),
+            message.queue_id,
+            message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=self._clock() if message.born_timestamp is None else message.born_timestamp,
+            born_host=message.born_host or self.config.store_host,
+            store_host=message.store_host or self.config.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+            properties=properties,
+            version=known.version,
+        )
+
+
+def _inner_count(properties: Mapping[str, str]) -> int:
+    """INNER_NUM, 1 where it is not given or no number."""
+    text = properties.get("INNER_NUM", "1")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+
+
+def _joined(inner: Inner, shared: bytes) -> bytes:
+    """The properties of a message in a batch: its own, then those of the batch."""
+    own = inner.properties
+    return own + (b"" if not own or not shared or own.endswith(b"\x02") else b"\x02") + shared

@@ -1,0 +1,285 @@
+"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until their time has come.
+
+    put         property DELAY = level > 0: topic and queue are kept in REAL_TOPIC and REAL_QID,
+                the record goes to SCHEDULE_TOPIC_XXXX, queue level - 1
+    dispatch    the queue entry's tags code is the time of delivery: store time + delay of the level
+    delivery    the message is put again, into REAL_TOPIC and REAL_QID; its text still has DELAY, REAL_TOPIC and REAL_QID
+    progress    next queue offset per level, in config/delayOffset.json
+
+    >>> waiting = delayed(Message("orders", b"paid", queue_id=2, properties={"DELAY": "99"}), parse_delays("1s 5s 1m"), "4.9.3")
+    >>> waiting.topic, waiting.queue_id, waiting.properties
+    ('SCHEDULE_TOPIC_XXXX', 2, b'REAL_TOPIC\\x01orders\\x02DELAY\\x013\\x02REAL_QID\\x012')
+
+A queue is delivered in its order: what is due behind a message that is not has to wait. After a crash messages may be
+delivered again, from the progress that was last written. 4.9.3 writes too small a progress after delivering several messages
+at once; here it is right for both versions.
+
+Format: docs/formats/rocketmq.md, sections 1.5, 3.2 and 3.7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from mqstore.errors import MqstoreError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.dispatch.consume_queue_image import Rows
+from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_address
+from mqstore.rocketmq.format.half_message import HALF_TOPIC
+from mqstore.rocketmq.format.java_map import parsed, reencode
+from mqstore.rocketmq.format.message import Message, PutResult
+
+__all__ = ["DelayService", "Due", "asks_for_timer", "delay_level", "delayed", "deliverable"]
+
+POLL = 0.1
+ENTRIES_AT_ONCE = 512
+
+_TIMER = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+class Due(Message):
+    """A message whose delay is over: `delayed` leaves it alone although its text still has DELAY, and no put waits for its flush."""
+
+    __slots__ = ()
+
+
+def delay_level(properties: bytes) -> int:
+    """The delay level in a property text, 0 without one. Raises ValueError for what is no number."""
+    if b"DELAY\x01" not in properties:
+        return 0
+    text = record.decode_properties(properties).get("DELAY")
+    if text is None:
+        return 0
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isdecimal() or not -(1 << 31) <= int(text) < 1 << 31:
+        raise ValueError(f"DELAY is {text!r}, which is no delay level; give a number such as 3, or leave the property out")
+    return int(text)
+
+
+def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
+    """The message as it is stored: itself, or the form in which it waits if it asks for a delay.
+
+    levels: ms of each delay level; a level beyond them is the last one. Prepared and rolled back transactions never wait.
+    Raises ValueError for a DELAY that is no number.
+    """
+    if isinstance(message, Due) or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
+        return message
+    properties = message.encoded_properties(version)
+    level = delay_level(properties)
+    if level <= 0:
+        return message
+    changes: dict[str, str | None] = {}
+    if version != "4.9.3":
+        changes.update(dict.fromkeys(_TIMER))
+    if level > len(levels):
+        level = len(levels)
+        changes["DELAY"] = str(level)
+    changes["REAL_TOPIC"] = message.topic
+    changes["REAL_QID"] = str(message.queue_id)
+    return message.replaced(topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=reencode(properties, changes, version))
+
+
+def asks_for_timer(message: Message, version: str) -> bool:
+    """Whether a message asks for the timer wheel of 5.x, which is not supported here; a delay level goes before it."""
+    if version == "4.9.3" or isinstance(message, Due):
+        return False
+    properties = message.encoded_properties(version)
+    if b"TIMER_" not in properties or delay_level(properties) > 0:
+        return False
+    found = record.decode_properties(properties)
+    return "TIMER_OUT_MS" not in found and any(name in found for name in _TIMER)
+
+
+def deliverable(waiting: record.Record, version: str) -> Due:
+    """The message that is put when the delay of a record of SCHEDULE_TOPIC_XXXX is over. Raises ValueError if it names no queue."""
+    found = parsed(waiting.properties, version)
+    topic, queue_id = found.get("REAL_TOPIC"), found.get("REAL_QID")
+    if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
+        raise ValueError(
+            f"the record at {waiting.physical_offset} waits in {SCHEDULE_TOPIC}, but its REAL_TOPIC and REAL_QID name no queue; "
+            "it cannot be delivered"
+        )
+    return Due(
+        topic,
+        waiting.body,
+        queue_id=int(queue_id),
+        properties=found.encoded(version),
+        flag=waiting.flag,
+        sys_flag=waiting.sys_flag,
+        born_timestamp=waiting.born_timestamp,
+        born_host=waiting.born_host,
+        store_host=waiting.store_host,
+        reconsume_times=waiting.reconsume_times,
+    )
+
+
+class ScheduleQueue(Protocol):
+    """One queue of SCHEDULE_TOPIC_XXXX, as `queuebuild.QueueImage` has it."""
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def max_offset(self) -> int: ...
+
+    def entries(self, start: int, stop: int) -> Rows: ...
+
+
+class Store(Protocol):
+    """What delivery needs of a writable store."""
+
+    version: str
+    config: StoreConfig
+    directory: DurableDirectory
+    reading: ReadOnlyDirectory
+
+    def put(self, message: Message) -> PutResult: ...
+
+    def by_offset(self, physical: int, /) -> record.Record | None: ...
+
+    def queue_or_none(self, topic: str, queue_id: int, /) -> ScheduleQueue | None: ...
+
+
+class DelayService:
+    """Delivers what is due, and keeps how far each level is. One thread at a time; `start` runs it on a thread of its own.
+
+    dropped: records of which no delivery was made: half messages, those that name no queue, and lost ones. failure: why delivery
+    last stood still.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._clock = store.config.clock
+        self.levels = parse_delays(store.config.message_delay_level)
+        self.dropped = 0
+        self.failure = ""
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        # its own: a durable directory serves one thread
+        self._directory = DurableDirectory(store.directory.root, recorder=store.config.recorder)
+        self._table = DelayOffsetTable.load(store.reading, store.version, clock=self._clock)
+        self._persisted = self._table.levels()
+
+    def offsets(self) -> dict[int, int]:
+        """Delay level -> next queue offset to deliver, of the levels that have delivered something."""
+        return self._table.levels()
+
+    def run_once(self, now: int | None = None) -> int:
+        """Deliver what is due at `now` (ms; the store's clock). Returns how many messages were put."""
+        with self._lock:
+            moment = self._clock() if now is None else now
+            return sum(self._run_level(level, moment) for level in range(1, len(self.levels) + 1) if not self._stop.is_set())
+
+    def persist(self) -> bool:
+        """Write config/delayOffset.json if anything has changed. Returns whether it was written."""
+        with self._lock:
+            levels = self._table.levels()
+            if levels == self._persisted:
+                return False
+            self._table.persist(self._directory)
+            self._persisted = levels
+            return True
+
+    def start(self) -> None:
+        """Deliver on a thread from now on, and persist the progress every flush_delay_offset_interval."""
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._serve, name="mqstore-delay", daemon=True)
+            self._thread.start()
+
+    def stop(self, *, persist: bool = True) -> None:
+        """End the thread. persist: write the progress, as a clean shutdown does."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if persist:
+            self.persist()
+        self._directory.close()
+        self._stop.clear()
+
+    def _serve(self) -> None:
+        interval = self._store.config.flush_delay_offset_interval
+        persisted = self._clock()
+        while not self._stop.wait(POLL):
+            with self._noting():
+                self.run_once()
+                self.failure = ""
+            now = self._clock()
+            if not 0 <= now - persisted < interval:
+                persisted = now
+                with self._noting():
+                    self.persist()
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """A disk that is full or broken now may be well again later: the service goes on and keeps what was wrong."""
+        try:
+            yield
+        except (MqstoreError, OSError) as error:
+            self.failure = str(error)
+
+    def _clamp(self, level: int) -> int:
+        """The saved progress of a level, moved into its queue."""
+        saved = self._table.get(level)
+        queue = self._store.queue_or_none(SCHEDULE_TOPIC, level - 1)
+        inside = 0 if queue is None else min(max(saved or 0, queue.min_offset), queue.max_offset)
+        if saved is not None and inside != saved:
+            self._table.update(level, inside)
+        return inside
+
+    def _run_level(self, level: int, now: int) -> int:
+        """Deliver the head of one level's queue. Returns how many messages were put."""
+        queue = self._store.queue_or_none(SCHEDULE_TOPIC, level - 1)
+        at = self._clamp(level)
+        if queue is None:
+            return 0
+        delivered = 0
+        while at < queue.max_offset:
+            rows = queue.entries(at, at + ENTRIES_AT_ONCE)
+            for physical, tags_code in zip(rows["physical_offset"].tolist(), rows["tags_code"].tolist(), strict=True):
+                if self._stop.is_set() or self._due_at(level, physical, tags_code, now) > now:
+                    return delivered
+                message = self._message(physical)
+                if message is not None:
+                    put = self._store.put(message)
+                    if not put.stored:
+                        self.failure = f"level {level} stands still at its message {at}: {put.status.value}, {put.detail}"
+                        return delivered
+                    delivered += 1
+                at += 1
+                self._table.update(level, at)
+        return delivered
+
+    def _due_at(self, level: int, physical: int, tags_code: int, now: int) -> int:
+        """When an entry is due, ms; a time that no put by this clock can have given it counts as now."""
+        delay = self.levels[level - 1]
+        if is_address(tags_code):
+            tags_code = ConsumeQueueExt(self._store.reading, SCHEDULE_TOPIC, level - 1).tags_code(tags_code)
+            if is_address(tags_code):
+                found = self._store.by_offset(physical)
+                tags_code = now if found is None else found.store_timestamp + delay
+        return now if tags_code > now + delay else tags_code
+
+    def _message(self, physical: int) -> Due | None:
+        """What to put for an entry; None if nothing."""
+        found = self._store.by_offset(physical)
+        if found is not None:
+            try:
+                message = deliverable(found, self._store.version)
+            except ValueError as error:
+                self.failure = str(error)
+            else:
+                if message.topic != HALF_TOPIC:
+                    return message
+        self.dropped += 1
+        return None

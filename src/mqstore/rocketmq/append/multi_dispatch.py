@@ -1,0 +1,77 @@
+"""Multi-dispatch at put: one record that is listed in further queues, light message queues (LMQ) among them.
+
+The property INNER_MULTI_DISPATCH names the queues, with commas between. Under the append lock the broker looks up the next
+offset of each, writes them as INNER_MULTI_QUEUE_OFFSET and encodes the properties anew, 4.9.3 without WAIT. After the append
+each offset is advanced by one, in 4.9.3 only where queues list such a record (not prepared or rolled back ones). Dispatch then
+finds both lists in the record (`dispatch.request`).
+
+    queue            its offset is kept under           5.3.3
+    name             `name-<queue id of the message>`   has none: an empty item
+    %LMQ%name        `%LMQ%name-0` where LMQ is on      `%LMQ%name-0`
+
+    >>> text = b"INNER_MULTI_DISPATCH\\x01%LMQ%a,mirror\\x02WAIT\\x01true"
+    >>> with_queue_offsets(text, 2, {"%LMQ%a-0": 7}.get, "4.9.3", lmq=True)
+    (b'INNER_MULTI_DISPATCH\\x01%LMQ%a,mirror\\x02INNER_MULTI_QUEUE_OFFSET\\x017,0', ('%LMQ%a-0', 'mirror-2'))
+    >>> with_queue_offsets(text, 2, {"%LMQ%a-0": 7}.get, "5.3.3", lmq=True)[1]
+    ('%LMQ%a-0',)
+
+Format: docs/formats/rocketmq.md, section 3.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqstore.rocketmq.format import java_map
+
+__all__ = ["applies", "queue_key", "with_queue_offsets"]
+
+NAMES = "INNER_MULTI_DISPATCH"
+OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+LMQ_PREFIX = "%LMQ%"
+
+_MARK = f"{NAMES}\x01".encode()
+
+
+def applies(topic: str, properties: bytes, version: str, *, multi_dispatch: bool, lmq: bool) -> bool:
+    """Whether a put of this message asks for queue offsets. multi_dispatch, lmq: the broker's enableMultiDispatch, enableLmq."""
+    if _MARK not in properties:
+        return False
+    if version == "4.9.3":
+        return multi_dispatch
+    return lmq and not (topic.startswith(("%RETRY%", "rmq_sys_")) or topic == "SCHEDULE_TOPIC_XXXX")
+
+
+def queue_key(name: str, queue_id: int, *, lmq: bool) -> str:
+    """The key of a further queue in the offset table."""
+    return f"{name}-{0 if lmq and name.startswith(LMQ_PREFIX) else queue_id}"
+
+
+def with_queue_offsets(
+    properties: bytes, queue_id: int, offset_of: Callable[[str], int | None], version: str, lmq: bool
+) -> tuple[bytes, tuple[str, ...]]:
+    """(property text to store, keys to advance by one after the append).
+
+    queue_id: of the message. offset_of: next queue offset under a key, None or 0 for a queue that is new. A message that
+    names no queue is left as it is. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
+    """
+    found = java_map.parsed(properties, version)
+    named = found.get(NAMES)
+    if named is None or not named.strip():
+        return properties, ()
+    names = named.split(",")
+    while names and not names[-1]:
+        names.pop()
+    keys = []
+    offsets = []
+    for name in names:
+        if version != "4.9.3" and not (lmq and name.startswith(LMQ_PREFIX)):
+            offsets.append("")
+            continue
+        keys.append(queue_key(name, queue_id, lmq=lmq))
+        offsets.append(str(offset_of(keys[-1]) or 0))
+    found.put(OFFSETS, ",".join(offsets))
+    wait = found.remove("WAIT")
+    if wait is not None and version != "4.9.3":
+        found.put("WAIT", wait)  # behind the others of its bucket
+    return found.encoded(version), tuple(keys)

@@ -1,0 +1,291 @@
+"""From a message table to commit log records: the columns of a batch in the shape that the kernel writes.
+
+A batch has the columns of the message table (docs/guide/message-table.md); only `topic` must be there. What the store decides
+itself (offsets, sizes, CRCs, store times, ids, verdicts) is not looked at.
+
+    column                           taken as
+    topic                            text; plain or dictionary-encoded, as every column
+    body                             bytes or text; empty where null
+    queue_id, flag, sys_flag, reconsume_times, prepared_transaction_offset    numbers; 0 where null
+    born_timestamp                   a timestamp, or ms as a number; the time of the call where null
+    born_host, store_host            `ip:port` or `[ip]:port`; the store's own where null
+    keys                             text, or a list of keys; with tags and uniq_key: pairs in front of the properties
+    properties                       a map; or the property text itself as bytes, stored as it is
+
+Bodies of a message table are expanded, so SYSFLAG's compression bits are cleared; `expanded=False` is for bodies as stored.
+
+    >>> import numpy as np, pyarrow as pa
+    >>> batch = pa.RecordBatch.from_pydict({"topic": ["a", "b", "a"], "body": [b"1", b"2", b"3"], "tags": ["x", None, "y"]})
+    >>> columns = BatchColumns.from_arrow(batch, version="4.9.3", now=1640995200000)
+    >>> columns.groups, columns.group.tolist(), columns.sizes.tolist()
+    ([('a', 0), ('b', 0)], [0, 1, 0], [99, 93, 99])
+    >>> columns.assign_offsets(np.array([7, 0]))
+    >>> page = np.zeros(300, np.uint8)
+    >>> columns.write(LogFileWriter(page), 0, 300, 0)
+    (3, 291)
+    >>> from mqstore.rocketmq.format.record import decode
+    >>> decode(page[192:].tobytes()).property_map(), int(columns.fields[frames.QUEUE_OFFSET, 2])
+    ({'TAGS': 'y'}, 8)
+
+Format: docs/formats/rocketmq.md, sections 2.1, 2.6 and 2.7.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import UsageError
+from mqstore.kernels.common.crc32 import LONG_SPAN, crc_of_spans
+from mqstore.kernels.rocketmq import encode, frames
+from mqstore.kernels.rocketmq.encode import LogFileWriter
+from mqstore.rocketmq.append.property_columns import property_texts
+from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.format.message import DEFAULT_HOST
+from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, parse_host
+from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, numbers, spans_of, times, values_of
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BatchColumns", "topic_fault"]
+
+COMPRESSION_BITS = 0x701
+# bytes of a body from which a library's CRC before the writing is faster than the kernel's while it writes
+_LONG_BODY = LONG_SPAN and max(LONG_SPAN, 2048)
+_DENSE = 1 << 22  # (topic, queue id) pairs that a look-up table may have
+_INT = (frames.QUEUE_ID, frames.FLAG, frames.SYS_FLAG, frames.RECONSUME_TIMES)
+_NUMBERS = {
+    "queue_id": frames.QUEUE_ID,
+    "flag": frames.FLAG,
+    "sys_flag": frames.SYS_FLAG,
+    "reconsume_times": frames.RECONSUME_TIMES,
+    "prepared_transaction_offset": frames.PREPARED_TRANSACTION_OFFSET,
+}
+
+
+@dataclass(slots=True)
+class BatchColumns:
+    """Messages ready to be written. `fields` has the rows of `kernels.frames`, a column for each message.
+
+    group: for each message the number of its topic and queue in `groups`. STORE_TIMESTAMP and QUEUE_OFFSET are the
+    store's to fill in (`stamp`, `assign_offsets`) before `write`.
+    """
+
+    fields: Longs
+    hosts: Bytes
+    bodies: Bytes
+    topics: Bytes
+    texts: Bytes
+    group: NDArray[np.int32]
+    groups: list[tuple[str, int]]
+    property_crc: int
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @property
+    def sizes(self) -> Longs:
+        """Bytes of each record."""
+        found: Longs = self.fields[frames.SIZE]
+        return found
+
+    def holding(self, part: bytes) -> NDArray[np.bool_]:
+        """Whether the property text of each message holds these bytes."""
+        return Spans(self.texts, self.fields[frames.PROPERTIES_START], self.fields[frames.PROPERTIES_LENGTH]).holding(part)
+
+    def stamp(self, store_timestamp: int | Longs, first: int = 0) -> None:
+        """Set the store time (ms) of the messages from first on: one for all, or one for each."""
+        self.fields[frames.STORE_TIMESTAMP, first:] = store_timestamp
+
+    def assign_offsets(self, following: Longs, first: int = 0, stop: int | None = None) -> None:
+        """Number the messages first … stop-1 in their queues; following[g]: next queue offset of groups[g], moved on in place."""
+        encode.assign_queue_offsets(self.fields, first, len(self) if stop is None else stop, self.group, following)
+
+    def write(self, file: LogFileWriter, position: int, limit: int, physical_offset: int, first: int = 0) -> tuple[int, int]:
+        """Write from message `first` on, as many as fit before limit; returns the first not written and the position behind the last."""
+        return file.append_batch(
+            position,
+            limit,
+            physical_offset,
+            first,
+            len(self),
+            self.fields,
+            self.hosts,
+            self.bodies,
+            self.topics,
+            self.texts,
+            self.property_crc,
+        )
+
+    @classmethod
+    def from_arrow(
+        cls,
+        messages: pa.RecordBatch | pa.Table,
+        *,
+        version: str = "5.3.3",
+        born_host: str | None = None,
+        store_host: str = DEFAULT_HOST,
+        now: int | None = None,
+        max_message_size: int = 4 << 20,
+        property_crc: bool = False,
+        expanded: bool = True,
+        stored: bool = False,
+        first_row: int = 0,
+    ) -> BatchColumns:
+        """The columns of a batch. Raises UsageError that names the column and the row that no store of this version takes.
+
+        The chunks of a table are joined, which copies them; `table.to_batches()`, one by one, are not copied.
+
+        born_host, store_host, now: for messages that tell none (born_host None: store_host). property_crc: with a `__CRC32#`
+        property (5.3). stored: the rows come from a store; a `__CRC32#` among their properties fitted the record there, and is dropped.
+        first_row: what the first row is called in errors.
+        """
+        import pyarrow as pa
+
+        if isinstance(messages, pa.Table):
+            messages = _joined(messages)
+        by_name = _by_name(messages)
+        n = messages.num_rows
+        fields = np.zeros((frames.FIELD_COUNT, n), np.int64)
+        fields[frames.BODY_CRC] = -1
+        for name, row in _NUMBERS.items():
+            if name in by_name:
+                fields[row] = numbers(name, by_name[name], 0, 31 if row in _INT else 63, first_row)
+        if (fields[frames.QUEUE_ID] < 0).any():
+            raise bad_row("queue_id", int(np.argmax(fields[frames.QUEUE_ID] < 0)), first_row, "a queue id is not negative")
+        now = milliseconds() if now is None else now
+        fields[frames.BORN_TIMESTAMP] = (
+            times("born_timestamp", by_name["born_timestamp"], now, first_row) if "born_timestamp" in by_name else now
+        )
+        fields[frames.SYS_FLAG] &= ~(BORN_HOST_IPV6 | STORE_HOST_IPV6 | (COMPRESSION_BITS if expanded else 0))
+        hosts = _hosts(fields, by_name, born_host or store_host, store_host, first_row)
+        topics, group, groups = _topics(fields, by_name["topic"], version, first_row)
+        bodies = spans_of("body", by_name["body"]) if "body" in by_name else Spans.absent(n)
+        fields[frames.BODY_START], fields[frames.BODY_LENGTH] = bodies.starts, np.maximum(bodies.lengths, 0)
+        texts = property_texts(by_name, n, trailing=version != "4.9.3", drop_crc=property_crc or stored, first_row=first_row)
+        fields[frames.PROPERTIES_START], fields[frames.PROPERTIES_LENGTH] = texts.starts, texts.lengths
+        found = cls(fields, hosts, bodies.data, topics, texts.data, group, groups, encode.PROPERTY_CRC if property_crc else 0)
+        found._check(version, max_message_size, first_row)
+        if 2 * np.count_nonzero(fields[frames.BODY_LENGTH] >= _LONG_BODY) > n:
+            fields[frames.BODY_CRC] = crc_of_spans(found.bodies, fields[frames.BODY_START], fields[frames.BODY_LENGTH])
+        return found
+
+    def _check(self, version: str, max_message_size: int, first_row: int) -> None:
+        lengths = self.fields[frames.PROPERTIES_LENGTH]
+        bad = encode.measure(self.fields, self.hosts, self.bodies, self.topics, self.texts, self.property_crc)
+        if bad >= 0:
+            with_crc = " with the checksum property" if self.property_crc else ""
+            raise bad_row("properties", bad, first_row, f"a text of {lengths[bad]} bytes{with_crc} is longer than the 32767 that fit")
+        old = version == "4.9.3"
+        limited, named = (self.sizes, "its record") if old else (self.fields[frames.BODY_LENGTH], "it")
+        for measured, what, most in ((limited, named, max_message_size), (self.sizes, "its record", max_message_size + 65536)):
+            if len(measured) and measured.max() > most:
+                row = int(np.argmax(measured > most))
+                raise bad_row("body", row, first_row, f"{what} takes {measured[row]} bytes, the store takes {most}")
+
+
+def _joined(table: pa.Table) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise UsageError("a column of the table holds more than 2 GiB; put the table in parts")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _by_name(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    names = batch.schema.names
+    unknown = [name for name in names if name not in ROCKETMQ_COLUMNS and name not in EXTRA_COLUMNS]
+    if unknown:
+        raise UsageError(f"there is no column {unknown[0]!r}; the columns are {', '.join(ROCKETMQ_COLUMNS)}")
+    if len(set(names)) < len(names):
+        raise UsageError("two columns have the same name; leave one out")
+    if "topic" not in names:
+        raise UsageError("there is no column 'topic'; without it no message can be stored")
+    return dict(zip(names, batch.columns, strict=True))
+
+
+def _hosts(fields: Longs, by_name: Mapping[str, pa.Array], born: str, store: str, first_row: int) -> Bytes:
+    """Host bytes one behind the other; fills in where each row's are, and SYSFLAG's bits."""
+    raw = bytearray()
+    for name, default, row, bit in (
+        ("born_host", born, frames.BORN_HOST, BORN_HOST_IPV6),
+        ("store_host", store, frames.STORE_HOST, STORE_HOST_IPV6),
+    ):
+        codes, texts = values_of(name, by_name[name]) if name in by_name else (np.full(fields.shape[1], -1, np.int64), [])
+        places = np.zeros(len(texts) + 1, np.int64)
+        bits = np.zeros(len(texts) + 1, np.int64)
+        for k, text in enumerate([*texts, default]):
+            if text is None:
+                continue
+            try:
+                packed = parse_host(text)
+            except (ValueError, struct.error):
+                if k == len(texts):
+                    raise UsageError(f"{name} {text!r} is no ip:port or [ip]:port") from None
+                raise bad_row(name, int(np.argmax(codes == k)), first_row, f"{text!r} is no ip:port or [ip]:port") from None
+            places[k] = len(raw)
+            bits[k] = bit if len(packed) == 20 else 0
+            raw += packed
+        # a row without a host has number -1: the default, which stands last
+        fields[row] = places[codes]
+        fields[frames.SYS_FLAG] |= bits[codes]
+    return np.frombuffer(bytes(raw), np.uint8)
+
+
+def _topics(fields: Longs, array: pa.Array, version: str, first_row: int) -> tuple[Bytes, NDArray[np.int32], list[tuple[str, int]]]:
+    """(topic bytes, group of each row, groups); fills in where each row's topic is."""
+    codes, topics = values_of("topic", array)
+    if (codes < 0).any():
+        raise bad_row("topic", int(np.argmax(codes < 0)), first_row, "it is null; each message needs a topic")
+    raw = bytearray()
+    places, lengths = np.zeros(len(topics), np.int64), np.zeros(len(topics), np.int64)
+    for k, topic in enumerate(topics):
+        if topic is None:
+            continue
+        why = topic_fault(topic, version)
+        if why is not None:
+            raise bad_row("topic", int(np.argmax(codes == k)), first_row, why)
+        packed = topic.encode()
+        places[k], lengths[k] = len(raw), len(packed)
+        raw += packed
+    fields[frames.TOPIC_START], fields[frames.TOPIC_LENGTH] = places[codes], lengths[codes]
+    queues = fields[frames.QUEUE_ID]
+    width = int(queues.max(initial=0)) + 1
+    key = codes * width + queues
+    if len(topics) * width <= _DENSE:
+        taken = np.zeros(len(topics) * width, np.bool_)
+        taken[key] = True
+        distinct = np.flatnonzero(taken)
+        number = np.zeros(len(taken), np.int32)
+        number[distinct] = np.arange(len(distinct))
+        group = number[key]
+    else:
+        distinct, inverse = np.unique(key, return_inverse=True)
+        group = inverse.astype(np.int32)
+    groups = [(str(topics[each // width]), each % width) for each in distinct.tolist()]
+    return np.frombuffer(bytes(raw), np.uint8), group, groups
+
+
+def topic_fault(topic: str, version: str) -> str | None:
+    """Why a store of this version takes no message of the topic; None if it does.
+
+    >>> topic_fault("orders/eu", "5.3.3")
+    "'orders/eu' cannot be the name of a directory, in which its queues would lie"
+    """
+    raw = topic.encode("utf-8", "surrogatepass")
+    most = 127 if version == "4.9.3" or len(topic.encode("utf-16-le", "surrogatepass")) <= 2 * 127 else 255
+    if not topic:
+        return "it is empty; each message needs a topic"
+    if len(raw) > most:
+        return f"a topic of {len(raw)} bytes is longer than the {most} that fit"
+    if "/" in topic or "\0" in topic or topic in (".", ".."):
+        return f"{topic!r} cannot be the name of a directory, in which its queues would lie"
+    return None

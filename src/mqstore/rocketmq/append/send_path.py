@@ -1,0 +1,248 @@
+"""The broker's send path: what it puts into the properties of a message, and how a consumer sends a message back.
+
+    4.9.3   CLUSTER added; WAIT left out of the text, unless a later step encodes the properties anew (delay, half message)
+    5.3.3   MSG_REGION, TRACE_ON, UNIQ_KEY (if missing) and CLUSTER added; WAIT stored
+    batch   the same for the text that all its messages share, but 4.9.3 leaves WAIT in
+
+    >>> message = Message("orders", b"paid", keys="o-1", properties={"WAIT": "true"})
+    >>> as_sent(message, "4.9.3").properties
+    b'KEYS\\x01o-1\\x02CLUSTER\\x01DefaultCluster'
+
+A message that a consumer could not work on goes to the topic of its group, later from try to try, and in the end aside:
+
+    %RETRY%group   by the delay level asked for, or 3 + earlier tries where that is 0
+    %DLQ%group     after the last try, or where a level below 0 is asked for
+
+A client's unique id (UNIQ_KEY) is 16 or 28 bytes in upper-case hex: its IP address (4 or 16), its process id (2), a hash (4), ms
+since the month began (4) and a counter (2).
+
+    >>> ids = UniqueIds("10.0.0.1", process=0x5344, loader=0x4E0E2F2A, clock=lambda: 1_795_230_189_770)
+    >>> ids.next(), ids.next()
+    ('0A00000153444E0E2F2A67A6E0CA0000', '0A00000153444E0E2F2A67A6E0CA0001')
+
+Format: docs/formats/rocketmq.md, sections 2.12 and 3.5.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import itertools
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.java_map import JavaMap, parsed
+from mqstore.rocketmq.format.message import Message, MessageBatch
+
+__all__ = ["UniqueIds", "as_sent", "batch_as_sent", "dead_letter_topic", "retry_topic", "sent_back", "unique_id_time"]
+
+_TAIL = struct.Struct(">HIIH")
+_EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # what `as_sent` reads the values of
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of a consumer group wait for another try."""
+    return f"%RETRY%{group}"
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages of a consumer group end that nothing helped."""
+    return f"%DLQ%{group}"
+
+
+def _month(now: int, zone: datetime.tzinfo) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(now / 1000, zone).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+class UniqueIds:
+    """Makes client unique ids. Safe for threads.
+
+    ip: of the client. process: its id. loader: any 32-bit number that tells two clients of one process apart (Java takes the hash of
+    its class loader). clock: ms. zone: of the client; the id counts from the beginning of its month.
+    """
+
+    def __init__(
+        self,
+        ip: str = "127.0.0.1",
+        *,
+        process: int | None = None,
+        loader: int = 0,
+        clock: Callable[[], int] = milliseconds,
+        zone: datetime.tzinfo = datetime.UTC,
+    ) -> None:
+        self._address = ipaddress.ip_address(ip).packed
+        self._process = (os.getpid() if process is None else process) & 0xFFFF
+        self._loader = loader & 0xFFFFFFFF
+        self._clock = clock
+        self._zone = zone
+        self._counter = itertools.count()
+
+    def next(self) -> str:
+        """A new id."""
+        now = self._clock()
+        since = now - round(_month(now, self._zone).timestamp() * 1000)
+        tail = _TAIL.pack(self._process, self._loader, since & 0xFFFFFFFF, next(self._counter) & 0xFFFF)
+        return (self._address + tail).hex().upper()
+
+
+def unique_id_time(text: str, now: int, zone: datetime.tzinfo = datetime.UTC) -> int:
+    """When a unique id was made, in ms: in the month of `now`, or in the one before if that time has yet to come. Raises ValueError.
+
+    >>> unique_id_time("0A00000153444E0E2F2A67A6E0CA0000", 1_795_230_189_999)
+    1795230189770
+    """
+    raw = bytes.fromhex(text)
+    if len(raw) not in (16, 28):
+        raise ValueError(f"a unique id has 32 or 56 hexadecimal digits, this one has {len(text)}")
+    since = _TAIL.unpack_from(raw, len(raw) - _TAIL.size)[2]
+    begin = _month(now, zone)
+    made = round(begin.timestamp() * 1000) + since
+    if made >= now:
+        made = round(_month(round(begin.timestamp() * 1000) - 1, zone).timestamp() * 1000) + since
+    return int(made)
+
+
+def _encoded_anew(found: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
+    """Whether a later step of 4.9.3 encodes the properties again, from the map that still has WAIT."""
+    if (found.get("TRAN_MSG") or "").lower() == "true":
+        return True
+    plain = sys_flag & record.TRANSACTION_MASK in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
+    level = found.get("DELAY")
+    if plain and level is not None and level.lstrip("+-").isdecimal() and int(level) > 0:
+        return True
+    return multi_dispatch and bool((found.get("INNER_MULTI_DISPATCH") or "").strip())
+
+
+def _with_broker_properties(found: JavaMap, version: str, cluster: str, region: str, ids: UniqueIds | None) -> JavaMap:
+    if version != "4.9.3":
+        found.put("MSG_REGION", region)
+        found.put("TRACE_ON", "true")
+        found = parsed(found.encoded(version), version)  # the two go into the request, which is then parsed as it came
+        if ids is not None and not found.get("UNIQ_KEY"):
+            found.put("UNIQ_KEY", ids.next())
+    found.put("CLUSTER", cluster)
+    return found
+
+
+def as_sent(
+    message: Message,
+    version: str,
+    *,
+    cluster: str = "DefaultCluster",
+    region: str = "DefaultRegion",
+    ids: UniqueIds | None = None,
+    multi_dispatch: bool = False,
+) -> Message:
+    """The message as the broker hands it to its store.
+
+    ids: what 5.3.3 takes a missing UNIQ_KEY from; None leaves it missing. multi_dispatch: the broker's enableMultiDispatch, with
+    which 4.9.3 drops WAIT from messages of several queues only later.
+    """
+    given = message.encoded_properties(version)
+    properties = _rearranged(given, version, cluster, region)
+    if properties is None:
+        found = parsed(given, version)
+        found = _with_broker_properties(found, version, cluster, region, ids)
+        if version == "4.9.3":
+            wait = found.remove("WAIT")
+            if wait is not None and _encoded_anew(found, message.sys_flag, multi_dispatch):
+                found.put("WAIT", wait)
+        properties = found.encoded(version)
+    return Message(
+        message.topic,
+        message.body,
+        queue_id=message.queue_id,
+        properties=properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )
+
+
+def _rearranged(properties: bytes, version: str, cluster: str, region: str) -> bytes | None:
+    """The properties of an ordinary message as the broker stores them, without a look into their values; None for any other message."""
+    if not properties.isascii() or not region.isalnum():
+        return None
+    pieces = properties.split(b"\x02")
+    if not pieces[-1]:
+        pieces.pop()
+    halves = [piece.partition(b"\x01") for piece in pieces]
+    order = _order(tuple([half[0] for half in halves]), version)
+    if order is None or not all(half[2] for half in halves):
+        return None
+    pieces += (b"TRACE_ON\x01true", b"MSG_REGION\x01" + region.encode(), b"CLUSTER\x01" + cluster.encode("utf-8", "surrogatepass"))
+    found = b"\x02".join([pieces[number] for number in order])
+    return found if version == "4.9.3" else found + b"\x02"
+
+
+@lru_cache(1024)
+def _order(names: tuple[bytes, ...], version: str) -> tuple[int, ...] | None:
+    """Which pieces follow each other, -3, -2, -1 being the broker's own; None for names that take more than an order.
+
+    >>> _order((b"KEYS", b"UNIQ_KEY", b"WAIT"), "4.9.3")
+    (0, 1, -1)
+    """
+    if len(set(names)) < len(names) or not _EXTRAORDINARY.isdisjoint(names) or (version != "4.9.3" and b"UNIQ_KEY" not in names):
+        return None
+    found = JavaMap(16 if version == "4.9.3" else 128)
+    for number, name in enumerate(names):
+        found.put(name.decode("ascii"), str(number))
+    if version != "4.9.3":
+        found.put("MSG_REGION", "-2")
+        found.put("TRACE_ON", "-3")
+        found = JavaMap.of(dict(found.items()), 128)  # as in `_with_broker_properties`
+    found.put("CLUSTER", "-1")
+    if version == "4.9.3":
+        found.remove("WAIT")
+    return tuple(int(number) for _, number in found.items())
+
+
+def batch_as_sent(
+    batch: MessageBatch,
+    version: str,
+    *,
+    cluster: str = "DefaultCluster",
+    region: str = "DefaultRegion",
+    ids: UniqueIds | None = None,
+) -> MessageBatch:
+    """The batch as the broker hands it to its store: only the shared properties change."""
+    found = parsed(batch.envelope.encoded_properties(version), version)
+    found = _with_broker_properties(found, version, cluster, region, ids)
+    return replace(batch, envelope=batch.envelope.replaced(properties=found.encoded(version)))
+
+
+def sent_back(source: record.Record, group: str, delay_level: int, max_reconsume: int, version: str, *, queue_id: int = 0) -> Message:
+    """The message that is stored when a consumer of the group sends this record back.
+
+    delay_level: 0 lets the number of tries decide, below 0 gives up. max_reconsume: tries after which it is a dead letter. queue_id: of the
+    retry topic; a dead letter goes to queue 0. The store delays what has a level above 0.
+    """
+    found = parsed(source.properties, version)
+    if found.get("RETRY_TOPIC") is None:
+        found.put("RETRY_TOPIC", source.topic)
+    found.put("WAIT", "false")
+    dead = delay_level < 0 or source.reconsume_times >= max_reconsume
+    found.put("DELAY", "0" if dead else str(delay_level or 3 + source.reconsume_times))
+    if not (found.get("ORIGIN_MESSAGE_ID") or "").strip():
+        found.put("ORIGIN_MESSAGE_ID", record.offset_message_id(record.parse_host(source.store_host), source.physical_offset))
+    return Message(
+        dead_letter_topic(group) if dead else retry_topic(group),
+        source.body,
+        queue_id=0 if dead else queue_id,
+        properties=found.encoded(version),
+        flag=source.flag,
+        sys_flag=source.sys_flag,
+        born_timestamp=source.born_timestamp,
+        born_host=source.born_host,
+        store_host=source.store_host if version == "4.9.3" else None,
+        reconsume_times=source.reconsume_times + 1,
+    )

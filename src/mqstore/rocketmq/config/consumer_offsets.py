@@ -1,0 +1,386 @@
+"""Consumer offsets of a store that is written: the table in memory, what a broker does with it, and its file.
+
+`topic@group` -> queue id -> queue offset of the next message to consume. Read from and written to `config/consumerOffset.json`,
+or `config/lmqConsumerOffset.json` where the broker runs with LMQ; there a group named `%LMQ%…` has one offset per topic.
+
+    >>> offsets = ConsumerOffsets("4.9.3")
+    >>> offsets.commit("billing", "orders", 0, 29), offsets.commit("billing", "orders", 0, 31), offsets.query("billing", "orders", 1)
+    (-1, 29, -1)
+    >>> print(offsets.text().expandtabs(2))
+    {
+      "offsetTable":{
+        "orders@billing":{0:31
+        }
+      }
+    }
+
+5.3.3 adds a `dataVersion`, which counts on with every 500th commit, and `groupTopicMap`, a view of the table that nobody reads.
+Keys stand in the order of the loaded file, new ones behind them; a broker writes them in the order of its hash map.
+
+Keys are split as Java does: at each @, without empty parts at the end. A key of other than two parts has neither topic nor group.
+
+    >>> split("a@b"), split("a@b@"), split("@b"), split("a@"), split("a@b@c")
+    (('a', 'b'), ('a', 'b'), ('', 'b'), None, None)
+
+Format: docs/formats/rocketmq.md, sections 1.5 and 11.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mqstore.errors import NotFoundError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.findings import Damage
+from mqstore.rocketmq.config import fastjson
+from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
+from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_OFFSETS, ByQueue, table
+from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
+from mqstore.rocketmq.format.java_text import java_hash
+
+__all__ = ["ConsumerOffsets", "OffsetChange", "split"]
+
+COMMITS_PER_VERSION = 500
+UNKNOWN = -1
+
+_OWN = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
+
+
+def split(key: str) -> tuple[str, str] | None:
+    """(topic, group) of a key; None where it has not two parts."""
+    parts = key.rstrip("@").split("@") if key.strip("@") else []
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """What a reset makes of one queue. before, after: the group's offset, -1 where it has none. target: what was asked for."""
+
+    queue_id: int
+    before: int
+    target: int
+    after: int
+
+
+class ConsumerOffsets:
+    """The offset table of a store. Safe for threads. findings: what of the file could not be taken.
+
+    version: whose rules and dialect are followed. lmq: whether the broker runs with LMQ. clock: ms.
+    """
+
+    def __init__(self, version: str, *, lmq: bool = False, clock: Callable[[], int] = milliseconds) -> None:
+        self.version = version
+        self.lmq = lmq
+        self.findings: tuple[Damage, ...] = ()
+        self._five = version != "4.9.3"
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._table: dict[str, ByQueue] = {}
+        self._lmq_table: dict[str, int] = {}
+        self._resets: dict[str, ByQueue] = {}
+        self._pulls: dict[str, ByQueue] = {}
+        self._data_version = DataVersion(clock())
+        self._commits = 0
+        self._others: dict[str, Any] = {}
+        self._writer = ConfigWriter(LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, version)
+
+    @classmethod
+    def load(
+        cls, reading: ReadOnlyDirectory, version: str, lmq: bool = False, *, clock: Callable[[], int] = milliseconds
+    ) -> ConsumerOffsets:
+        """The table of a store; a missing file gives an empty one. Offsets are not laid against the queues."""
+        made = cls(version, lmq=lmq, clock=clock)
+        file = fastjson.load(reading, made._writer.relative)
+        findings = list(file.findings)
+        for name in ("offsetTable", "lmqOffsetTable"):
+            found, unsplit, odd = table({name: file.value.get(name)}, made._writer.relative)
+            findings += odd
+            by_key = {f"{topic}@{group}": by_queue for (group, topic), by_queue in found.items()} | unsplit
+            part = file.value.get(name)
+            keys = part if isinstance(part, dict) else ()
+            if name == "offsetTable":
+                made._table = {key: by_key[key] for key in keys}
+            elif lmq:
+                made._lmq_table = {key: by_key[key][0] for key in keys if 0 in by_key[key]}
+        made.findings = tuple(findings)
+        if not lmq:  # a broker with LMQ begins to count anew
+            made._data_version = DataVersion.of(file.value.get("dataVersion"), clock)
+        made._others = {name: part for name, part in file.value.items() if name not in _OWN and not (lmq and name == "lmqOffsetTable")}
+        return made
+
+    # committing and asking
+
+    def _is_lmq(self, group: str) -> bool:
+        return self.lmq and group.startswith(LMQ_PREFIX)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int:
+        """Set the next offset to consume, greater or smaller. Returns what stood there, -1 for nothing."""
+        key = f"{topic}@{group}"
+        with self._lock:
+            if self._is_lmq(group):
+                before = self._lmq_table.get(key, UNKNOWN)
+                self._lmq_table[key] = offset
+                return before
+            by_queue = self._table.setdefault(key, {})
+            before = by_queue.get(queue_id, UNKNOWN)
+            by_queue[queue_id] = offset
+            self._commits += 1
+            if self._commits % COMMITS_PER_VERSION == 0:
+                self._data_version.next(self._clock())
+            return before
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset to consume, -1 if unknown. In 5.3.3 a reset that no pull has taken yet comes first."""
+        key = f"{topic}@{group}"
+        with self._lock:
+            if self._is_lmq(group):
+                return self._lmq_table.get(key, UNKNOWN)
+            reset = self._resets.get(key, {}).get(queue_id)
+            return reset if reset is not None else self._table.get(key, {}).get(queue_id, UNKNOWN)
+
+    def by_queue(self, group: str, topic: str) -> ByQueue:
+        """A copy of the offsets by queue id; empty if there are none. An LMQ group has one, for queue 0."""
+        key = f"{topic}@{group}"
+        with self._lock:
+            if self._is_lmq(group):
+                return {0: self._lmq_table[key]} if key in self._lmq_table else {}
+            return dict(self._table.get(key, {}))
+
+    def answer(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        *,
+        min_offset: int,
+        first_entry: Literal["none", "memory", "disk"],
+        zero_if_not_found: bool = True,
+    ) -> int | None:
+        """What a broker tells a client that asks for its offset; None: not found, the client decides.
+
+        min_offset: of the queue. first_entry: where the record of queue offset 0 would be read from; none: there is no such entry.
+        zero_if_not_found: of the request, 5.3.3 only.
+        """
+        found = self.query(group, topic, queue_id)
+        if found >= 0:
+            return found
+        if min_offset > 0:
+            return None
+        if not self._five:
+            return None if first_entry == "disk" else 0
+        return 0 if zero_if_not_found and first_entry == "memory" else None
+
+    def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note how far a group has pulled, in memory only (5.3.3)."""
+        with self._lock:
+            self._pulls.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    def query_pull(self, group: str, topic: str, queue_id: int) -> int:
+        """How far a group has pulled, or else what it has committed."""
+        with self._lock:
+            found = self._pulls.get(f"{topic}@{group}", {}).get(queue_id)
+            return found if found is not None else self.query(group, topic, queue_id)
+
+    def clear_pull(self, group: str, topic: str) -> None:
+        """Forget how far a group has pulled from a topic."""
+        with self._lock:
+            self._pulls.pop(f"{topic}@{group}", None)
+
+    # groups and topics
+
+    def groups_of(self, topic: str) -> frozenset[str]:
+        """Groups with offsets of a topic."""
+        return frozenset(group for of, group in self._pairs() if of == topic)
+
+    def topics_of(self, group: str) -> frozenset[str]:
+        """Topics that a group has offsets of."""
+        return frozenset(topic for topic, of in self._pairs() if of == group)
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        with self._lock:
+            return [pair for pair in map(split, self._table) if pair is not None]
+
+    def clone(self, source: str, target: str, topic: str) -> bool:
+        """Give one group the offsets of another in a topic, in place of its own. Returns False if the source has none."""
+        with self._lock:
+            found = self._table.get(f"{topic}@{source}")
+            if found is None:
+                return False
+            self._table[f"{topic}@{target}"] = dict(found)
+            return True
+
+    def remove(self, group: str) -> int:
+        """Forget a group. Returns how many topics it had offsets of. With LMQ, 4.9.3 never forgets an LMQ group."""
+        with self._lock:
+            if self._is_lmq(group):
+                return self._drop(self._lmq_table, 1, group) if self._five else 0
+            self._drop(self._resets, 1, group)
+            self._drop(self._pulls, 1, group)
+            return self._drop(self._table, 1, group)
+
+    def remove_topic(self, topic: str) -> int:
+        """Forget the offsets of a topic. Returns how many groups had any."""
+        with self._lock:
+            return self._drop(self._table, 0, topic)
+
+    @staticmethod
+    def _drop(held: dict[str, Any], part: int, name: str) -> int:
+        gone = [key for key in held if (pair := split(key)) is not None and pair[part] == name]
+        for key in gone:
+            del held[key]
+        return len(gone)
+
+    def scan_unsubscribed(self, is_subscribed: Callable[[str, str], bool], min_offset: Callable[[str, int], int]) -> list[tuple[str, str]]:
+        """Forget what is left of groups that subscribe to a topic no longer: all offsets at or below the queues' minimum.
+
+        is_subscribed(group, topic); min_offset(topic, queue_id). Returns the (group, topic) pairs that went.
+        """
+        gone = []
+        with self._lock:
+            for key in list(self._table):
+                pair = split(key)
+                if pair is None or not self._table[key] or is_subscribed(pair[1], pair[0]):
+                    continue
+                if all(offset <= min_offset(pair[0], queue_id) for queue_id, offset in self._table[key].items()):
+                    del self._table[key]
+                    gone.append((pair[1], pair[0]))
+        return gone
+
+    def min_in_all_groups(self, topic: str, min_offset: Callable[[int], int], *, without: Collection[str] = ()) -> ByQueue:
+        """Queue id -> the smallest offset of any group; offsets below the queue's minimum do not count.
+
+        min_offset: of a queue id of the topic. without: groups that do not count. Both versions of the broker *delete* the
+        offsets of those groups, in all topics, from the live table; this one only leaves them out.
+        """
+        smallest: ByQueue = {}
+        with self._lock:
+            for key, by_queue in self._table.items():
+                pair = split(key)
+                if pair is None or pair[0] != topic or pair[1] in without:
+                    continue
+                for queue_id, offset in by_queue.items():
+                    if offset >= min_offset(queue_id):
+                        smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+        return smallest
+
+    def lag(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> ByQueue:
+        """Messages between the group's offset and each queue's maximum, below 0 behind the end. Queues without an offset are left out."""
+        found = self.by_queue(group, topic)
+        return {queue_id: high - found[queue_id] for queue_id, high in max_offsets.items() if queue_id in found}
+
+    # resets
+
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Reset on the server side (5.3.3): the next pull begins there whatever the client says. Raises UsageError for numbers below 0."""
+        if not topic or not group or queue_id < 0 or offset < 0:
+            raise UsageError(
+                f"queue {queue_id} of {topic!r} cannot be reset to {offset} for {group!r}: numbers below 0 and no name are none"
+            )
+        key = f"{topic}@{group}"
+        with self._lock:
+            self._resets.setdefault(key, {})[queue_id] = offset
+            self._table.setdefault(key, {})[queue_id] = offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset waits for the next pull."""
+        with self._lock:
+            return queue_id in self._resets.get(f"{topic}@{group}", {})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset that waits, which it does no longer; None if there is none."""
+        with self._lock:
+            return self._resets.get(f"{topic}@{group}", {}).pop(queue_id, None)
+
+    def reset(
+        self, group: str, topic: str, targets: Mapping[int, int], *, force: bool, server_side: bool = False
+    ) -> tuple[OffsetChange, ...]:
+        """Move a group to the target of each queue id: back only, unless forced. A queue without an offset is moved only if forced.
+
+        server_side: by `assign_reset`, so that running consumers follow.
+        """
+        changes = []
+        with self._lock:
+            for queue_id, target in targets.items():
+                before = self.query(group, topic, queue_id)
+                after = target if force or target < before else before
+                if after != before and server_side:
+                    self.assign_reset(group, topic, queue_id, after)
+                elif after != before:
+                    self.commit(group, topic, queue_id, after)
+                changes.append(OffsetChange(queue_id, before, target, after))
+        return tuple(changes)
+
+    def reset_by_time(
+        self,
+        group: str,
+        topic: str,
+        queue_ids: Iterable[int],
+        timestamp: int,
+        *,
+        offset_by_time: Callable[[int, int], int],
+        max_offset: Callable[[int], int],
+        force: bool = False,
+    ) -> tuple[OffsetChange, ...]:
+        """Move a group to the first messages of a time (ms; -1: to the end), as the broker's reset command does.
+
+        offset_by_time(queue_id, timestamp), max_offset(queue_id): of the queue. In 4.9.3 a group needs an offset in every queue
+        already: NotFoundError. In 5.3.3 the reset is made on the server side, forced or not, and running consumers follow.
+        """
+        ids = list(queue_ids)
+        with self._lock:
+            if not self._five:
+                missing = [queue_id for queue_id in ids if self.query(group, topic, queue_id) < 0]
+                if missing:
+                    raise NotFoundError(
+                        f"group {group!r} has no offset in queue {missing[0]} of {topic!r}; 4.9.3 resets only groups that have"
+                    )
+            targets = {
+                queue_id: max_offset(queue_id) if timestamp == -1 else max(0, offset_by_time(queue_id, timestamp)) for queue_id in ids
+            }
+            return self.reset(group, topic, targets, force=force or self._five, server_side=self._five)
+
+    def skip_to_max(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> tuple[OffsetChange, ...]:
+        """Move a group to the end of each queue, past all that waits."""
+        return self.reset(group, topic, max_offsets, force=True)
+
+    # the file
+
+    def text(self) -> str:
+        """The file in the dialect of the version."""
+        with self._lock:
+            whole: dict[str, Any] = dict(self._others)
+            whole["offsetTable"] = {key: dict(sorted(by_queue.items())) for key, by_queue in self._table.items()}
+            if self.lmq:
+                whole["lmqOffsetTable"] = self._lmq_table
+            if self._five:
+                whole["dataVersion"] = self._data_version.value(True)
+                whole["groupTopicMap"] = self._topics_by_group()
+            return to_text(bean(whole))
+
+    def _topics_by_group(self) -> dict[str, list[str]]:
+        by_group: dict[str, list[str]] = {}
+        for topic, group in self._pairs():
+            by_group.setdefault(group, []).append(topic)
+        return {group: _hashed(by_group[group], 8) for group in _hashed(by_group, 128)}
+
+    def persist(self, directory: DurableDirectory) -> bool:
+        """Write the file unless it holds this already. Returns whether it was written."""
+        return self._writer.write(directory, self.text)
+
+
+def _hashed(names: Iterable[str], capacity: int) -> list[str]:
+    """Names, each once, as a Java HashMap of that capacity yields them: by bucket, and within it in the order they came in."""
+    once = list(dict.fromkeys(names))
+    while len(once) > capacity * 3 // 4:
+        capacity *= 2
+
+    def bucket(name: str) -> int:
+        unsigned = java_hash(name) & 0xFFFFFFFF
+        return (unsigned ^ unsigned >> 16) & (capacity - 1)
+
+    return sorted(once, key=bucket)

@@ -1,0 +1,121 @@
+r"""Configuration files in the brokers' dialect of JSON, with the brokers' way of falling back.
+
+The brokers write maps with number keys without quotes, so a plain JSON parser stops at them:
+
+    {
+        "offsetTable":{
+            "orders@billing":{0:29,1:27
+            }
+        }
+    }
+
+Everything else is JSON; quoted number keys are taken as well. Each file has a predecessor `<name>.bak`. A broker reads the
+file; if it is missing, empty or cannot be parsed, the `.bak`; without one it starts with an empty table.
+
+    >>> parse('{"offsetTable":{"orders@billing":{0:29,1:27}}}')
+    {'offsetTable': {'orders@billing': {'0': 29, '1': 27}}}
+
+Format: docs/formats/rocketmq.md, section 1.5.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.format.java_text import decode_utf8
+
+__all__ = ["ConfigFile", "load", "parse"]
+
+LIMIT = 32 << 20  # bytes of a file that are looked at; real ones have some megabytes at most
+BLANK = " \t\r\n\f\b"
+
+# A string always matches, terminated or not, so that no text is scanned twice.
+_TOKEN = re.compile(r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))|(-?[0-9]++)(?=\s*:)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What a broker would take from a configuration file. used: which of the two files the value is from; None: neither.
+
+    value: the outermost object; empty where there is nothing to read.
+    """
+
+    value: dict[str, Any]
+    used: Literal["main", "bak"] | None
+    findings: tuple[Damage, ...] = ()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The object in text; keys are strings. Raises ValueError for anything else, however deep or long it is."""
+    quoted = _TOKEN.sub(lambda found: found[1] or f'"{found[2]}"', text)
+    try:
+        value = json.loads(quoted, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("the text is no object")
+    return value
+
+
+def load(directory: ReadOnlyDirectory, relative: str) -> ConfigFile:
+    """Read a configuration file as a broker does. What it could not take is a finding; nothing raises."""
+    findings: list[Damage] = []
+    main, present = _read(directory, relative, findings)
+    if main is not None:
+        return ConfigFile(main, "main", tuple(findings))
+    bak, bak_present = _read(directory, f"{relative}.bak", findings)
+    if bak is not None:
+        if not present:
+            findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, f"the file is missing; {relative}.bak is used instead"))
+        return ConfigFile(bak, "bak", tuple(findings))
+    if bak_present and not present:
+        findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, "the file is missing, and its .bak is of no use"))
+    return ConfigFile({}, None, tuple(findings))
+
+
+def _read(directory: ReadOnlyDirectory, relative: str, findings: list[Damage]) -> tuple[dict[str, Any] | None, bool]:
+    """(value or None, whether the file is there)."""
+    try:
+        raw = directory.read(relative, LIMIT + 1)
+    except CannotOpenError as error:
+        findings.append(Damage(relative, 0, 0, Kind.UNREADABLE, str(error)))
+        return None, True
+    if raw is None:
+        return None, False
+
+    def bad(sentence: str) -> None:
+        findings.append(Damage(relative, 0, len(raw), Kind.BAD_CONFIG, sentence))
+
+    if not raw:
+        bad("the file is empty")
+        return None, True
+    if len(raw) > LIMIT:
+        bad(f"the file has more than {LIMIT} bytes, which no broker writes")
+        return None, True
+    text = decode_utf8(raw)
+    if not text.strip(BLANK):
+        bad("the file holds nothing but blanks, which a broker takes for an empty table")
+        return {}, True
+    if not any(raw):
+        bad("the file is full of zeros")
+        return None, True
+    try:
+        value = parse(text)
+    except ValueError as error:
+        bad(f"the file cannot be parsed: {error}")
+        return None, True
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        findings.append(Damage(relative, error.start, error.end - error.start, Kind.BAD_CONFIG, "bytes that are not UTF-8"))
+    return value, True

@@ -1,0 +1,311 @@
+"""Topics and subscription groups of a store that is written: the tables in memory, what a broker puts into them, and their files.
+
+    >>> topics = Topics("4.9.3", clock=lambda: 1795230249317)
+    >>> _ = topics.put(TopicConfig("orders", read_queues=4, write_queues=4))
+    >>> print(topics.text().expandtabs(2))
+    {
+      "dataVersion":{
+        "counter":1,
+        "timestamp":1795230249317
+      },
+      "topicConfigTable":{
+        "orders":{
+          "order":false,
+          "perm":6,
+          "readQueueNums":4,
+          "topicFilterType":"SINGLE_TAG",
+          "topicName":"orders",
+          "topicSysFlag":0,
+          "writeQueueNums":4
+        }
+      }
+    }
+
+`config/topics.json` and `config/subscriptionGroup.json` are written at each change and at shutdown. Fields of a loaded file that
+are not known here stay. What 5.x adds (`attributes`, `groupRetryPolicy`, …) is left out by 4.9.3 where it says nothing.
+
+Format: docs/formats/rocketmq.md, section 1.5.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.config import fastjson
+from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
+from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.topic_config import GROUPS, TOPICS, TopicConfig
+from mqstore.rocketmq.config.topic_config import topic as topic_of
+
+__all__ = ["BUILT_IN_GROUPS", "SubscriptionGroupConfig", "SubscriptionGroups", "TopicConfig", "Topics", "built_in_groups", "system_topics"]
+
+BUILT_IN_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+_TOPIC_ADDED: dict[str, Any] = {"attributes": {}}
+_GROUP_ADDED: dict[str, Any] = {
+    "attributes": {},
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+}
+
+
+def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str = "broker-a") -> tuple[TopicConfig, ...]:
+    """The topics that a broker makes itself. In 4.9.3 the half topic comes some seconds after the start, with the first check-back."""
+
+    def made(name: str, queues: int = 1, perm: int = 6) -> TopicConfig:
+        return TopicConfig(name, perm=perm, read_queues=queues, write_queues=queues)
+
+    common = (
+        made("SELF_TEST_TOPIC"),
+        made("TBW102", 8, 7),
+        made("BenchmarkTest", 1024),
+        made(cluster, 16, 7),
+        made(broker, 1, 7),
+        made("OFFSET_MOVED_EVENT"),
+        made("SCHEDULE_TOPIC_XXXX", 18),
+        made(f"{cluster}_REPLY_TOPIC"),
+        made("RMQ_SYS_TRANS_HALF_TOPIC"),
+    )
+    if version == "4.9.3":
+        return common
+    return (
+        *common,
+        made(f"rmq_sys_REVIVE_LOG_{cluster}", 8),
+        made(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
+        made("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+        made("rmq_sys_wheel_timer"),
+    )
+
+
+def built_in_groups(version: str) -> tuple[str, ...]:
+    """The groups that a broker makes itself."""
+    return BUILT_IN_GROUPS if version == "4.9.3" else (*BUILT_IN_GROUPS, "CID_RMQ_SYS_TRANS")
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """One subscription group; what stands behind retry_max_times is rarely changed. From consume_message_orderly on 5.x only."""
+
+    name: str
+    consume_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    consume_message_orderly: bool = False
+    consume_timeout_minute: int = 15
+    group_sys_flag: int = 0
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+_GROUP_FIELDS = {
+    "consume_enable": "consumeEnable",
+    "retry_queue_nums": "retryQueueNums",
+    "retry_max_times": "retryMaxTimes",
+    "consume_from_min_enable": "consumeFromMinEnable",
+    "consume_broadcast_enable": "consumeBroadcastEnable",
+    "broker_id": "brokerId",
+    "which_broker_when_consume_slowly": "whichBrokerWhenConsumeSlowly",
+    "notify_consumer_ids_changed_enable": "notifyConsumerIdsChangedEnable",
+    "consume_message_orderly": "consumeMessageOrderly",
+    "consume_timeout_minute": "consumeTimeoutMinute",
+    "group_sys_flag": "groupSysFlag",
+    "attributes": "attributes",
+}
+
+
+class _Table:
+    """A file of beans by name with a data version. added: what 5.x adds to a bean, with the value that says nothing."""
+
+    _relative: str
+    _name: str
+    _added: Mapping[str, Any]
+
+    def __init__(self, version: str, *, clock: Callable[[], int] = milliseconds) -> None:
+        self.version = version
+        self.findings: tuple[Damage, ...] = ()
+        self._five = version != "4.9.3"
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._beans: dict[str, dict[str, Any]] = {}
+        self._read: dict[str, Any] = {}  # configurations as `get` has made them of beans
+        self._data_version = DataVersion(clock())
+        self._others: dict[str, Any] = {}
+        self._writer = ConfigWriter(self._relative, version)
+
+    @classmethod
+    def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = milliseconds) -> Self:
+        """The table of a store; a missing file gives an empty one. What is no object is a finding, and left out."""
+        made = cls(version, clock=clock)
+        file = fastjson.load(reading, cls._relative)
+        findings = list(file.findings)
+        part = file.value.get(cls._name, {})
+        beans = part if isinstance(part, dict) else {}
+        made._beans = {name: value for name, value in beans.items() if isinstance(value, dict)}
+        if len(made._beans) < len(beans) or beans is not part:
+            findings.append(Damage(cls._relative, 0, 0, Kind.BAD_CONFIG, f"{cls._name} holds what is no object; it is left out"))
+        made.findings = tuple(findings)
+        made._data_version = DataVersion.of(file.value.get("dataVersion"), clock)
+        made._others = {name: value for name, value in file.value.items() if name not in ("dataVersion", cls._name)}
+        return made
+
+    @property
+    def counter(self) -> int:
+        """How often the table was changed, over all runs."""
+        with self._lock:
+            return self._data_version.counter
+
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of the file."""
+        with self._lock:
+            return tuple(self._beans)
+
+    def __contains__(self, name: object) -> bool:
+        with self._lock:
+            return name in self._beans
+
+    def delete(self, name: str) -> bool:
+        """Take one out. Returns False if it is not there."""
+        with self._lock:
+            if self._beans.pop(name, None) is None:
+                return False
+            self._read.pop(name, None)
+            self._data_version.next(self._clock())
+            return True
+
+    def _lay(self, name: str, properties: Mapping[str, Any]) -> None:
+        """Lay the properties over what is there."""
+        self._beans[name] = {**self._beans.get(name, {}), **properties}
+        self._read.pop(name, None)
+
+    def _written(self, held: Mapping[str, Any]) -> dict[str, Any]:
+        if self._five:
+            return bean({**self._added, **held})
+        return bean({name: value for name, value in held.items() if name not in self._added or value != self._added[name]})
+
+    def _whole(self) -> dict[str, Any]:
+        beans = {name: self._written(held) for name, held in self._beans.items()}
+        return {**self._others, "dataVersion": self._data_version.value(self._five), self._name: beans}
+
+    def text(self) -> str:
+        """The file in the dialect of the version."""
+        with self._lock:
+            return to_text(bean(self._whole()))
+
+    def persist(self, directory: DurableDirectory) -> bool:
+        """Write the file unless it holds this already. Returns whether it was written."""
+        return self._writer.write(directory, self.text)
+
+
+class Topics(_Table):
+    """The topics of a store, `config/topics.json`. Safe for threads. findings: what of the file could not be taken."""
+
+    _relative = TOPICS
+    _name = "topicConfigTable"
+    _added = _TOPIC_ADDED
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The configuration of a topic."""
+        found: TopicConfig | None = self._read.get(name)
+        if found is None:
+            with self._lock:
+                held = self._beans.get(name)
+                if held is not None:
+                    found = self._read[name] = topic_of(name, held)
+        return found
+
+    def put(self, config: TopicConfig) -> TopicConfig | None:
+        """Make a topic, or change it. Returns what it was before."""
+        with self._lock:
+            before = self.get(config.name)
+            self._lay(config.name, _topic_bean(config))
+            self._data_version.next(self._clock())
+            return before
+
+    def add_system_topics(self, *, cluster: str = "DefaultCluster", broker: str = "broker-a") -> None:
+        """Add those of the topics a broker makes itself that are missing; that does not count as a change."""
+        with self._lock:
+            for config in system_topics(self.version, cluster=cluster, broker=broker):
+                if config.name not in self._beans:
+                    self._lay(config.name, _topic_bean(config))
+
+
+def _topic_bean(config: TopicConfig) -> dict[str, Any]:
+    return {
+        "attributes": dict(config.attributes),
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queues,
+        "topicFilterType": config.filter_type,
+        "topicName": config.name,
+        "topicSysFlag": config.sys_flag,
+        "writeQueueNums": config.write_queues,
+    }
+
+
+class SubscriptionGroups(_Table):
+    """The subscription groups of a store, `config/subscriptionGroup.json`. Safe for threads. findings: as in `Topics`."""
+
+    _relative = GROUPS
+    _name = "subscriptionGroupTable"
+    _added = _GROUP_ADDED
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """The configuration of a group; a field of a wrong type counts as not given."""
+        found: SubscriptionGroupConfig | None = self._read.get(name)
+        if found is None:
+            with self._lock:
+                held = self._beans.get(name)
+                if held is not None:
+                    usual = SubscriptionGroupConfig(name)
+                    same = {
+                        own: held[theirs] for own, theirs in _GROUP_FIELDS.items() if type(held.get(theirs)) is type(getattr(usual, own))
+                    }
+                    found = self._read[name] = SubscriptionGroupConfig(name, **same)
+        return found
+
+    def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig | None:
+        """Make a group, or change it. Returns what it was before."""
+        with self._lock:
+            before = self.get(config.name)
+            self._lay(config.name, _group_bean(config))
+            self._data_version.next(self._clock())
+            return before
+
+    def add_built_in(self) -> None:
+        """Add those of the groups a broker makes itself that are missing; that does not count as a change."""
+        with self._lock:
+            for name in built_in_groups(self.version):
+                if name not in self._beans:
+                    self._lay(name, _group_bean(SubscriptionGroupConfig(name)))
+
+    def _whole(self) -> dict[str, Any]:
+        whole = super()._whole()
+        if self._five:
+            whole.setdefault("forbiddenTable", {})
+        elif not whole.get("forbiddenTable"):
+            whole.pop("forbiddenTable", None)
+        return whole
+
+
+def _group_bean(config: SubscriptionGroupConfig) -> dict[str, Any]:
+    return {"groupName": config.name, **{theirs: getattr(config, own) for own, theirs in _GROUP_FIELDS.items()}}

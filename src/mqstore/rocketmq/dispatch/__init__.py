@@ -1,0 +1,1 @@
+"""From the log to consume queue entries and index keys, in memory."""

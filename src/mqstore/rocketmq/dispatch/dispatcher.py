@@ -1,0 +1,332 @@
+"""Dispatch: what the commit log says must stand in consume queues and index. Pure functions from records to entries and keys.
+
+For every record, in log order, the broker makes
+
+* one 20-byte queue entry (physical offset, size, tags code) unless the record is a prepared or rolled back transaction,
+* one index key per UNIQ_KEY and per part of KEYS unless it is rolled back.
+
+The tags code is the Java string hash of TAGS, or 0; a message that waits in SCHEDULE_TOPIC_XXXX carries its delivery
+time instead. With multi-dispatch on, a record is listed in further queues, named in its own properties.
+
+`request` says it for one record in plain Python; `Dispatcher` runs the compiled kernel over many and hands the few odd
+records to `request`. Rebuild, verify and the recovery simulation all start here.
+
+    >>> from mqstore.rocketmq.format.record import Record
+    >>> request(Record("TopicTest", b"", properties=b"TAGS\\x01TagA\\x02KEYS\\x01k1 k2\\x02"), Rules())
+    Request(tags_code=2598919, keys=('k1', 'k2'), also=(), base=0, count=1)
+
+Format: docs/formats/rocketmq.md, sections 4.3 and 6.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.kernels.rocketmq import dispatch
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
+
+__all__ = ["DEFAULT_DELAYS", "KEY_ROW", "Dispatched", "Dispatcher", "QueueRun", "Request", "Rules", "parse_delays", "request"]
+
+Longs = NDArray[np.int64]
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+LMQ_PREFIX = "%LMQ%"
+
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ENTRY = struct.Struct(">qiq")
+_UNIT_TAIL = struct.Struct(">qqhii")
+UNIT_SIZE = 46
+
+KEY_ROW = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
+
+
+def parse_delays(text: str = DEFAULT_DELAYS) -> tuple[int, ...]:
+    """Milliseconds of each delay level, level 1 first. Raises ValueError for an unknown unit."""
+    delays = []
+    for item in text.split():
+        unit = _UNITS.get(item[-1])
+        if unit is None or not item[:-1].isdigit():
+            raise ValueError(f"{item!r} is no delay: a number followed by s, m, h or d")
+        delays.append(int(item[:-1]) * unit)
+    return tuple(delays)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of a broker's settings changes the derived files.
+
+    delays: milliseconds per delay level; empty where the broker does not know them (4.9 during an unclean recovery).
+    multi_dispatch, lmq: the broker's enableMultiDispatch and enableLmq. batch_topics: topics whose queue.type is BatchCQ.
+    """
+
+    delays: tuple[int, ...] = field(default_factory=parse_delays)
+    multi_dispatch: bool = False
+    lmq: bool = False
+    five: bool = False
+    batch_topics: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one record asks of queues and index. also: further (topic, queue id, queue offset). base, count: of an inner batch."""
+
+    tags_code: int
+    keys: tuple[str, ...]
+    also: tuple[tuple[str, int, int], ...]
+    base: int
+    count: int
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def request(message: record.Record, rules: Rules) -> Request:
+    """The dispatch request of one record."""
+    properties = message.property_map()
+    tags = properties.get("TAGS")
+    tags_code = java_hash(tags) if tags else 0
+    if message.topic == SCHEDULE_TOPIC and rules.delays:
+        level = min(_number(properties.get("DELAY")) or 0, len(rules.delays))
+        if level > 0:
+            tags_code = message.store_timestamp + rules.delays[level - 1]
+    keys: list[str] = []
+    if message.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK:
+        if "UNIQ_KEY" in properties:
+            keys.append(properties["UNIQ_KEY"])
+        keys.extend(record.split_keys(properties.get("KEYS", "")))
+    base, count = message.queue_offset, 1
+    inner_base, inner_count = _number(properties.get("INNER_BASE")), _number(properties.get("INNER_NUM"))
+    if inner_base is not None and inner_count is not None:
+        base, count = inner_base, inner_count
+    return Request(tags_code, tuple(keys), _also(message, properties, rules), base, count)
+
+
+def _also(message: record.Record, properties: dict[str, str], rules: Rules) -> tuple[tuple[str, int, int], ...]:
+    """The further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
+    if not rules.multi_dispatch or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
+        return ()
+    if rules.five and (message.topic.startswith(("%RETRY%", "rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+        return ()
+    names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
+    offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
+    if not names or len(names) != len(offsets):
+        return ()
+    found = []
+    for name, text in zip(names, offsets, strict=True):
+        offset = _number(text)
+        if offset is None or (rules.five and "/" in name):
+            continue
+        queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else message.queue_id
+        found.append((name, queue_id, offset))
+    return tuple(found)
+
+
+def _java_split(text: str) -> list[str]:
+    """Java's split on a comma: trailing empty items are dropped."""
+    items = text.split(",")
+    while items and not items[-1]:
+        items.pop()
+    return items
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRun:
+    """Entries of one queue in log order. entries: 20-byte rows (46-byte units in a batch queue). offsets: a queue offset for each.
+
+    plain: the offsets ascend by one, so that the run can be written in one piece.
+    """
+
+    topic: str
+    queue_id: int
+    offsets: Longs
+    entries: Bytes
+    plain: bool
+    batch: bool = False
+
+    @property
+    def first(self) -> int:
+        return int(self.offsets[0])
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """Outcome of dispatching a run of records. keys: KEY_ROW rows in the order in which the index service puts them."""
+
+    records: int
+    runs: tuple[QueueRun, ...]
+    keys: NDArray[np.void]
+    last_store_timestamp: int
+
+
+class Dispatcher:
+    """Dispatches records of one file, chunk by chunk; `finish` gives the outcome.
+
+    room: how many records at the most; memory is only touched as far as it is used.
+    """
+
+    def __init__(self, data: Bytes, rules: Rules, room: int) -> None:
+        self._data = data
+        self._rules = rules
+        self.positions = np.empty(room, np.int64)
+        self._counters = np.zeros(dispatch.COUNTER_COUNT, np.int64)
+        self._entries = np.empty(room * dispatch.ENTRY_SIZE, np.uint8)
+        self._group = np.empty(room, np.int32)
+        self._queue_offset = np.empty(room, np.int64)
+        self._store_timestamp = np.empty(room, np.int64)
+        self._special = np.empty(room, np.int64)
+        self._keys = np.empty((4 * room + 64) * dispatch.KEY_SIZE, np.uint8)
+        self._make_groups(256)
+        self.count = 0
+
+    def _make_groups(self, room: int) -> None:
+        self._table = np.full(4 * room, -1, np.int32)
+        self._group_topic = np.empty(room, np.int64)
+        self._group_length = np.empty(room, np.int64)
+        self._group_queue = np.empty(room, np.int32)
+
+    def _grow_groups(self) -> None:
+        """Twice the room for groups; those known keep their numbers, only their slots move."""
+        known = int(self._counters[dispatch.GROUPS])
+        topics, lengths, queues = self._group_topic, self._group_length, self._group_queue
+        self._make_groups(2 * len(topics))
+        self._group_topic[:known], self._group_length[:known], self._group_queue[:known] = topics[:known], lengths[:known], queues[:known]
+        dispatch.enter_groups(self._data, self._table, self._group_topic, self._group_length, self._group_queue, known)
+
+    def add(self, positions: Longs) -> None:
+        """Dispatch further walked records, given by their positions in the file."""
+        self.positions[self.count : self.count + len(positions)] = positions
+        self.add_walked(len(positions))
+
+    def add_walked(self, count: int) -> None:
+        """Dispatch `count` records whose positions already stand in `positions` behind those dispatched so far."""
+        self.count += count
+        while True:
+            status = dispatch.dispatch(
+                self._data,
+                self.positions[: self.count],
+                self._counters,
+                self._entries,
+                self._group,
+                self._queue_offset,
+                self._store_timestamp,
+                self._keys,
+                self._special,
+                self._table,
+                self._group_topic,
+                self._group_length,
+                self._group_queue,
+            )
+            if status == dispatch.KEYS_FULL:
+                self._keys = np.concatenate([self._keys, np.empty(len(self._keys), np.uint8)])
+            elif status == dispatch.GROUPS_FULL:
+                self._grow_groups()
+            else:
+                return
+
+    def finish(self) -> Dispatched:
+        """The runs and keys of all records added. O(records)."""
+        count = self.count
+        groups = int(self._counters[dispatch.GROUPS])
+        keys = self._keys[: int(self._counters[dispatch.KEYS]) * dispatch.KEY_SIZE].view(KEY_ROW)
+        units, extra = self._settle_specials(keys)
+        entries = self._entries[: count * dispatch.ENTRY_SIZE]
+        group = self._group[:count]
+        offsets = self._queue_offset[:count]
+        first, length, start = np.zeros(groups, np.int64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+        plain = np.zeros(groups, np.uint8)
+        ordered = np.empty(count * dispatch.ENTRY_SIZE, np.uint8)
+        dispatch.gather_by_group(entries, group, offsets, first, length, plain, start, ordered)
+        runs: list[QueueRun] = []
+        for number in range(groups):
+            at, stop = int(start[number]), int(start[number] + length[number])
+            if at == stop:
+                continue
+            begin = int(self._group_topic[number])
+            topic = decode_utf8(self._data[begin : begin + int(self._group_length[number])].tobytes())
+            queue_id = int(self._group_queue[number])
+            if topic in self._rules.batch_topics:
+                runs.append(self._batch_run(topic, queue_id, np.flatnonzero(group == number), units))
+                continue
+            own = int(first[number]) + np.arange(stop - at) if plain[number] else offsets[group == number]
+            runs.append(QueueRun(topic, queue_id, own, ordered[20 * at : 20 * stop], bool(plain[number])))
+        last = int(self._store_timestamp[count - 1]) if count else 0
+        return Dispatched(count, tuple(merge_runs([*runs, *extra])), keys, last)
+
+    def _settle_specials(self, keys: NDArray[np.void]) -> tuple[dict[int, Request], list[QueueRun]]:
+        """Entries and keys of the records that the kernel left to `request`; further queues as runs of one entry."""
+        requests: dict[int, Request] = {}
+        extra: list[QueueRun] = []
+        specials = self._special[: int(self._counters[dispatch.SPECIALS])].tolist()
+        if not specials:
+            return requests, extra
+        key_offsets = keys["physical_offset"].astype(np.int64)
+        for k in specials:
+            position = int(self.positions[k])
+            size = int.from_bytes(self._data[position : position + 4].tobytes(), "big")
+            message = record.decode(self._data[position : position + size].tobytes())
+            asked = requests[k] = request(message, self._rules)
+            self._entries[20 * k + 12 : 20 * k + 20] = np.frombuffer(struct.pack(">q", asked.tags_code), np.uint8)
+            low, high = np.searchsorted(key_offsets, [message.physical_offset, message.physical_offset + 1])
+            keys["hash"][low:high] = [index_hash(message.topic, key) for key in asked.keys]
+            for topic, queue_id, offset in asked.also:
+                entry = np.frombuffer(
+                    _ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0),
+                    np.uint8,
+                )
+                extra.append(QueueRun(topic, queue_id, np.array([offset]), entry, True))
+        return requests, extra
+
+    def _batch_run(self, topic: str, queue_id: int, members: Longs, requests: dict[int, Request]) -> QueueRun:
+        """46-byte units of a batch queue. offsets: the base offset of each unit."""
+        units = bytearray()
+        bases = []
+        for k in members.tolist():
+            asked = requests.get(k)
+            base, count = (int(self._queue_offset[k]), 1) if asked is None else (asked.base, asked.count)
+            bases.append(base)
+            units += self._entries[20 * k : 20 * k + 20].tobytes()
+            units += _UNIT_TAIL.pack(int(self._store_timestamp[k]), base, count, -1, 0)
+        return QueueRun(topic, queue_id, np.array(bases, np.int64), np.frombuffer(bytes(units), np.uint8), False, batch=True)
+
+
+def merge_runs(runs: Iterable[QueueRun]) -> list[QueueRun]:
+    """Runs of equal queues put together, entries in log order. Kept as they are where a queue has one run only."""
+    by_queue: dict[tuple[str, int, bool], list[QueueRun]] = {}
+    for run in runs:
+        by_queue.setdefault((run.topic, run.queue_id, run.batch), []).append(run)
+    merged = []
+    for (topic, queue_id, batch), parts in by_queue.items():
+        if len(parts) == 1:
+            merged.append(parts[0])
+            continue
+        width = UNIT_SIZE if batch else dispatch.ENTRY_SIZE
+        rows = np.concatenate([part.entries for part in parts]).reshape(-1, width)
+        offsets = np.concatenate([part.offsets for part in parts])
+        physical = rows[:, :8].copy().view(">i8").ravel()
+        order = np.argsort(physical, kind="stable")
+        offsets = offsets[order]
+        plain = not batch and bool((np.diff(offsets) == 1).all())
+        merged.append(QueueRun(topic, queue_id, offsets, np.ascontiguousarray(rows[order]).ravel(), plain, batch))
+    return merged
+
+
+def dispatch_positions(data: Bytes, positions: Longs, rules: Rules) -> Dispatched:
+    """Dispatch walked records at once."""
+    dispatcher = Dispatcher(data, rules, len(positions))
+    dispatcher.add(positions)
+    return dispatcher.finish()

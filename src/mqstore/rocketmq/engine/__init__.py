@@ -1,0 +1,1 @@
+"""The writable store, `MessageStore`, and what commits rows into it."""

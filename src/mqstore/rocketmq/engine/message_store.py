@@ -1,0 +1,564 @@
+"""A message store in the process: what a RocketMQ broker has at its heart, on the same files.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.rocketmq.format.message import Message
+    >>> with TemporaryDirectory() as place, MessageStore.open(place, StoreConfig(commit_log_file_size=1 << 20)) as store:
+    ...     put = store.put(Message("orders", b"paid", keys="o-1", tags="eu"))
+    ...     _ = store.wait_dispatched()
+    ...     got = store.get("billing", "orders", 0, 0)
+    ...     put.status.value, got.status.value, got.records()[0].body, [found.body for found in store.query("orders", "o-1").records]
+    ('PUT_OK', 'FOUND', b'paid', [b'paid'])
+
+Messages are appended to the commit log by whoever calls; a thread follows the log and lists them in consume queues and index,
+others flush, clean up and persist. A broker of the same version may take the directory over at any moment, also after the process was
+killed, and the other way round: the lock, the abort file, the checkpoint and the recovery are the broker's own.
+
+Format: docs/formats/rocketmq.md, sections 3 to 11.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from mqstore.errors import MqstoreError, TargetError
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rocketmq import frames
+from mqstore.kernels.rocketmq.pull import PullPath
+from mqstore.rocketmq.append.appender import Appender
+from mqstore.rocketmq.append.batch_appender import BatchResult, put_columns, put_each
+from mqstore.rocketmq.append.delay import DelayService, Due
+from mqstore.rocketmq.append.transactions import Transactions
+from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
+from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
+from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.index_image import IndexImage
+from mqstore.rocketmq.engine.services import Services
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
+from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.tag_filter import TagFilter
+from mqstore.rocketmq.live.group_commit import GroupCommit
+from mqstore.rocketmq.live.index_writer import StoredIndex
+from mqstore.rocketmq.live.loader import Loaded, load
+from mqstore.rocketmq.live.retention import Retained, Retention
+from mqstore.rocketmq.live.store_lock import remove_abort
+from mqstore.rocketmq.query import point_lookup, pull, time_lookup
+from mqstore.rocketmq.recovery.broker_recovery import Image
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+
+__all__ = ["MessageStore"]
+
+_DEFAULTS = StoreConfig()
+_ROOM = 1 << 16  # records dispatched at once
+
+
+class MessageStore:
+    """A store open for writing; `open` makes one. Safe for threads: any may put, any may read.
+
+    version: whose rules it follows. notes: what loading gave up or skipped, a sentence each. offsets, topics, groups: the tables
+    under config/. delays, transactions: what is built on top of puts.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
+        loaded = load(path, config)
+        try:
+            self._assemble(loaded, config)
+        except BaseException:
+            loaded.close()
+            raise
+        if config.services:
+            self._services.start()
+
+    def _assemble(self, loaded: Loaded, config: StoreConfig) -> None:
+        self.version = loaded.version
+        self.config = config
+        self.reading = loaded.reading
+        self.directory = loaded.directory
+        self.log = loaded.log
+        self.notes: tuple[str, ...] = tuple(loaded.broker.notes)
+        self._loaded = loaded
+        self._broker = loaded.broker
+        self._five = self.version != "4.9.3"
+        self._open = True
+        self._released = False
+        self._interrupted = False
+        self._failure = ""  # why dispatch stands still, if it does
+        self._dispatched = self.log.max_offset
+        self._dispatched_at = 0
+        self._dispatch_lock = threading.Lock()
+        self._listener: Callable[[frozenset[tuple[str, int]]], object] | None = None
+        self._positions = np.empty(_ROOM, np.int64)
+        self._rules = loaded.broker.rules
+        maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
+        batch_topics = self._rules.batch_topics
+        self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.version, maximums, loaded.checkpoint)
+        self._path = self._appender.path
+        self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self.commit = GroupCommit(self.log.sync, self._look_up)
+        self.retention = Retention(self.log, config)
+        self._pull_rules = pull.PullRules(
+            version=self.version,
+            in_memory_bytes=_memory() * config.access_message_in_memory_max_ratio // 100,
+            travel_files=config.travel_cq_file_num_when_get_message,
+        )
+        self._pulls = PullPath(
+            pull.GetResult,
+            pull.GetStatus.FOUND,
+            pull.GetStatus.NO_MATCHED_MESSAGE,
+            self._broker.queues,
+            self.log,
+            pull.limits_of(self._pull_rules),
+        )
+        self.offsets = ConsumerOffsets.load(self.reading, self.version, config.enable_lmq, clock=config.clock)
+        self.topics = Topics.load(self.reading, self.version, clock=config.clock)
+        self.groups = SubscriptionGroups.load(self.reading, self.version, clock=config.clock)
+        self._config_directory = DurableDirectory(self.directory.root, recorder=config.recorder)
+        self.delays = DelayService(self)
+        self.transactions = Transactions(self)
+        self._services = Services(self)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: StoreConfig = _DEFAULTS) -> MessageStore:
+        """Create a store, or take one over, with all a broker does at load and start.
+
+        Raises TargetError where another process has it, RefusedError where a broker would not come up, UnsupportedError.
+        """
+        return cls(path, config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # putting
+
+    def put(self, message: Message) -> PutResult:
+        """Store one message. What cannot be stored is told by the status, with a sentence in `detail`; nothing raises for it."""
+        result = self._path.put(message)
+        if result is None:
+            result = self._refusal() or self._appender.put_the_long_way(message)
+        if self._sync_flush and result.stored and _waits(message):
+            self._await_flush(result)
+        return result
+
+    def put_messages(self, batch: MessageBatch) -> PutResult:
+        """Store a producer's batch: all of its messages, or none."""
+        result = self._refusal() or self._appender.put_messages(batch)
+        if self._sync_flush and result.stored and _waits(batch.envelope):
+            self._await_flush(result)
+        return result
+
+    def put_stored(self, stored: Record) -> PutResult:
+        """Store a record as it is: topic, queue id, flags, hosts, properties and body stay, offsets and store time are new."""
+        result = self._refusal() or self._appender.put_stored(stored)
+        if self._sync_flush and result.stored:
+            self._await_flush(result)
+        return result
+
+    def put_batch(self, messages: Sequence[Message] | pa.RecordBatch | pa.Table, *, stored: bool = False) -> BatchResult:
+        """Store many independent messages in their order; it ends at the first that is refused.
+
+        messages: a list, or Arrow columns with the names of the message table, of which only `topic` must be there; columns that
+        only a store can fill (offsets, store time, checksums) are passed over. stored: the rows of a batch were read from a store, so
+        a delay that they name is over, or they lie where they wait already. Raises UsageError for columns that cannot be messages,
+        naming column and row, before anything is stored.
+        """
+        refused = self._refusal()
+        if refused is not None:
+            return BatchResult(refused.status, detail=refused.detail)
+        if isinstance(messages, Sequence):
+            result = put_each(self._appender, messages)
+        else:
+            result = put_columns(self._appender, messages, stored=stored)
+        if self._sync_flush and result.count and not self.commit.wait(result.end, self.config.sync_flush_timeout / 1000):
+            result.status = PutStatus.FLUSH_DISK_TIMEOUT
+            result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
+        return result
+
+    async def put_async(self, message: Message) -> PutResult:
+        """As `put`; with SYNC_FLUSH the wait for the disk is shared by all who wait, and holds up nobody else."""
+        result = self._refusal() or self._appender.put(message)
+        if self._sync_flush and result.stored and _waits(message):
+            done = await self.commit.wait_async(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000)
+            self._settle(result, done)
+        return result
+
+    def refusal_of(self, topic: str) -> str:
+        """Why no message of a topic is taken; empty for one that is."""
+        return self._appender.refusal_of(topic)
+
+    def _await_flush(self, result: PutResult) -> None:
+        self._settle(result, self.commit.wait(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000))
+
+    def _settle(self, result: PutResult, flushed: bool) -> None:
+        if not flushed:
+            result.status = PutStatus.FLUSH_DISK_TIMEOUT
+            result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
+
+    def _look_up(self) -> None:
+        """Something that decides whether puts are taken may have changed."""
+        self._path.paused = self._refusal() is not None
+
+    def _refusal(self) -> PutResult | None:
+        """Why the store takes no message now."""
+        if self._open and not self._failure and self.commit.failed is None and not self.retention.full:
+            return None
+        if not self._open:
+            sentence = "the store is closed"
+        elif self.retention.full:
+            sentence = "the disk is fuller than diskSpaceWarningLevelRatio; free some space"
+        else:
+            sentence = self._failure or f"{self.commit.failed}; close the store and open it again"
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=sentence)
+
+    # dispatch
+
+    def dispatch_now(self) -> int:
+        """List in queues and index what the log holds by now. Returns how many records. Raises TargetError where it cannot be written."""
+        with self._dispatch_lock:
+            self._must_be_held()
+            if self._interrupted:
+                raise TargetError(self._failure)
+            try:
+                found = self._dispatch()
+            except MqstoreError as error:
+                self._failure = f"queues or index cannot be written: {error}"
+                self._look_up()
+                raise
+            except BaseException:
+                self._interrupted = True  # what is written and what is counted may disagree
+                self._failure = "dispatch was interrupted half-way; close the store and open it again"
+                self._look_up()
+                raise
+            if self._failure:
+                self._failure = ""
+                self._look_up()
+            if self._listener is not None and self._broker.listed:
+                listed, self._broker.listed = self._broker.listed, set()
+                self._listener(frozenset(listed))
+            return found
+
+    def tell_dispatched(self, listener: Callable[[frozenset[tuple[str, int]]], object] | None) -> None:
+        """Call a function with the (topic, queue id) of queues in which messages were listed, each time; None ends that.
+
+        It is called by whichever thread dispatches, with the store held: it must return at once, and not call the store.
+        """
+        with self._dispatch_lock:
+            self._listener = listener
+            self._broker.listed = None if listener is None else set()
+
+    def _dispatch(self) -> int:
+        log = self.log
+        end = log.flushed if self._five and self._sync_flush else log.max_offset
+        count = 0
+        while self._dispatched < end:
+            file = log.file_at(self._dispatched)
+            if file is None:
+                if self._dispatched < log.min_offset:
+                    self._dispatched = log.min_offset
+                    continue
+                break
+            data = np.frombuffer(log.view(file), np.uint8)
+            at, stop = self._dispatched - file.start, min(end - file.start, file.written)
+            taken, behind, status = frames.walk(data, at, stop, file.start, True, self._positions)
+            if taken:
+                self._dispatched_at = self._broker.dispatch(data, self._positions[:taken].copy(), self._rules)
+                count += taken
+            if status in (frames.STOP, frames.FULL):
+                self._dispatched = file.start + behind
+            elif status == frames.BLANK:
+                self._dispatched = file.start + file.size
+            else:
+                raise TargetError(f"{file.relative}: no record stands at byte {behind}, which was written as one; verify the store")
+            if status == frames.STOP and taken == 0 and behind == at:
+                break
+        self._settle_index()
+        return count
+
+    def _settle_index(self) -> None:
+        """Let the checkpoint name the last index file that is full, once the one behind it is newer on disk."""
+        waiting = self._loaded.full_index
+        if not waiting or self._broker.index is None:
+            return
+        waiting[:] = [file for file in waiting if file in self._broker.index.files]  # retention may have removed some
+        if not waiting:
+            return
+        for file in waiting:
+            file.sync()
+        last = self._broker.index.files[-1]
+        if last.end_timestamp > waiting[-1].end_timestamp and isinstance(self._broker.index, StoredIndex):
+            self._broker.index.sync(headers=False)
+            self._loaded.checkpoint.index = max(file.end_timestamp for file in waiting)
+            self._appender.path.not_after = self._loaded.checkpoint.index
+            waiting.clear()
+            self._loaded.checkpoint.write()
+
+    def ease_puts(self, microseconds: int) -> None:
+        """Let each 256th put give way to other threads for so long; 0: none."""
+        self._path.ease = microseconds
+
+    @property
+    def dispatch_behind(self) -> int:
+        """Bytes of log that are not listed in queues and index yet."""
+        return max(0, self.log.max_offset - self._dispatched)
+
+    def wait_dispatched(self, timeout: float = 60.0) -> bool:
+        """Return once everything put before the call is listed; False after timeout (s)."""
+        target = self.log.max_offset
+        if not self.config.services:
+            self.dispatch_now()
+        end = time.monotonic() + timeout
+        while self._dispatched < target:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    # flushing and cleaning
+
+    def flush(self) -> None:
+        """Bring log, queues and checkpoint to disk. Raises TargetError where the disk refuses."""
+        self._must_be_held()
+        dispatched, dispatched_at = self._dispatched, self._dispatched_at
+        if not self.commit.sync():
+            raise TargetError(f"{self.commit.failed}; close the store and open it again")
+        self._loaded.queue_files.sync()
+        checkpoint = self._loaded.checkpoint
+        checkpoint.synced(min(dispatched, self.log.flushed), physic=self.log.stored_at, logics=dispatched_at)
+        checkpoint.write()
+
+    def flush_queues(self, least_pages: int) -> None:
+        """Bring queue files with so many new pages to disk."""
+        self._must_be_held()
+        self._loaded.queue_files.sync(least_pages)
+
+    def write_checkpoint(self) -> None:
+        """Write what is known to be on disk into the checkpoint."""
+        self._must_be_held()
+        self._loaded.checkpoint.write()
+
+    def run_retention(self, now: int | None = None) -> Retained:
+        """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
+        self._must_be_held()
+        logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatched)
+        self._look_up()
+        with self._dispatch_lock:
+            index = self._broker.index
+            queues, indexes = self.retention.clean_derived(
+                list(self._broker.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
+            )
+        return Retained(logs, queues, indexes)
+
+    def delete_queues(self, topic: str) -> int:
+        """What a broker does once a topic is deleted: its consume queues go, and its next message stands at queue offset 0.
+
+        The messages stay in the log. Returns how many queues went. Raises TargetError where they cannot be removed.
+        """
+        with self._appender.lock:
+            if not self.commit.sync():  # what is not on disk may not be dispatched yet
+                raise TargetError(f"{self.commit.failed}; close the store and open it again")
+            self.dispatch_now()
+            with self._dispatch_lock:
+                queues = self._broker.queues
+                gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
+                for queue in gone:
+                    queue.destroy()
+            self._appender.next_offset.of(topic.encode("utf-8", "surrogatepass")).clear()
+        return len(gone)
+
+    def delete_files_manually(self) -> None:
+        """Let the next 20 runs of the cleaning services look at the log files, whatever the hour."""
+        self.retention.delete_manually()
+
+    def persist(self) -> None:
+        """Write the tables under config/ that have changed."""
+        self._must_be_held()
+        self.offsets.persist(self._config_directory)
+        for table in (self.topics, self.groups):
+            if table.names():
+                table.persist(self._config_directory)
+
+    # reading
+
+    @property
+    def log_min(self) -> int:
+        """Physical offset of the first byte of the log; -1 without files."""
+        return self.log.min_offset
+
+    @property
+    def log_max(self) -> int:
+        """Physical offset behind the last record."""
+        return self.log.max_offset
+
+    def queues(self) -> list[Image]:
+        """All consume queues, by topic and queue id."""
+        return [queue for _, queue in sorted(self._broker.queues.copy().items(), key=lambda item: item[0])]
+
+    def queue_or_none(self, topic: str, queue_id: int) -> Image | None:
+        """One consume queue; None where nothing was ever listed in it."""
+        queues = self._broker.queues
+        return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
+
+    def _asked(self, topic: str, queue_id: int) -> Image | None:
+        """A queue that somebody asks for: a broker makes it then, and an empty batch queue has other bounds than an empty queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        if queue is None and topic in self._rules.batch_topics:
+            return BatchQueueImage(topic, queue_id, self.config.batch_queue_file_size or UNIT_SIZE)
+        return queue
+
+    def index_files(self) -> Sequence[IndexImage]:
+        """The index files, oldest first."""
+        return [] if self._broker.index is None else list(self._broker.index.files)
+
+    def slice(self, physical: int, size: int) -> memoryview | None:
+        """Bytes of the log without a copy; None where they are not all readable in one file."""
+        return self.log.slice(physical, size)
+
+    def get(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        filter: TagFilter | str | None = None,  # noqa: A002 - the term of pull requests
+    ) -> pull.GetResult:
+        """Pull at most max_count messages of a queue from a queue offset on. filter: tags, as `TagA || TagB`.
+
+        group: who asks; an answer does not depend on it. The result holds slices of the log, which are not copied.
+        """
+        tags = _tags(filter) if isinstance(filter, str) else filter
+        hashes = None if tags is None or tags.everything else pull.wanted_hashes(tags)
+        found: pull.GetResult | None = self._pulls.get(topic, queue_id, offset, max_count, hashes)
+        if found is not None:
+            return found
+        queue = self._asked(topic, queue_id)
+        if queue is None:
+            return pull.GetResult(pull.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        codes = None
+        if self.config.enable_consume_queue_ext:
+            codes = ConsumeQueueExt(self.reading, topic, queue_id, file_size=self.config.consume_queue_ext_file_size).tags_code
+        return pull.get_message(self.log, queue, offset, max_count, tags, self._pull_rules, codes)
+
+    def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> point_lookup.QueryResult:
+        """The newest messages with a key, in log order. begin, end: store times, ms."""
+        index = self._broker.index
+        files = index.files if index is not None else ()
+        return point_lookup.query_message(files, self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
+
+    def by_offset(self, physical: int) -> Record | None:
+        """The record at a physical offset."""
+        return point_lookup.by_offset(self.log, physical)
+
+    def by_id(self, msg_id: str) -> Record | None:
+        """The record of an offset message id. Raises UsageError for what is none."""
+        return point_lookup.by_id(self.log, msg_id)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: time_lookup.Boundary = "lower") -> int:
+        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue, -1 for an unknown batch queue."""
+        queue = self._asked(topic, queue_id)
+        return 0 if queue is None else time_lookup.offset_by_time(queue, self.log, timestamp, self.version, boundary)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the first message; 0 for an unknown queue, -1 for an unknown batch queue."""
+        queue = self._asked(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the next message; 0 for an unknown queue."""
+        queue = self.queue_or_none(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of the first message of a queue, or of the log; -1 where there is none."""
+        if topic is None:
+            return point_lookup.earliest_time_of_log(self.log, self.version, self.config.max_message_size)
+        queue = self.queue_or_none(topic, queue_id)
+        return -1 if queue is None else point_lookup.earliest_time(queue, self.log, self.version)
+
+    # the end
+
+    def close(self) -> None:
+        """Shut down in order: everything dispatched, flushed and persisted, `abort` removed, the store given free.
+
+        If something could not be dispatched or flushed, `abort` stays, so that the next one recovers; that raises TargetError.
+        It stays too, without an error, if a put or dispatch was interrupted half-way.
+        """
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self._services.stop()
+            self.delays.stop()
+            self._appender.stop()
+            if self._interrupted or self._appender.interrupted:
+                self.commit.sync()
+                self.persist()
+                return
+            self.dispatch_now()
+            self.flush()
+            index = self._broker.index
+            if isinstance(index, StoredIndex):
+                index.sync(headers=self._five)
+            self.persist()
+            self.log.close()
+            remove_abort(self.directory)
+        finally:
+            self._release()
+
+    def abandon(self) -> None:
+        """Let go of the store as a killed process does: nothing is flushed, and `abort` stays."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self._services.stop()
+            self.delays.stop(persist=False)
+        finally:
+            self._release()
+
+    def _must_be_held(self) -> None:
+        """The files are somebody else's as soon as the lock is given up."""
+        if self._released:
+            raise TargetError(f"the store in {self.directory.root} is closed; open it again")
+
+    def _release(self) -> None:
+        self._appender.stop()
+        with self._dispatch_lock:
+            self._released = True
+        try:
+            self._config_directory.close()
+            self._pulls.close()
+        finally:
+            self._loaded.close()
+
+
+def _waits(message: Message) -> bool:
+    """Whether a message waits for the disk: unless its WAIT says false, or it is delivered after a delay."""
+    properties = message.properties
+    if isinstance(properties, bytes):
+        return b"WAIT\x01false" not in properties and not isinstance(message, Due)
+    return properties.get("WAIT") != "false" and not isinstance(message, Due)
+
+
+_tags = lru_cache(256)(TagFilter.parse)
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

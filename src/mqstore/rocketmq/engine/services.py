@@ -1,0 +1,109 @@
+"""The threads of a store that is being written: dispatch, flush, cleaning.
+
+    dispatch    follows the log; sleeps a millisecond when there is nothing to do
+    housekeeping, each at its own interval
+                flush of the log (500 ms; whole every 10 s), of queues (1 s; whole, with the checkpoint, every 60 s),
+                the checkpoint (1 s, 5.3), cleaning (10 s, first after 60 s), consumer offsets (5 s, first after 10 s),
+                the next log file made ahead
+
+What fails is tried again at the next turn; a log that cannot be synced takes no more messages.
+
+Format: docs/formats/rocketmq.md, sections 6.2, 7.2 and 9.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mqstore.errors import MqstoreError
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.engine.message_store import MessageStore
+
+__all__ = ["Services"]
+
+TICK = 0.02
+IDLE = 0.001
+BUSY = 0.003  # between two rounds of dispatch while messages keep coming: more of them at once cost less each
+FAR_BEHIND = 8 << 20  # bytes of log that are not dispatched, from which puts give way to dispatch
+EASE = 40  # microseconds they do so for, each 256th
+FIRST_CLEANING = 60.0
+FIRST_PERSIST = 10.0
+
+
+class Services:
+    """Starts and stops the threads of a store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start all threads."""
+        for name, run in (("dispatch", self._dispatch), ("housekeeping", self._housekeep)):
+            thread = threading.Thread(target=run, name=f"mqstore-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._store.delays.start()
+
+    def stop(self) -> None:
+        """End all threads; what they are at is finished first."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _dispatch(self) -> None:
+        store = self._store
+        while not self._stop.is_set():
+            found = 0
+            try:
+                if store.dispatch_behind:
+                    found = store.dispatch_now()
+            except MqstoreError:
+                self._stop.wait(1.0)  # puts are refused meanwhile
+            store.ease_puts(EASE if store.dispatch_behind > FAR_BEHIND else 0)
+            time.sleep(BUSY if found else IDLE)
+
+    def _housekeep(self) -> None:
+        store, config = self._store, self._store.config
+        now = time.monotonic()
+        thorough = 0.0
+        flushed = queues = checkpoint = now
+        whole = now
+        cleaned = now + FIRST_CLEANING - config.clean_resource_interval / 1000
+        persisted = now + FIRST_PERSIST - config.flush_consumer_offset_interval / 1000
+        while not self._stop.wait(TICK):
+            now = time.monotonic()
+            self._try(store.log.prepare_next)
+            if now - flushed >= config.flush_interval_commit_log / 1000:
+                flushed = now
+                all_of_it = now - thorough >= config.flush_commit_log_thorough_interval / 1000
+                if all_of_it or store.log.max_offset - store.log.flushed >= config.flush_commit_log_least_pages * 4096:
+                    thorough = now if all_of_it else thorough
+                    store.commit.sync()
+            if now - queues >= config.flush_interval_consume_queue / 1000:
+                queues = now
+                if now - whole >= config.flush_consume_queue_thorough_interval / 1000:
+                    whole = now
+                    self._try(store.flush)
+                else:
+                    self._try(lambda: store.flush_queues(config.flush_consume_queue_least_pages))
+            if store.version != "4.9.3" and now - checkpoint >= 1.0:
+                checkpoint = now
+                self._try(store.write_checkpoint)
+            if now - cleaned >= config.clean_resource_interval / 1000:
+                cleaned = now
+                self._try(store.run_retention)
+            if now - persisted >= config.flush_consumer_offset_interval / 1000:
+                persisted = now
+                self._try(store.persist)
+
+    def _try(self, work: Callable[[], object]) -> None:
+        with contextlib.suppress(MqstoreError):
+            work()

@@ -1,0 +1,314 @@
+"""Committing staged messages to a store, each once, whatever dies meanwhile.
+
+The manifest of the store (`rocketmq.sinkmanifest`) says which runs are in the log, and holds the intent of the commit under way.
+All of it happens while the store's lock is held, so nobody else appends:
+
+    1  is the batch recorded? then there is nothing to do
+    2  the log is brought to disk; the intent is written: from here on the batch is decided
+    3  the parts are appended in the order of partitions, listed in the queues, brought to disk
+    4  the run is recorded and the intent cleared, by one rename
+    5  the stage is removed
+
+Who finds an intent finishes it before anything else. The rows that are there already are found by comparing: they begin where the
+log ended, and the bytes that a staged row makes are known but for its store time and queue offset, which are taken from
+the record compared. The rest is appended. So a death between 2 and 4 neither loses nor repeats a row, and a replayed batch, whose
+rows may come in another order than before, finds itself recorded. A broker may have taken the store over in between, and may have
+appended messages of its own: those are no staged rows, so the comparison ends there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mqstore.errors import MqstoreError, TargetError, UsageError
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rocketmq import frames
+from mqstore.kernels.rocketmq.encode import LogFileWriter
+from mqstore.rocketmq.append.batch_appender import message_of_row, special_rows
+from mqstore.rocketmq.append.record_encoder import BatchColumns
+from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.engine.sink_manifest import MANIFEST, Committed, Intent, Manifest, SinkSettings, load_manifest
+from mqstore.rocketmq.engine.staging import RowRules, StagedPart, batches_of, columns_of, remove_left_behind, remove_stage
+from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.message import PutStatus
+from mqstore.rocketmq.live.store_lock import StoreInUseError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqstore.files.recorder import Recorder
+
+__all__ = ["Sink", "intent_stage"]
+
+FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
+POLL = 0.2
+_ILLEGAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
+
+def intent_stage(root: Path) -> Path | None:
+    """The stage of a commit that is decided but not done: it must not be removed."""
+    intent = load_manifest(root).intent
+    return None if intent is None else Path(intent.stage)
+
+
+class Sink:
+    """The driver's side of the commits to one store. patience: seconds to wait for somebody else's commit to end."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: SinkSettings,
+        *,
+        staging: str | None = None,
+        patience: float = 60.0,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.staging = staging
+        self.patience = patience
+        self.recorder = recorder
+
+    def commit(self, run: str, batch: int, stage: Path, parts: Sequence[StagedPart], *, stored: bool, named: bool) -> Committed:
+        """Append the parts as one batch of a run, unless that is done. Raises MqstoreError; see `finish` for what holds then."""
+        ordered = tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition))
+        while True:
+            self.finish()
+            with self._opened(self.settings) as store:
+                manifest = load_manifest(self.root)
+                if manifest.intent is not None:
+                    continue  # somebody else's commit died right now
+                done = manifest.runs.get(run)
+                if done is None or done.batch < batch:
+                    if not stored:
+                        self._refuse_topics(store, ordered)
+                    _sync_names(stage)
+                    store.flush()
+                    intent = Intent(run, batch, named, str(stage), ordered, store.log_max, stored, self._pinned(store))
+                    self._write(replace(manifest, intent=intent))
+                    done = self._append(store, manifest, intent, _Stored())
+            break
+        remove_stage(stage)
+        remove_left_behind(self.root, self.staging, run, [path for path in (intent_stage(self.root),) if path is not None])
+        if done.stopped and done.batch == batch:
+            raise UsageError(done.stopped)
+        return done
+
+    def finish(self) -> Committed | None:
+        """Finish a commit that died, if there is one. If that fails it stays decided, and the next one goes on with it."""
+        intent = load_manifest(self.root).intent
+        if intent is None:
+            return None
+        with self._opened(intent.settings) as store:
+            manifest = load_manifest(self.root)
+            if manifest.intent is None:
+                return None
+            intent = manifest.intent
+            gone = next((part.name for part in intent.parts if not Path(intent.stage, part.name).is_file()), None)
+            if gone is not None:
+                raise TargetError(
+                    f"the commit of run {intent.run} ended half-way, and the staged rows in {intent.stage}/{gone} are gone: bring them "
+                    f"back, or see by hand what is stored from physical offset {intent.start} on, and take the intent out of "
+                    f"{self.root / MANIFEST}"
+                )
+            done = self._append(store, manifest, intent, _rows_there(store, intent))
+        with contextlib.suppress(TargetError), DurableDirectory(intent.stage) as stage:
+            for part in intent.parts:
+                with contextlib.suppress(TargetError):
+                    stage.remove(part.name)
+        return done
+
+    # steps
+
+    @contextlib.contextmanager
+    def _opened(self, settings: SinkSettings) -> Iterator[MessageStore]:
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                store = MessageStore.open(self.root, settings.config(self.recorder))
+                break
+            except StoreInUseError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(POLL)
+        try:
+            yield store
+        except BaseException:
+            # what was put is kept, as far as it can be; the error on its way says more than one of closing
+            with contextlib.suppress(MqstoreError):
+                store.close()
+            raise
+        store.close()
+
+    def _pinned(self, store: MessageStore) -> SinkSettings:
+        """The settings with what decides the bytes of a record written down."""
+        return replace(self.settings, version=store.version, store_host=store.config.store_host)
+
+    def _refuse_topics(self, store: MessageStore, parts: Sequence[StagedPart]) -> None:
+        for topic in dict.fromkeys(topic for part in parts for topic in part.topics):
+            refused = store.refusal_of(topic)
+            if refused:
+                raise UsageError(f"column topic: {refused}")
+
+    def _write(self, manifest: Manifest) -> None:
+        with DurableDirectory(self.root, recorder=self.recorder) as directory:
+            directory.write_small(MANIFEST, manifest.encode())
+
+    def _append(self, store: MessageStore, manifest: Manifest, intent: Intent, stored: _Stored) -> Committed:
+        """Steps 3 and 4. stored: the rows that are in the log already."""
+        left_out, unflushed, stopped = stored.rows, 0, ""
+        for batch in _batches(intent):
+            if left_out >= batch.num_rows:
+                left_out -= batch.num_rows
+                continue
+            rows = batch.slice(left_out)
+            left_out = 0
+            result = store.put_batch(rows, stored=intent.stored)
+            for offset in result.physical_offsets[:1].tolist() + result.physical_offsets[-1:].tolist():
+                stored.saw(offset)
+            stored.rows += result.count
+            unflushed += int(result.sizes.sum())
+            if result.count < rows.num_rows:
+                told = f"{stored.rows} of {intent.rows} messages of run {intent.run} are stored"
+                if result.status not in _ILLEGAL:
+                    raise TargetError(
+                        f"{result.detail}; {told}: when that is mended, the next write to this store adds the others, "
+                        "do not run the job again"
+                    )
+                stopped = f"{told}, the next one is refused: {result.detail}"
+                break
+            if unflushed >= FLUSH_EVERY:
+                store.dispatch_now()
+                store.flush()
+                unflushed = 0
+        store.dispatch_now()
+        store.flush()
+        outcome = Committed(intent.batch, stored.rows, stored.first, stored.last, intent.named, milliseconds(), stopped)
+        self._write(manifest.done(intent.run, outcome))
+        return outcome
+
+
+def _batches(intent: Intent) -> Iterator[pa.RecordBatch]:
+    return (batch for part in intent.parts for batch in batches_of(intent.stage, part))
+
+
+def _sync_names(stage: Path) -> None:
+    """The parts are synced by their tasks, their names are not."""
+    for place in (stage, stage.parent):
+        with DurableDirectory(place) as directory:
+            directory.sync_directory()
+
+
+# which rows are there
+
+
+@dataclass(slots=True)
+class _Stored:
+    """Rows that are in the log: how many, the physical offsets of the first and the last of them."""
+
+    rows: int = 0
+    first: int = -1
+    last: int = -1
+
+    def saw(self, offset: int) -> None:
+        self.first = offset if self.first < 0 else self.first
+        self.last = offset
+
+
+def _rows_there(store: MessageStore, intent: Intent) -> _Stored:
+    """The rows of an intent that the log holds."""
+    if store.log_max and store.log_min > intent.start:
+        raise TargetError(
+            f"the log before {store.log_min} was deleted, and with it what tells how many messages of run {intent.run} were stored; "
+            f"see by hand, then take the intent out of {store.directory.root / MANIFEST}"
+        )
+    found = _Stored()
+    for offset in _matched(store, intent):
+        found.rows += 1
+        found.saw(offset)
+    return found
+
+
+def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
+    """Physical offsets of the staged rows that stand in the log from the intent's start on, up to the first that does not."""
+    config = store.config
+    five = store.version != "4.9.3"
+    rules = RowRules(store.version, config.store_host, config.max_message_size, 0, five and config.enabled_append_prop_crc, intent.stored)
+    at = intent.start
+    for batch in _batches(intent):
+        columns = columns_of(batch, rules)
+        special = special_rows(columns, intent.stored)
+        row = 0
+        while row < len(columns):
+            at, data, positions = _records(store, at, len(columns) - row)
+            if not len(positions):
+                return
+            count = len(positions)
+            fits = _fitting(columns, special, row, data, positions)
+            for position in positions[:fits].tolist():
+                yield at + position
+            if fits < count:
+                return
+            row += count
+            size = int.from_bytes(data[positions[-1] : positions[-1] + 4].tobytes(), "big")
+            at += int(positions[-1]) + size
+
+
+def _records(store: MessageStore, at: int, most: int) -> tuple[int, np.ndarray, np.ndarray]:
+    """(start of a file or offset, bytes from there on, positions in them) of up to so many records from a physical offset on."""
+    nothing = np.empty(0, np.int64)
+    while (file := store.log.file_at(at)) is not None and at < store.log_max:
+        data = np.frombuffer(store.log.view(file), np.uint8)
+        positions = np.empty(most, np.int64)
+        taken, _, status = frames.walk(data, at - file.start, file.written, file.start, True, positions)
+        if taken:
+            return at, data[at - file.start :], positions[:taken] - (at - file.start)
+        if status != frames.BLANK:
+            break
+        at = file.start + file.size
+    return at, np.empty(0, np.uint8), nothing
+
+
+def _fitting(columns: BatchColumns, special: np.ndarray, row: int, data: np.ndarray, positions: np.ndarray) -> int:
+    """How many of the records are the rows from `row` on."""
+    fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
+    frames.fields(data, positions, fields)
+    ends = positions + fields[frames.SIZE]
+    count = 0
+    while count < len(positions):
+        if special[row + count]:
+            if not _same_message(columns, row + count, data[positions[count] : ends[count]].tobytes()):
+                return count
+            count += 1
+            continue
+        following = np.flatnonzero(special[row + count : row + len(positions)])
+        stop = count + int(following[0]) if len(following) else len(positions)
+        rows = slice(row + count, row + stop)
+        columns.fields[frames.STORE_TIMESTAMP, rows] = fields[frames.STORE_TIMESTAMP, count:stop]
+        columns.fields[frames.QUEUE_OFFSET, rows] = fields[frames.QUEUE_OFFSET, count:stop]
+        sizes = columns.sizes[rows]
+        page = np.zeros(int(sizes.sum()) + 64, np.uint8)
+        columns.write(LogFileWriter(page), 0, len(page), int(fields[frames.PHYSICAL_OFFSET, count]), row + count)
+        begin = int(positions[count])
+        length = min(int(sizes.sum()), len(data) - begin)
+        different = np.flatnonzero(page[:length] != data[begin : begin + length])
+        whole = int(different[0]) if len(different) else length
+        same = int(np.searchsorted(np.cumsum(sizes), whole, side="right"))
+        count += same
+        if same < len(sizes):
+            return count
+    return count
+
+
+def _same_message(columns: BatchColumns, row: int, raw: bytes) -> bool:
+    """Whether a record is a row that is stored otherwise than it stands: waiting for its delay, or with more properties."""
+    message, found = message_of_row(columns, row), record.decode(raw)
+    return (found.body, found.flag, found.born_timestamp) == (message.body, message.flag, message.born_timestamp)

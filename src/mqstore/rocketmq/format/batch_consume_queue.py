@@ -1,0 +1,175 @@
+"""Batch consume queue of 5.x: where the batches of one topic queue are in the commit log.
+
+Topics with the attribute queue.type=BatchCQ keep whole batches in one record each. Their queues lie in
+`batchconsumequeue/<topic>/<queueId>`, in units of 46 bytes, big-endian:
+
+    offset  size  field                               offset  size  field
+         0     8  physical offset of the record           28     8  base: queue offset of the first message
+         8     4  size of the record in bytes             36     2  messages in the batch
+        12     8  tags code                               38     4  compacted offset, -1
+        20     8  store time, ms                          42     4  reserved, 0
+
+A file is named by the position of its first byte, which says nothing about queue offsets: these are found by the bases,
+which ascend. A unit is believed when neither its physical offset nor its base is negative and both its size and its
+number of messages are positive.
+
+    >>> raw = "00000000000003e8 000000b8 0000000000017862 0000017e12ef9c7b 0000000000000007 0003 ffffffff 00000000"
+    >>> [int(value) for value in np.frombuffer(bytes.fromhex(raw), UNIT)[0]]
+    [1000, 184, 96354, 1640995200123, 7, 3, -1, 0]
+
+Format: docs/formats/rocketmq.md, section 4.10.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.format import mapped_file_queue
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+
+__all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader", "believable"]
+
+UNIT = np.dtype(
+    [
+        ("physical_offset", ">i8"),
+        ("size", ">i4"),
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("base_offset", ">i8"),
+        ("count", ">i2"),
+        ("compacted_offset", ">i4"),
+        ("reserved", ">i4"),
+    ]
+)
+UNIT_SIZE = 46
+DEFAULT_FILE_SIZE = 13_800_000
+MAX_TOLD = 200  # findings per queue that are told one by one
+
+Units = NDArray[np.void]
+
+
+def believable(units: Units) -> NDArray[np.bool_]:
+    """Which units a broker takes for valid."""
+    mask: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0) & (units["base_offset"] >= 0) & (units["count"] > 0)
+    return mask
+
+
+class BatchQueueReader:
+    """The units of one batch queue, as they lie on disk. Satisfies `view.QueueView`."""
+
+    batch = True
+
+    def __init__(
+        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "batchconsumequeue"
+    ) -> None:
+        self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        self.queue_id = queue_id
+        self.relative = f"{place}/{topic}/{queue_id}"
+        self._directory = directory
+        self._file_size = file_size
+
+    @cached_property
+    def _queue(self) -> mapped_file_queue.FileQueue:
+        return mapped_file_queue.load(self._directory, self.relative, size=self._file_size)
+
+    @property
+    def files(self) -> tuple[QueueFile, ...]:
+        return self._queue.files
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this queue."""
+        return self._queue.file_size
+
+    def rows(self, file: QueueFile) -> Units:
+        """The units of a file up to the last one that is not all zeros: a view of the map."""
+        mapped = self._directory.mapped(file.relative)
+        written = mapped.last_nonzero(0, mapped.size - mapped.size % UNIT_SIZE) // UNIT_SIZE + 1
+        return mapped.reach(0, written * UNIT_SIZE)[: written * UNIT_SIZE].view(UNIT)
+
+    @cached_property
+    def _written(self) -> tuple[tuple[QueueFile, Units], ...]:
+        return tuple((file, self.rows(file)) for file in self.files)
+
+    @cached_property
+    def _ends(self) -> tuple[int, int, int] | None:
+        """Base of the first believable unit, end of the last one's batch, its physical offset; None without any."""
+        first: int | None = None
+        end, physical = 0, -1
+        for _, units in self._written:
+            good = units[believable(units)]
+            if not len(good):
+                continue
+            if first is None:
+                first = int(good["base_offset"][0])
+            end = int(good["base_offset"][-1]) + int(good["count"][-1])
+            physical = int(good["physical_offset"][-1])
+        return None if first is None else (first, end, physical)
+
+    @property
+    def unit_count(self) -> int:
+        """Units that are written, believable or not."""
+        return sum(len(units) for _, units in self._written)
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first message; 0 for an empty queue."""
+        return self._ends[0] if self._ends is not None else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last message."""
+        return self._ends[1] if self._ends is not None else 0
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Physical offset at which the newest listed record *starts*, as the broker keeps it; -1 for an empty queue."""
+        return self._ends[2] if self._ends is not None else -1
+
+    def entries(self, start: int, stop: int) -> Units:
+        """The units that hold queue offsets start..stop-1."""
+        parts = []
+        for _, units in self._written if start < stop else ():
+            base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
+            parts.append(units[believable(units) & (base < stop) & (base > start - count)])
+        return np.concatenate(parts, dtype=UNIT) if parts else np.empty(0, UNIT)
+
+    def unit_at(self, queue_offset: int) -> np.void | None:
+        """The unit whose batch holds a queue offset, by bisection as the broker looks it up; None if none does."""
+        for _, units in self._written:
+            if not len(units) or not int(units["base_offset"][0]) <= queue_offset:
+                continue
+            number = int(np.searchsorted(units["base_offset"].astype(np.int64), queue_offset, "right")) - 1
+            unit: np.void = units[number]
+            if int(unit["base_offset"]) <= queue_offset < int(unit["base_offset"]) + int(unit["count"]):
+                return unit
+        return None
+
+    @cached_property
+    def findings(self) -> tuple[Damage, ...]:
+        """What is odd about the files, the units that cannot be believed, and bases that do not follow each other."""
+        told: list[Damage] = list(self._queue.findings)
+        expected: int | None = None
+        for file, units in self._written:
+            base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
+            good = believable(units)
+            for number in np.flatnonzero(~good)[:MAX_TOLD].tolist():
+                empty = not units[number : number + 1].view(np.uint8).any()
+                kind, what = (Kind.QUEUE_GAP, "not written") if empty else (Kind.BAD_QUEUE_ENTRY, "no place of a batch")
+                told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
+            sound = np.flatnonzero(good)
+            if not len(sound):
+                continue
+            wanted = np.concatenate([[base[sound[0]] if expected is None else expected], (base + count)[sound[:-1]]])
+            for k in np.flatnonzero(base[sound] != wanted)[:MAX_TOLD].tolist():
+                number = int(sound[k])
+                sentence = f"unit {number} of the file begins at queue offset {base[number]}, the units before it end at {wanted[k]}"
+                kind = Kind.QUEUE_GAP if base[number] > wanted[k] else Kind.QUEUE_ORDER
+                told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, sentence))
+            expected = int(base[sound[-1]] + count[sound[-1]])
+        return tuple(told)

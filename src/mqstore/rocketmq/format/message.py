@@ -1,0 +1,73 @@
+"""What a producer hands to a store, and what it gets back.
+
+    >>> Message("orders", b"paid", keys="o-1 o-2", tags="eu", properties={"a": "1"}).encoded_properties("4.9.3")
+    b'KEYS\\x01o-1 o-2\\x02TAGS\\x01eu\\x02a\\x011'
+
+A property text is stored in the order in which it is given, and nothing is added to it: what a broker adds on its send path
+(CLUSTER, the order of its hash map) is the business of whoever stands between producer and store.
+
+Format: docs/formats/rocketmq.md, sections 2.6, 2.12, 3.4 and 3.9.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqstore.kernels.rocketmq.put import Message, PutResult
+
+__all__ = ["DEFAULT_HOST", "Inner", "Message", "MessageBatch", "PutResult", "PutStatus"]
+
+DEFAULT_HOST = "127.0.0.1:10911"
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """One message inside a producer's batch. properties: its text, as it came."""
+
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """A producer's batch: messages of one topic and queue that are stored together or not at all.
+
+    envelope: all they share; its body is not used, and its properties are stored behind each message's own.
+    """
+
+    envelope: Message
+    messages: Sequence[Inner]
+
+
+class PutStatus(enum.Enum):
+    """What became of a put. With the first four the message is stored."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+    @property
+    def stored(self) -> bool:
+        """Whether the message is in the log."""
+        return self in _STORED
+
+    def spelled(self, version: str) -> str:
+        """The name that a broker of this version gives it."""
+        return self.value if version != "4.9.3" else _OLD_SPELLING.get(self, self.value)
+
+
+_STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE})
+_OLD_SPELLING = {
+    PutStatus.CREATE_MAPPED_FILE_FAILED: "CREATE_MAPEDFILE_FAILED",
+    PutStatus.OS_PAGE_CACHE_BUSY: "OS_PAGECACHE_BUSY",
+}

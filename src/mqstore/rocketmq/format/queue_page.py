@@ -1,0 +1,124 @@
+"""Queue pages: the stretch of one queue file that a read at a queue offset returns.
+
+A broker reads a consume queue file by file. A read at an offset returns what is written behind it *in that file*, and
+nothing where the offset lies below the minimum or where no file holds it:
+
+    queue of 10 entries a file, 23 written, minimum 3
+
+    page_from(queue, 8)     file 0, rows 8..9       what is in the next file takes another read
+    page_from(queue, 21)    file 2, rows 1..2
+    page_from(queue, 2)     None
+    page_from(queue, 23)    None
+
+A batch queue is read at the unit whose batch holds the offset.
+
+Format: docs/formats/rocketmq.md, sections 4.4 and 4.10.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
+
+__all__ = ["PagedFile", "PagedQueue", "QueuePage", "entry_at", "page_from", "roll_next_file", "unit_size"]
+
+Rows = NDArray[np.void]
+
+
+class PagedFile(Protocol):
+    """One queue file. start: byte of the run. written: bytes that count."""
+
+    start: int
+    written: int
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows start..stop-1 of the file."""
+        ...
+
+
+class PagedQueue(Protocol):
+    """A queue as a broker holds it; `queuebuild.QueueImage` is one."""
+
+    @property
+    def batch(self) -> bool: ...
+    @property
+    def file_size(self) -> int: ...
+    @property
+    def files(self) -> Sequence[PagedFile]: ...
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+
+
+class QueuePage(NamedTuple):
+    """Written rows first..stop-1 of a file, first < stop."""
+
+    file: PagedFile
+    first: int
+    stop: int
+
+    def rows(self, most: int | None = None) -> Rows:
+        """The rows, at most so many."""
+        return self.file.part(self.first, self.stop if most is None else min(self.stop, self.first + most))
+
+
+def unit_size(queue: PagedQueue) -> int:
+    """Bytes of a row."""
+    return UNIT_SIZE if queue.batch else ENTRY_SIZE
+
+
+def page_from(queue: PagedQueue, offset: int) -> QueuePage | None:
+    """What a read at a queue offset returns."""
+    if queue.batch:
+        return _batch_page(queue, offset)
+    position = offset * ENTRY_SIZE
+    files = queue.files  # retention may put a shorter list in its place meanwhile
+    if offset < queue.min_offset or not files:
+        return None
+    size = queue.file_size
+    number = position // size - files[0].start // size
+    if not (0 <= number < len(files) and files[number].start <= position < files[number].start + size):
+        number = next((k for k, file in enumerate(files) if file.start <= position < file.start + size), -1)
+        if number < 0:
+            return None
+    file = files[number]
+    first, stop = (position - file.start) // ENTRY_SIZE, file.written // ENTRY_SIZE
+    return QueuePage(file, first, stop) if first < stop else None
+
+
+def _batch_page(queue: PagedQueue, offset: int) -> QueuePage | None:
+    """From the last unit that begins at or before the offset, in the last file that begins so."""
+    if offset >= queue.max_offset:
+        return None
+    files = queue.files
+    number = bisect_right(files, offset, key=_base) - 1
+    if number < 0:
+        return None
+    file = files[number]
+    stop = file.written // UNIT_SIZE
+    return QueuePage(file, bisect_right(file.part(0, stop)["base_offset"], offset) - 1, stop)
+
+
+def _base(file: PagedFile) -> int:
+    """Queue offset at which a file begins; nothing written begins behind everything."""
+    return int(file.part(0, 1)["base_offset"][0]) if file.written else 1 << 63
+
+
+def entry_at(queue: PagedQueue, offset: int) -> np.void | None:
+    """The entry of a queue offset, or the unit that holds it; None where a read returns nothing."""
+    page = page_from(queue, offset)
+    return None if page is None else page.rows(1)[0]
+
+
+def roll_next_file(queue: PagedQueue, offset: int) -> int:
+    """Queue offset at which the next file begins; for a batch queue the broker answers 0."""
+    per_file = queue.file_size // ENTRY_SIZE
+    return 0 if queue.batch else offset + per_file - offset % per_file

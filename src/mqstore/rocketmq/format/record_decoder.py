@@ -1,0 +1,44 @@
+"""Records read from the log as objects: what `record.decode` says, nothing where it raises, and compiled where that is possible.
+
+    >>> from mqstore.rocketmq.format.record import Record, encode
+    >>> record_or_none(memoryview(encode(Record("T", b"body", queue_id=3)))).queue_id, record_or_none(b"no record")
+    (3, None)
+
+Format: docs/formats/rocketmq.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqstore.kernels import is_compiled
+from mqstore.kernels.rocketmq.record_decode import Decoder
+from mqstore.rocketmq.format.java_text import decode_utf8
+from mqstore.rocketmq.format.record import BadRecordError, Record, decode, format_host
+
+__all__ = ["record_or_none", "records_in", "records_of"]
+
+_DECODER = Decoder(Record, decode_utf8, format_host) if is_compiled() else None
+
+
+def record_or_none(raw: bytes | memoryview) -> Record | None:
+    """The record at the start of raw; None where none can be decoded."""
+    if _DECODER is not None:
+        return _DECODER.record(raw)
+    try:
+        return decode(raw)
+    except BadRecordError:
+        return None
+
+
+def records_of(raws: Iterable[memoryview]) -> list[Record]:
+    """The records at the start of each; bytes that are none are left out."""
+    return [record for record in map(record_or_none, raws) if record is not None]
+
+
+def records_in(view: memoryview, start: int, rows: bytes) -> list[Record]:
+    """The records of a pull that lie in one file of the log, see `kernels.pullpath`; bytes that are none are left out."""
+    if _DECODER is not None:
+        return _DECODER.records(view, start, rows)
+    places = memoryview(rows).cast("q")
+    return records_of(view[at - start : at - start + size] for at, size in zip(places[1::3], places[2::3], strict=True))

@@ -1,0 +1,14 @@
+"""Names of topics."""
+
+from __future__ import annotations
+
+__all__ = ["usable_topic"]
+
+
+def usable_topic(topic: str) -> bool:
+    """Whether a topic can be the name of a directory, which its queues need."""
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(raw) <= 255 and topic not in (".", "..") and "/" not in topic and "\0" not in topic

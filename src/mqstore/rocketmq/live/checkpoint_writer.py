@@ -1,0 +1,85 @@
+"""The checkpoint of a store that is being written: it never promises more than the disk holds.
+
+After an unclean exit a broker begins at the newest log file whose first record was stored before the checkpoint's times, and keeps
+index files that end no later than its index time. So a written checkpoint must lie before
+
+* the first record of every log file that begins behind what log and queues have on disk (3 seconds are the broker's own margin),
+* the last key of the index file that is not full yet.
+
+Clocks go backwards; then a value that was safe is not any more, and is lowered on disk before the record is written.
+
+Format: docs/formats/rocketmq.md, sections 7.1 and 8.3.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from mqstore.files.durable import DurableDirectory
+from mqstore.rocketmq.format.checkpoint import SAFETY_MS, SIZE, Checkpoint, encode
+
+__all__ = ["LiveCheckpoint"]
+
+RELATIVE = "checkpoint"
+
+
+class LiveCheckpoint:
+    """physic, logics, index: store times up to which log, queues and index files are on disk, ms. written: what the file says."""
+
+    def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int) -> None:
+        """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker."""
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._begun: list[tuple[int, int]] = []
+        self._safe = 0
+        self._master_flushed = found.master_flushed_offset
+        self._confirm = confirm
+        self.physic, self.logics, self.index = found.physic, found.logics, found.index
+        self.written = found
+        if not found.exists:
+            directory.create(RELATIVE, SIZE)
+            directory.sync(RELATIVE)
+            directory.sync_directory()
+
+    def synced(self, physical_offset: int, *, physic: int = 0, logics: int = 0) -> None:
+        """Log and queues are on disk up to a physical offset; physic, logics: last store times in them, 0 for unknown."""
+        with self._lock:
+            self._safe = max(self._safe, physical_offset)
+            self._begun = [(start, time) for start, time in self._begun if start > self._safe]
+            self.physic = physic or self.physic
+            self.logics = logics or self.logics
+
+    def before_file(self, start: int, stored_at: int) -> None:
+        """A log file is about to begin at a physical offset with a record of that store time."""
+        with self._lock:
+            self._begun.append((start, stored_at))
+        if stored_at <= self.written.min_timestamp:
+            self.write()
+
+    def before_record(self, stored_at: int) -> None:
+        """A record is about to be stored that is not newer than the index time on disk."""
+        with self._lock:
+            self.index = min(self.index, stored_at - 1)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file and sync it, unless it holds this already."""
+        with self._lock:
+            limit = min((time for _, time in self._begun), default=None)
+            cap = self.physic if limit is None else max(0, limit + SAFETY_MS - 1)
+            new = Checkpoint(
+                min(self.physic, cap),
+                self.logics if limit is None else min(self.logics, cap),
+                max(0, self.index),
+                self._master_flushed,
+                self._confirm,
+                exists=True,
+            )
+            if encode(new) == encode(self.written) and self.written.exists:
+                return
+            self._directory.pwrite(RELATIVE, 0, encode(new))
+            self._directory.sync(RELATIVE)
+            self.written = new
+
+    def close(self) -> None:
+        self._directory.close()

@@ -1,0 +1,154 @@
+"""Where a store that is open for writing keeps what it derives: the shelf that `broker.Broker` recovers and dispatches onto.
+
+Queues and index files are on disk (`queuewriting`, `indexlive`), log files behind the truncation point go. A topic that cannot
+name a directory, which only damaged or hostile records have, gets a queue in memory, so that dispatch goes on.
+
+With extended consume queues on, each entry's unit is written first and its address takes the place of the tags code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, QueueRun
+from mqstore.rocketmq.dispatch.index_image import IndexService
+from mqstore.rocketmq.format.consume_queue import ENTRY
+from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
+from mqstore.rocketmq.format.topic_name import usable_topic
+from mqstore.rocketmq.live.consume_queue_ext_writer import ExtQueueWriter
+from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredBatchQueue, StoredQueue
+from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex
+from mqstore.rocketmq.recovery.broker_recovery import Image
+
+__all__ = ["LiveShelf"]
+
+Longs = NDArray[np.int64]
+Rows = NDArray[np.void]
+
+
+class LiveShelf:
+    """The shelf of a store on disk. Satisfies `broker.Shelf`.
+
+    amending: entries that are listed already are compared with what dispatch makes of their records, and mended. A machine that
+    died may have left parts of them on disk; a broker takes those for entries.
+    """
+
+    def __init__(
+        self,
+        queue_files: QueueFiles,
+        index_place: IndexPlace,
+        reading: ReadOnlyDirectory,
+        writing: DurableDirectory,
+        *,
+        ext_file_size: int | None,
+        delays: Sequence[int],
+    ) -> None:
+        """ext_file_size: bytes of a file of the extended consume queues; None where they are not in use. delays: ms of each level."""
+        self._queue_files = queue_files
+        self._index_place = index_place
+        self._reading = reading
+        self._writing = writing
+        self._ext_file_size = ext_file_size
+        self._delays = np.array(delays, np.int64)
+        self.amending = False
+        self.ext: dict[tuple[str, int], ExtQueueWriter] = {}
+
+    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
+        if loaded is None and not usable_topic(topic):
+            return kind(topic, queue_id, file_size)
+        if issubclass(kind, BatchQueueImage):
+            return StoredBatchQueue(self._queue_files, topic, queue_id, file_size, loaded)
+        stored = StoredQueue(self._queue_files, topic, queue_id, file_size, loaded)
+        if self._ext_file_size is not None:
+            stored.on_minimum = lambda tags_code: self.ext_of(topic, queue_id).truncate_by_min(tags_code)
+        return stored
+
+    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+        # only a full file was ever synced: what a dead machine has left of another one cannot be trusted, whatever its times say
+        unsynced = [file for file in kept if file.index_count < file.positions] if self.amending else []
+        for file in (*dropped, *unsynced):
+            self._writing.remove(file.relative)
+        kept = [file for file in kept if file not in unsynced]
+        return StoredIndex(self._index_place, kept, slots=slots, positions=positions)
+
+    def remove_log(self, file: QueueFile) -> None:
+        self._writing.remove(file.relative)
+
+    def close(self) -> None:
+        self._writing.close()
+        self._index_place.writing.close()
+
+    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""
+        if self.amending and isinstance(queue, StoredQueue) and self._owned(run, data, positions, physical):
+            queue.amend(run, lambda rows: self._may_stay(queue.topic, rows, data, positions, physical))
+        if self._ext_file_size is None or run.batch:
+            return run
+        writer = self.ext_of(run.topic, run.queue_id)
+        rows = run.entries.reshape(-1, 20).copy()
+        fields = _fields_of(rows.ravel().view(ENTRY)["physical_offset"], data, positions, physical)
+        own = fields[frames.QUEUE_ID] == run.queue_id
+        topic = run.topic.encode("utf-8", "surrogatepass")
+        for number in np.flatnonzero(own).tolist():
+            start, length = int(fields[frames.TOPIC_START, number]), int(fields[frames.TOPIC_LENGTH, number])
+            if data[start : start + length].tobytes() != topic:
+                continue
+            code = int.from_bytes(rows[number, 12:].tobytes(), "big", signed=True)
+            address = writer.append(code, int(fields[frames.STORE_TIMESTAMP, number]))
+            if address is not None:
+                rows[number, 12:] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
+        return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.plain)
+
+    def _owned(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> bool:
+        """Whether the run's records are of its queue. Multi-dispatch numbers the others, and not always as they are listed."""
+        first = run.entries.reshape(-1, ENTRY.itemsize)[:1].copy().view(ENTRY).ravel()
+        fields = _fields_of(first["physical_offset"], data, positions, physical)
+        start, length = int(fields[frames.TOPIC_START, 0]), int(fields[frames.TOPIC_LENGTH, 0])
+        return data[start : start + length].tobytes() == run.topic.encode("utf-8", "surrogatepass")
+
+    def _may_stay(self, topic: str, rows: Rows, data: Bytes, positions: Longs, physical: Longs) -> NDArray[np.bool_]:
+        """Which entries may differ from what dispatch makes of their records: in tags code alone, with an address or a delivery time."""
+        if self._ext_file_size is not None:
+            return np.ones(len(rows), np.bool_)
+        if topic != SCHEDULE_TOPIC:
+            return np.zeros(len(rows), np.bool_)
+        stored_at = _fields_of(rows["physical_offset"], data, positions, physical)[frames.STORE_TIMESTAMP]
+        return np.isin(rows["tags_code"].astype(np.int64) - stored_at, self._delays)
+
+    def ext_of(self, topic: str, queue_id: int) -> ExtQueueWriter:
+        """The extended queue of a queue, made where there is none."""
+        found = self.ext.get((topic, queue_id))
+        if found is None:
+            assert self._ext_file_size is not None
+            found = ExtQueueWriter(self._writing, self._reading, topic, queue_id, file_size=self._ext_file_size)
+            self.ext[topic, queue_id] = found
+        return found
+
+    def recovered(self, queues: Sequence[Image]) -> None:
+        """Recover the extended queues and cut them behind the largest address that the recovered queues hold."""
+        for queue in queues if self._ext_file_size is not None else ():
+            if not isinstance(queue, QueueImage):
+                continue
+            writer = self.ext_of(queue.topic, queue.queue_id)
+            writer.recover()
+            codes = np.concatenate([np.empty(0, np.int64), *(file.live()["tags_code"].astype(np.int64) for file in queue.files[-3:])])
+            addresses = codes[codes <= -(1 << 31) - 1]
+            if len(addresses):
+                writer.truncate_by_max(int(addresses.max()))
+
+
+def _fields_of(listed: NDArray[Any], data: Bytes, positions: Longs, physical: Longs) -> Longs:
+    """The fields of the records at some physical offsets, which are among `physical`."""
+    at = np.ascontiguousarray(positions[np.searchsorted(physical, listed.astype(np.int64))])
+    fields = np.empty((frames.FIELD_COUNT, len(at)), np.int64)
+    frames.fields(data, at, fields)
+    return fields

@@ -1,0 +1,200 @@
+"""Index files that are written: the images of `indexbuild` with their bytes on disk.
+
+Keys go into the map of the last file: entry, slot, then the header, which tells readers in other processes how far the
+entries count. A file is synced when it is full; then the checkpoint may name its last store time. Until then an unclean exit makes
+a broker delete it, so a half-written file never answers.
+
+A file is named by the local time of its making, `yyyyMMddHHmmssSSS`, and always behind the one before it.
+
+Format: docs/formats/rocketmq.md, sections 5.3 to 5.6.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.writable_map import WritableMap
+from mqstore.kernels.rocketmq import index_chains
+from mqstore.rocketmq.dispatch.index_builder import index_name
+from mqstore.rocketmq.dispatch.index_image import IndexImage, IndexService
+from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, IndexEntry, IndexFile
+
+__all__ = ["StoredIndex", "StoredIndexFile"]
+
+Rows = NDArray[np.void]
+
+_HEADER = struct.Struct(">qqqqii")
+_NO_SLOTS = np.empty(0, np.int64)
+_LATEST = 253_370_764_799_999  # the last millisecond of 9998: the year behind it has names for files that follow
+
+
+def local_name(now: int, previous: str | None) -> str:
+    """A file name for a file made now (ms), behind the previous one."""
+    moment = min(max(now, 0), _LATEST)
+    shift = datetime.fromtimestamp(moment / 1000).astimezone().utcoffset()
+    return index_name(moment + (int(shift.total_seconds()) * 1000 if shift else 0), previous)
+
+
+class StoredIndexFile(IndexImage):
+    """One index file on disk. synced: whether all that is in it has reached the disk."""
+
+    def __init__(self, place: IndexPlace, base: IndexFile, before: IndexImage | None = None) -> None:
+        """base: the file, mapped for reading. before: the full file that a new one follows."""
+        super().__init__(base.name, base.slot_count, base.positions, base)
+        self.file = base
+        self.octets = base.octets
+        self.relative = base.relative
+        self.synced = before is None
+        self._place = place
+        self._map: WritableMap | None = None
+        if before is not None and (before.end_physical_offset > 0 or before.end_timestamp > 0):
+            self.begin_physical_offset = self.end_physical_offset = max(0, before.end_physical_offset)
+            self.begin_timestamp = self.end_timestamp = max(0, before.end_timestamp)
+            # the broker sets the four fields and not the count, which so stays zero on disk until the first key
+            self._write_header(0)
+
+    def slot(self, number: int) -> int:
+        return self.file.slot(number)
+
+    def entry(self, number: int) -> IndexEntry:
+        return self.file.entry(number)
+
+    def put(self, keys: Rows) -> int:
+        count = max(0, min(len(keys), self.positions - self.index_count))
+        at = 0
+        if count and self.index_count <= 1:
+            # the time of the first key of a file is taken against what the file has inherited
+            self._append(keys[:1])
+            at = 1
+        if at < count:
+            self._append(keys[at:count])
+        return count
+
+    def _append(self, keys: Rows) -> None:
+        file = self._opened()
+        start = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
+        stop = start + ENTRY_SIZE * len(keys)
+        file.reserve(stop)
+        recorded = self._place.writing.recorded
+        file.about_to_write()
+        touched = np.empty(len(keys), np.int64) if recorded else _NO_SLOTS
+        raw = np.ascontiguousarray(keys).view(np.uint8)
+        self.synced = False
+        taken = index_chains.put(raw, self.begin_timestamp, self.index_count, file.data, self.slot_count, touched)
+        file.wrote(start, stop)
+        for slot in np.unique(touched).tolist():
+            file.wrote(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * slot + SLOT_SIZE)
+        if self.index_count <= 1:
+            self.begin_physical_offset = int(keys["physical_offset"][0])
+            self.begin_timestamp = int(keys["store_timestamp"][0])
+        self.hash_slot_count += taken
+        self.end_physical_offset = int(keys["physical_offset"][-1])
+        self.end_timestamp = int(keys["store_timestamp"][-1])
+        self.index_count += len(keys)
+        self._write_header(self.index_count)
+
+    def _write_header(self, count: int) -> None:
+        file = self._opened()
+        file.reserve(HEADER_SIZE + SLOT_SIZE * self.slot_count)
+        header = (self.begin_timestamp, self.end_timestamp, self.begin_physical_offset, self.end_physical_offset)
+        file.write(0, _HEADER.pack(*header, self.hash_slot_count, count))
+
+    def _opened(self) -> WritableMap:
+        if self._map is None:
+            self._map = WritableMap(self._place.writing, self.relative)
+            used = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
+            self._map.reserve(used)
+        return self._map
+
+    def sync(self, *, header: bool = True) -> None:
+        """Bring the file to disk. header: written anew first, so that a file without keys shows its count."""
+        if header:
+            self._write_header(self.index_count)
+        if not self.synced:
+            self._opened().sync()
+            self._place.writing.sync_directory("index")
+            self.synced = True
+
+    def close(self) -> None:
+        """Let go of the map for writing."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+
+class IndexPlace:
+    """The index directory of a store. clock: ms, for names. on_full: told of a file that took its last key."""
+
+    def __init__(
+        self, reading: ReadOnlyDirectory, writing: DurableDirectory, clock: Callable[[], int], on_full: Callable[[StoredIndexFile], None]
+    ) -> None:
+        self.reading = reading
+        self.writing = writing
+        self.clock = clock
+        self.on_full = on_full
+
+    def remove(self, relative: str) -> None:
+        self.writing.remove(relative)
+
+
+class StoredIndex(IndexService):
+    """All index files of a store, on disk."""
+
+    def __init__(self, place: IndexPlace, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
+        """slots, positions: of new files."""
+        self._place = place
+        super().__init__(kept, slots=slots, positions=positions)
+
+    def _kept_file(self, file: IndexFile) -> IndexImage:
+        return StoredIndexFile(self._place, file)
+
+    def _new_file(self, last: IndexImage | None) -> IndexImage:
+        if isinstance(last, StoredIndexFile):
+            self._place.on_full(last)
+            last.close()
+        name = local_name(self._place.clock(), None if last is None else last.name)
+        while self._place.writing.exists(f"index/{name}") and (behind := index_name(0, name)) > name:
+            name = behind  # something that is no index file lies there
+        relative = f"index/{name}"
+        size = HEADER_SIZE + SLOT_SIZE * self._slots + ENTRY_SIZE * self._positions
+        self._place.writing.create(relative, size)
+        try:
+            base = IndexFile(name, relative, self._place.reading.map(relative), self._slots, self._positions, "configured")
+            made = StoredIndexFile(self._place, base, last)
+        except BaseException:
+            self._place.remove(relative)
+            raise
+        made.synced = False
+        return made
+
+    def expire(self, log_min: int) -> int:
+        """Remove leading files that list nothing at or behind the log's minimum; the newest stays. Returns how many."""
+        gone = 0
+        while len(self.files) > 1 and self.files[0].end_physical_offset < log_min:
+            first = self.files[0]
+            assert isinstance(first, StoredIndexFile)
+            first.close()
+            self._place.remove(first.relative)
+            self.files = self.files[1:]
+            gone += 1
+        return gone
+
+    def sync(self, *, headers: bool) -> None:
+        """Bring every file to disk that is not. headers: as 5.3 does at shutdown."""
+        for file in self.files:
+            if isinstance(file, StoredIndexFile) and (headers or not file.synced):
+                file.sync(header=headers)
+
+    def close(self) -> None:
+        """Let go of all files; there is nothing to ask any more."""
+        files, self.files = self.files, []
+        for file in files:
+            if isinstance(file, StoredIndexFile):
+                file.close()

@@ -1,0 +1,248 @@
+"""Loading a store that is to be written: everything between the lock and the first put.
+
+    lock      `lock`, exclusively: a broker and this engine can never have the store at once
+    look      version, geometry, unsupported parts: refuse before anything is changed
+    abort     from here on until `close` the next one to load recovers as after a crash (a broker writes it last)
+    load      what a broker of that version does (`broker.Broker`), on the files themselves: recover, cut, dispatch again
+    clear     what a crash left behind the ends of log and queues is overwritten with zeros
+    distrust  after an unclean exit nothing counts as flushed that a killed process may have written
+
+Format: docs/formats/rocketmq.md, sections 7.4, 7.5 and 8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mqstore.errors import RefusedError, UnsupportedError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
+from mqstore.rocketmq.format import consume_queue
+from mqstore.rocketmq.format.record import parse_host
+from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
+from mqstore.rocketmq.live.commit_log_writer import LiveLog
+from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredFile
+from mqstore.rocketmq.live.derived_files import LiveShelf
+from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex, StoredIndexFile
+from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abort
+from mqstore.rocketmq.recovery.broker_recovery import Broker
+from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
+
+__all__ = ["Loaded", "load"]
+
+DEFAULT_LOG_FILE = 1 << 30
+DEFAULT_EXT_FILE = 48 << 20
+_ROCKSDB = ("consumequeue/CURRENT", "config/rdb", "config/consumerOffsets", "config/topics", "config/subscriptionGroups")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The parts of a store that is ready to be written. full_index: files that took their last key since they were last looked at."""
+
+    version: str
+    lock: StoreLock
+    reading: ReadOnlyDirectory
+    directory: DurableDirectory
+    log: LiveLog
+    broker: Broker
+    shelf: LiveShelf
+    queue_files: QueueFiles
+    checkpoint: LiveCheckpoint
+    full_index: list[StoredIndexFile]
+
+    def close(self) -> None:
+        """Let go of everything, the lock last. Nothing is flushed."""
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self.lock.close)
+            last_first.callback(self.directory.close)
+            last_first.callback(self.reading.forget_all)
+            last_first.callback(self.full_index.clear)
+            last_first.callback(self.checkpoint.close)
+            last_first.callback(self.shelf.close)
+            last_first.callback(self.queue_files.close)
+            if isinstance(self.broker.index, StoredIndex):
+                last_first.callback(self.broker.index.close)
+            last_first.callback(self.log.close, keep_next=True)
+
+
+def load(path: str | os.PathLike[str], config: StoreConfig) -> Loaded:
+    """Create or take over a store. Raises MqstoreError with nothing changed where it cannot be taken over."""
+    root = Path(path)
+    if config.version is not None and config.version not in VERSIONS:
+        raise UsageError(f"there are no rules of version {config.version!r}; known are {' and '.join(VERSIONS)}")
+    try:
+        parse_host(config.store_host)
+    except ValueError as error:
+        raise UsageError(f"the store host {config.store_host!r} must be ip:port or [ip]:port: {error}") from None
+    made = make_root(root)
+    if made and config.recorder is not None:
+        raise UsageError("a recorded store begins in an existing directory; make it first")
+    directory = DurableDirectory(root, recorder=config.recorder)
+    lock = StoreLock(directory)
+    try:
+        return _load(directory, lock, config)
+    except BaseException:
+        directory.close()
+        lock.close()
+        raise
+
+
+def _broker_config(config: StoreConfig) -> BrokerConfig:
+    """The settings that loading looks at, as the broker's configuration file has them."""
+    return BrokerConfig(
+        commit_log_file_size=config.commit_log_file_size,
+        consume_queue_file_size=config.consume_queue_file_size,
+        consume_queue_ext_file_size=config.consume_queue_ext_file_size,
+        batch_queue_file_size=config.batch_queue_file_size,
+        max_hash_slot_num=config.max_hash_slot_num,
+        max_index_num=config.max_index_num,
+        message_delay_level=config.message_delay_level,
+        enable_consume_queue_ext=config.enable_consume_queue_ext,
+        enable_multi_dispatch=config.enable_multi_dispatch,
+        enable_lmq=config.enable_lmq,
+        message_index_enable=config.message_index_enable,
+        message_index_safe=config.message_index_safe,
+        check_crc_on_recover=config.check_crc_on_recover,
+        force_verify_prop_crc=config.force_verify_prop_crc,
+        recheck_reput_offset_from_cq=config.recheck_reput_offset_from_cq,
+        batch_topics=tuple(sorted(config.batch_topics)),
+    )
+
+
+def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> Loaded:
+    root, recorder = directory.root, config.recorder
+    reading = ReadOnlyDirectory(root)
+    _refuse_unsupported(reading)
+    store = RocketMQStore(root, config=_broker_config(config))
+    fresh = not store.log.files and not store.consume_queues()
+    version = config.version or ("5.3.3" if fresh else store.version_hint)
+    for place in ("commitlog", "consumequeue"):
+        directory.make_directory(place)
+    directory.sync_directory()
+    if version != "4.9.3" or store.unclean:
+        _remove_empty_last_file(directory, store)
+    if store.unclean:
+        _restore_lengths(directory, store)
+    store = RocketMQStore(root, config=_broker_config(config))
+
+    queue_files = QueueFiles(reading, DurableDirectory(root, recorder=recorder), DurableDirectory(root, recorder=recorder))
+    full_index: list[StoredIndexFile] = []
+    index_place = IndexPlace(reading, DurableDirectory(root, recorder=recorder), config.clock, full_index.append)
+    ext = config.enable_consume_queue_ext
+    shelf = LiveShelf(
+        queue_files,
+        index_place,
+        reading,
+        DurableDirectory(root, recorder=recorder),
+        ext_file_size=(config.consume_queue_ext_file_size or DEFAULT_EXT_FILE) if ext else None,
+        delays=parse_delays(config.message_delay_level),
+    )
+    _refuse_other_queue_type(store, version)
+    rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
+    found, unclean = store.checkpoint, store.unclean
+    shelf.amending = unclean
+    broker = Broker(reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, shelf=shelf, strict=True)
+    # before anything changes: a machine that dies meanwhile has not left the store in order
+    if not unclean:
+        create_abort(directory, version, os.getpid())
+    try:
+        broker.load()
+        broker.start()
+    except BaseException:
+        if not unclean:
+            remove_abort(directory)
+        raise
+    shelf.amending = False
+    log_file_size = config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
+    log = LiveLog(
+        reading,
+        DurableDirectory(root, recorder=recorder),
+        DurableDirectory(root, recorder=recorder),
+        log_file_size,
+        broker.log_files,
+    )
+    _clear(directory, log, broker, queue_files)
+    confirm = 0
+    if version != "4.9.3":
+        confirm = broker.last_record if broker.last_record >= 0 else found.confirm_physical_offset
+    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm)
+    if unclean:
+        log.distrust(broker.recovered_from)
+        for queue in broker.queues.values():
+            queue_files.distrust(queue.files)
+        create_abort(directory, version, os.getpid())
+    store.log.forget_all()
+    return Loaded(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
+
+
+def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
+    found = [place for place in _ROCKSDB if reading.exists(place)]
+    if found:
+        raise UnsupportedError(
+            f"{reading.root} keeps parts of itself in RocksDB ({', '.join(found)}), which cannot be written here; "
+            "export it or rebuild it into a new directory first"
+        )
+
+
+def _refuse_other_queue_type(store: RocketMQStore, version: str) -> None:
+    """What was listed in plain queues would not be seen any more once the topic has batch queues."""
+    batch = store.rules(version).batch_topics if version != "4.9.3" else frozenset()
+    for queue in store.consume_queues():
+        if queue.topic in batch:
+            raise RefusedError(
+                f"the queue type of topic {queue.topic} should be BatchCQ, but is SimpleCQ: it has queues in consumequeue/{queue.topic}; "
+                f"a {version} broker refuses to start on this store: set its queue.type back"
+            )
+
+
+def _remove_empty_last_file(directory: DurableDirectory, store: RocketMQStore) -> None:
+    """A last log file without a byte is what a full disk leaves: 5.3 removes it at load."""
+    listing = store.log.queue.listing
+    if listing and listing[-1].is_file and listing[-1].size == 0:
+        directory.remove(f"commitlog/{listing[-1].name}")
+
+
+def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
+    """Bring queue files that a dead machine left shorter than they were made to their length again, and drop index files of that kind.
+
+    A broker would refuse to start on them, though what they listed is in the log. Log files are never left so: their
+    length is synced before anything is put into them.
+    """
+    queue_size = store.config.consume_queue_file_size or consume_queue.common_file_size(store.directory) or 0
+    batch_size = store.config.batch_queue_file_size or 0
+    places: list[tuple[str, int]] = []
+    for place, size in (("consumequeue", queue_size), ("batchconsumequeue", batch_size)):
+        places += [(f"{place}/{topic}/{queue_id}", size) for topic, queue_id in consume_queue.queues(store.directory, place)]
+    for place, size in places:
+        for entry in store.directory.entries(place):
+            if entry.is_file and entry.size < size:
+                directory.truncate(f"{place}/{entry.name}", size)
+                directory.sync(f"{place}/{entry.name}")
+    known = {file.name for file in store.index_files()}
+    for entry in store.directory.entries("index"):
+        if entry.is_file and entry.name not in known and entry.name.isdigit():
+            directory.remove(f"index/{entry.name}")
+
+
+def _clear(directory: DurableDirectory, log: LiveLog, broker: Broker, queue_files: QueueFiles) -> None:
+    """Overwrite what lies behind the last record and the last queue entries, so that no later scan takes it for more."""
+    if log.files:
+        last = log.files[-1]
+        mapped = log.reading.mapped(last.relative)
+        stop = mapped.last_nonzero(last.written, last.size) + 1
+        at = last.written
+        while at < stop:
+            step = min(stop - at, 1 << 20)
+            directory.pwrite(last.relative, at, bytes(step))
+            at += step
+        if stop > last.written:
+            directory.sync(last.relative)
+    for queue in broker.queues.values():
+        if queue.files and isinstance(queue.files[-1], StoredFile):
+            queue_files.clear_tail(queue.files[-1])

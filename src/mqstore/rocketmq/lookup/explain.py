@@ -1,0 +1,306 @@
+"""Why a key query answers as it does.
+
+The broker's answer and the user's question are two things: the index gives records whose key has the right *hash*
+(index hits), the user means records that really have the *key* (messages). Where messages that exist are missing from
+the answer, or there are none at all, the commit log is scanned for the key, and each message that the index did not
+lead to is asked why. The reasons are a fixed list.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from mqstore.findings import Damage
+from mqstore.rocketmq.dispatch.dispatcher import Rules, dispatch_positions
+from mqstore.rocketmq.format.commit_log import EndOfFile, Records
+from mqstore.rocketmq.format.index_file import SearchStep
+from mqstore.rocketmq.format.java_text import index_hash
+from mqstore.rocketmq.format.record import Record, split_keys
+from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_offsets, search, time_matches
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.view import View
+
+__all__ = ["KeyAnswer", "Reason", "query"]
+
+
+class Reason(StrEnum):
+    """Why an answer is empty or short. The first that applies, in this order of usefulness, is given."""
+
+    AFTER_INDEX_END = "after-index-end"  # the message lies behind the last entry of the index
+    INDEX_FILE_DROPPED = "index-file-dropped"  # recovery deletes the index file that has the entry, and does not make it again
+    INDEX_FILE_MISSING = "index-file-missing"  # no index file covers the message
+    INDEX_FILE_UNSOUND = "index-file-unsound"  # the covering index file has no way to the entry: a broken slot, chain or entry
+    OUTSIDE_TIME_WINDOW = "outside-time-window"  # the entry's time, as the index computes it, is not in the asked range
+    CUT_BY_MAX = "cut-by-max"  # more hits than were asked for, or than the broker's cap
+    RECORD_DAMAGED = "record-damaged"  # the index leads to bytes that are no believable record
+    REMOVED_BY_RETENTION = "removed-by-retention"  # the index leads to a place before the first log file
+    HASH_COLLISIONS_ONLY = "hash-collisions-only"  # every hit is a record with another key of the same hash
+    KEY_NEVER_SEEN = "key-never-seen"  # no record of the log has the key in this topic
+    TOPIC_NEVER_SEEN = "topic-never-seen"  # no record, no queue and no configuration of the topic
+
+
+_ADVICE = {
+    Reason.AFTER_INDEX_END: "`mqstore rebuild` makes an index of the whole log; a broker adds what it re-dispatches when it starts",
+    Reason.INDEX_FILE_DROPPED: "query with --view disk, or make a whole index with `mqstore rebuild`",
+    Reason.INDEX_FILE_MISSING: "`mqstore rebuild` makes the index from the log",
+    Reason.INDEX_FILE_UNSOUND: "`mqstore verify` names the broken entries; `mqstore rebuild` makes the index from the log",
+    Reason.OUTSIDE_TIME_WINDOW: "widen --begin and --end: the index keeps whole seconds only",
+    Reason.CUT_BY_MAX: "raise --max (the broker gives 64 at the most), or page with --end set to the oldest message's store time minus 1",
+    Reason.RECORD_DAMAGED: "`mqstore verify` maps the damage",
+    Reason.REMOVED_BY_RETENTION: "the log file was deleted by the broker's retention; a backup may have it",
+    Reason.HASH_COLLISIONS_ONLY: "check the key's spelling: the hits belong to other keys",
+    Reason.KEY_NEVER_SEEN: "check the key's spelling, and whether the producer set KEYS",
+    Reason.TOPIC_NEVER_SEEN: "`mqstore topics` lists the topics; the topic may live on another broker",
+}
+
+
+# what such a reason names may have been part of the answer, though no message is known to be missing
+_LOST = frozenset({Reason.RECORD_DAMAGED, Reason.REMOVED_BY_RETENTION})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """The answer to a key query.
+
+    index_hits: physical offsets in the order of the broker's index search. messages: those that really have the key, ascending.
+    missing: physical offsets of messages that have the key and are not in the answer (known only when the log was scanned).
+    complete: nothing that could be in the answer is missing from it, as far as was looked.
+    """
+
+    topic: str
+    key: str
+    view: str
+    index_hits: tuple[int, ...]
+    messages: tuple[int, ...]
+    complete: bool
+    reason: str | None
+    detail: str
+    advice: str
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+    scanned: bool
+    missing: tuple[int, ...] = ()
+    steps: tuple[SearchStep, ...] = ()
+
+
+def has_key(message: Record, topic: str, key: str) -> bool:
+    """Whether the record is of the topic and has the key, among KEYS or as UNIQ_KEY."""
+    if message.topic != topic:
+        return False
+    properties = message.property_map()
+    return properties.get("UNIQ_KEY") == key or key in split_keys(properties.get("KEYS", ""))
+
+
+def query(
+    store: RocketMQStore,
+    view: View,
+    topic: str,
+    key: str,
+    max_num: int = MAX_RESULTS,
+    begin: int = 0,
+    end: int = END_OF_TIME,
+    *,
+    explain: bool = False,
+    scan: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> KeyAnswer:
+    """Answer as the broker would, and say what the answer misses.
+
+    begin, end: store time in milliseconds, both included. explain: record every step, and scan the log also when there is an answer.
+    scan: allow the scan that an empty answer's reason needs.
+    """
+    steps: list[SearchStep] | None = [] if explain else None
+    files = view.index_files()
+    answer = query_offsets(files, topic, key, max_num, begin, end, cap=store.config.max_msgs_num_batch or MAX_RESULTS, steps=steps)
+    low, _ = view.log_range()
+    matches, damaged, removed = [], [], []
+    for offset in dict.fromkeys(answer.offsets):
+        if offset < low:
+            removed.append(offset)
+            continue
+        message = view.record(offset)
+        if message is None:
+            damaged.append(offset)
+        elif has_key(message, topic, key):
+            matches.append(offset)
+    scanned = scan and (explain or not matches)
+    seen = _Scan(store, view, topic, key, progress) if scanned else None
+    unanswered = {offset: stored for offset, stored in seen.found.items() if offset not in matches} if seen else {}
+    # what was stored outside the asked range is not missing from an answer; it only explains an empty one
+    missing = tuple(offset for offset, stored in unanswered.items() if begin <= stored <= end)
+    if not matches and not missing:
+        missing = tuple(unanswered)
+    limit = min(max_num, store.config.max_msgs_num_batch or MAX_RESULTS)
+    reason: Reason | None = None
+    detail = ""
+    if missing:
+        reason, detail = _why_missing(store, view, files, topic, key, missing, begin, end)
+    elif damaged:
+        reason, detail = Reason.RECORD_DAMAGED, f"the index leads to physical offset {damaged[0]}, where no believable record starts"
+    elif matches and removed:
+        reason, detail = Reason.REMOVED_BY_RETENTION, f"the index leads to physical offset {removed[0]}, but the log now starts at {low}"
+    elif not matches and seen is not None:
+        reason, detail = _why_nothing(store, view, topic, key, answer.offsets, removed, seen)
+    elif not seen and len(answer.offsets) >= limit:
+        reason, detail = Reason.CUT_BY_MAX, f"{limit} hits are as many as were asked for; there may be more"
+    return KeyAnswer(
+        topic,
+        key,
+        view.name,
+        answer.offsets,
+        tuple(sorted(matches)),
+        # without a scan, an answer is complete as far as the index tells; damage met by a scan may hide a message with the key
+        reason is None if seen is None else not seen.damage and not missing and reason not in _LOST,
+        None if reason is None else str(reason),
+        detail,
+        "" if reason is None else _ADVICE[reason],
+        answer.last_update_timestamp,
+        answer.last_update_physical_offset,
+        scanned,
+        missing,
+        tuple(steps or ()),
+    )
+
+
+class _Scan:
+    """One walk over the log for a key: where it is found, whether the topic is met, and which ranges could not be read."""
+
+    def __init__(self, store: RocketMQStore, view: View, topic: str, key: str, progress: Callable[[int, int], None] | None) -> None:
+        self.found: dict[int, int] = {}  # physical offset -> store time
+        self.topic_met = False
+        self.damage: list[Damage] = []
+        self.records = 0
+        low, high = view.log_range()
+        target = index_hash(topic, key)
+        rules = Rules(delays=())
+        for event in store.log.scan(low, high):
+            if isinstance(event, Records):
+                self._take(event, view, rules, target, topic, key)
+                if progress is not None:
+                    progress(event.file.start + int(event.positions[-1]) - low, high - low)
+            elif not isinstance(event, EndOfFile):
+                self.damage.append(event)
+
+    def _take(self, records: Records, view: View, rules: Rules, target: int, topic: str, key: str) -> None:
+        self.records += len(records)
+        dispatched = dispatch_positions(records.data, records.positions, rules)
+        self.topic_met = self.topic_met or any(run.topic == topic for run in dispatched.runs)
+        keys = dispatched.keys
+        for offset in np.unique(keys["physical_offset"][keys["hash"] == target]).tolist():
+            message = view.record(int(offset))
+            if message is not None and has_key(message, topic, key):
+                self.found[int(offset)] = message.store_timestamp
+
+
+def _why_missing(
+    store: RocketMQStore,
+    view: View,
+    files: Sequence[IndexFileLike],
+    topic: str,
+    key: str,
+    missing: Sequence[int],
+    begin: int,
+    end: int,
+) -> tuple[Reason, str]:
+    """The reason that most messages missing from the answer share, the most telling one first where they are even."""
+    reasons = {offset: _why(store, view, files, topic, key, offset, begin, end) for offset in missing}
+    order = list(Reason)
+    counts = Counter(reasons.values())
+    reason = min(counts, key=lambda each: (-counts[each], order.index(each)))
+    offset = next(offset for offset, each in reasons.items() if each is reason)
+    many = (
+        f"{len(missing)} messages with the key are in the log and not in the answer; "
+        if len(missing) > 1
+        else "a message with the key is in the log and not in the answer; "
+    )
+    newest = max((file.end_physical_offset for file in files), default=None)
+    sentences = {
+        Reason.AFTER_INDEX_END: f"it lies at physical offset {offset}, the index ends at {newest}",
+        Reason.INDEX_FILE_DROPPED: f"recovery deletes the index file with the entry for physical offset {offset}, and starts behind it",
+        Reason.INDEX_FILE_MISSING: f"no index file covers physical offset {offset}" if files else "there is no index file at all",
+        Reason.INDEX_FILE_UNSOUND: f"the index file that covers physical offset {offset} has no sound chain that leads to it",
+        Reason.OUTSIDE_TIME_WINDOW: (
+            f"the time of the entry for physical offset {offset}, as the index tells it, is outside {begin} to {end}, "
+            "or an older entry ends the search before it"
+        ),
+        Reason.CUT_BY_MAX: f"the search ended with enough hits before it came to physical offset {offset}",
+    }
+    return reason, many + sentences[reason]
+
+
+def _why(
+    store: RocketMQStore, view: View, files: Sequence[IndexFileLike], topic: str, key: str, offset: int, begin: int, end: int
+) -> Reason:
+    """Why the search did not take the message at a physical offset."""
+    used = [file for file in files if file.index_count > 1]
+    covering = [file for file in used if file.begin_physical_offset <= offset <= file.end_physical_offset]
+    if not covering:
+        on_disk = [file for file in store.index_files() if file.index_count > 1]
+        if view.name == "recovered" and any(file.begin_physical_offset <= offset <= file.end_physical_offset for file in on_disk):
+            return Reason.INDEX_FILE_DROPPED
+        return Reason.AFTER_INDEX_END if used and offset > used[-1].end_physical_offset else Reason.INDEX_FILE_MISSING
+    for file in covering:
+        # without limits, and with times that no entry falls short of: does the chain lead there at all?
+        steps: list[SearchStep] = []
+        search(file, index_hash(topic, key), file.index_count + 1, -(2**63), END_OF_TIME, [], steps)
+        entry = next((step for step in steps if step.outcome == "taken" and step.physical_offset == offset), None)
+        if entry is not None and entry.timestamp is not None:
+            inside = time_matches(file, begin, end) and begin <= entry.timestamp <= end
+            older = any(step.timestamp is not None and step.timestamp < begin for step in steps[: steps.index(entry)])
+            return Reason.CUT_BY_MAX if inside and not older else Reason.OUTSIDE_TIME_WINDOW
+    return Reason.INDEX_FILE_UNSOUND
+
+
+def _why_nothing(
+    store: RocketMQStore, view: View, topic: str, key: str, hits: Sequence[int], removed: Sequence[int], seen: _Scan
+) -> tuple[Reason, str]:
+    """The reason for an empty answer when no believable record of the log has the key."""
+    damaged = _damage_with(store, key, seen.damage)
+    if damaged is not None:
+        return Reason.RECORD_DAMAGED, f"the key stands in damaged bytes of {damaged.file} at {damaged.offset}"
+    low, _ = view.log_range()
+    if removed:
+        return Reason.REMOVED_BY_RETENTION, f"the index leads to physical offset {removed[0]}, but the log now starts at {low}"
+    older = _entries_below(view, topic, key, low)
+    if older is not None:
+        return (
+            Reason.REMOVED_BY_RETENTION,
+            f"the index has an entry of this hash for physical offset {older}, but the log now starts at {low}",
+        )
+    if hits:
+        return Reason.HASH_COLLISIONS_ONLY, f"all {len(hits)} hits have other keys or topics with the same 32-bit hash"
+    known = seen.topic_met or any(queue.topic == topic for queue in view.queues()) or topic in store.topics.names
+    if known:
+        return Reason.KEY_NEVER_SEEN, f"none of the {seen.records} records of the log has this key in topic {topic!r}"
+    return (
+        Reason.TOPIC_NEVER_SEEN,
+        f"none of the {seen.records} records of the log is of topic {topic!r}, and no queue or configuration names it",
+    )
+
+
+def _entries_below(view: View, topic: str, key: str, low: int) -> int | None:
+    """The newest entry of the key's hash that leads before the log, whatever its time."""
+    if low <= 0:
+        return None
+    for file in reversed(view.index_files()):
+        found: list[int] = []
+        search(file, index_hash(topic, key), file.index_count + 1, -(2**63), END_OF_TIME, found)
+        below = next((offset for offset in found if offset < low), None)
+        if below is not None:
+            return below
+    return None
+
+
+def _damage_with(store: RocketMQStore, key: str, damage: Sequence[Damage]) -> Damage | None:
+    """The first damaged stretch of log in which the key's bytes stand."""
+    needle = key.encode("utf-8", "surrogateescape")
+    for item in damage:
+        file = next((file for file in store.log.files if file.relative == item.file), None)
+        if file is not None and needle and store.log.mapped(file).find(needle, item.offset, item.offset + item.length) >= 0:
+            return item
+    return None

@@ -1,0 +1,276 @@
+"""The keys that a lookup asks for: read from a file, given the hashes of the index, laid down for tasks to map.
+
+    text       topic<TAB>key, one pair a line; empty lines are passed over
+    CSV        a head with the columns topic and key; others are ignored
+    Parquet    columns topic and key
+
+A file is Parquet by its first bytes, CSV by its suffix, else text. A line that holds no pair is an error with its number.
+Repeated pairs are asked once. `Asked` holds them by ascending hash, so that a hash of the log or of an index finds its pairs by
+bisection; a table of bits by the low digits of the hash rules out nearly all others before that.
+
+    >>> asked = Asked.of([("bills", "b-7"), ("orders", "o-1"), ("orders", "o-1")])
+    >>> len(asked), asked.repeated, asked.topic.to_pylist(), asked.number.tolist()
+    (2, 1, ['orders', 'bills'], [1, 0])
+    >>> asked.has(np.array([asked.hash[1], 5], np.int32)).tolist()
+    [True, False]
+
+Format: docs/formats/rocketmq.md, section 5.2.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.kernels.rocketmq import hashing
+from mqstore.table.arrow_spans import spans_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Asked", "hash_pairs", "read_keys"]
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+TOLD = 5  # bad lines that are named
+MIN_BITS, MAX_BITS = 12, 26  # of the table that rules hashes out
+
+
+def hash_pairs(topics: pa.Array, keys: pa.Array) -> Ints:
+    """The index hash of each `topic#key`. Both arrays hold text, without nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wide = pa.large_string()
+    spans = spans_of("key", pc.binary_join_element_wise(topics.cast(wide), keys.cast(wide), pa.scalar("#", wide)))
+    unsigned = np.zeros(len(topics), np.int64)
+    if len(topics):
+        hashing.hash_spans(spans.data, np.ascontiguousarray(spans.starts), np.ascontiguousarray(spans.lengths), unsigned)
+    # the absolute value of a signed 32-bit number; -2^31 has none and becomes 0
+    return np.where(unsigned >= 1 << 31, ((1 << 32) - unsigned) & 0x7FFFFFFF, unsigned).astype(np.int32)
+
+
+class Asked:
+    """Asked pairs by ascending hash. number: rank of each in the file, repeated ones left out. repeated: how many those were."""
+
+    def __init__(self, hashes: Ints, number: Longs, topic: pa.Array, key: pa.Array, repeated: int = 0) -> None:
+        self.hash = hashes
+        self.number = number
+        self.topic = topic
+        self.key = key
+        self.repeated = repeated
+
+    def __len__(self) -> int:
+        return len(self.hash)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str]]) -> Asked:
+        """The keys of (topic, key) pairs. Raises UsageError for an empty name, or when there are none."""
+        import pyarrow as pa
+
+        listed = list(pairs)
+        bad = [f"pair {number} has no {'key' if pair[0] else 'topic'}" for number, pair in enumerate(listed, 1) if not all(pair)]
+        _refuse("the keys", bad)
+        wide = pa.large_string()
+        try:
+            return cls._distinct(pa.array([topic for topic, _ in listed], wide), pa.array([key for _, key in listed], wide))
+        except UnicodeEncodeError:
+            raise UsageError("a key or topic holds a lone surrogate, which no message can: ask for text that UTF-8 can hold") from None
+
+    @classmethod
+    def _distinct(cls, topics: pa.Array, keys: pa.Array) -> Asked:
+        import pyarrow as pa
+
+        if not len(topics):
+            raise UsageError("no key is asked for: give at least one line `topic<TAB>key`")
+        hashes = hash_pairs(topics, keys)
+        again = cls._repeated(hashes, topics, keys)
+        if len(again):
+            kept = np.delete(np.arange(len(topics)), again)
+            hashes, topics, keys = hashes[kept], topics.take(pa.array(kept)), keys.take(pa.array(kept))
+        order = np.argsort(hashes, kind="stable")
+        by_hash = pa.array(order)
+        return cls(hashes[order], order.astype(np.int64), topics.take(by_hash), keys.take(by_hash), len(again))
+
+    @staticmethod
+    def _repeated(hashes: Ints, topics: pa.Array, keys: pa.Array) -> Longs:
+        """Rows of pairs that stand further up as well. Only pairs of one hash are compared: nearly all keys have one of their own."""
+        import pyarrow as pa
+
+        order = np.argsort(hashes, kind="stable")
+        alike = np.diff(hashes[order]) == 0
+        shared = np.sort(order[np.append(alike, False) | np.append(False, alike)])
+        if not len(shared):
+            return shared
+        rows = pa.array(shared)
+        table = pa.table({"topic": topics.take(rows), "key": keys.take(rows), "row": rows})
+        first = table.group_by(["topic", "key"], use_threads=False).aggregate([("row", "min")])["row_min"].to_numpy()
+        return np.setdiff1d(shared, first)
+
+    # for tasks
+
+    def to_bytes(self) -> Any:
+        """An Arrow file that `mapped` reads in place."""
+        import pyarrow as pa
+
+        batch = pa.record_batch(
+            [pa.array(self.hash), pa.array(self.number), self.topic, self.key], names=["hash", "number", "topic", "key"]
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    @classmethod
+    def mapped(cls, path: str | os.PathLike[str]) -> Asked:
+        """The keys of a file that `to_bytes` made, mapped: all tasks of a machine share its pages."""
+        import pyarrow as pa
+
+        batch = pa.ipc.open_file(pa.memory_map(os.fspath(path))).get_batch(0)
+        return cls(batch.column(0).to_numpy(), batch.column(1).to_numpy(), batch.column(2), batch.column(3))
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """The topics asked in."""
+        return frozenset(self.topic.unique().to_pylist())
+
+    @cached_property
+    def in_order(self) -> Longs:
+        """Place of each pair in the order of the file."""
+        places = np.empty(len(self), np.int64)
+        places[self.number] = np.arange(len(self))
+        return places
+
+    # finding
+
+    @cached_property
+    def _bits(self) -> Mask:
+        size = 1 << min(MAX_BITS, max(MIN_BITS, (16 * len(self)).bit_length()))
+        table = np.zeros(size, np.bool_)
+        table[self.hash & (size - 1)] = True
+        return table
+
+    def has(self, hashes: NDArray[Any]) -> Mask:
+        """Which of the hashes are asked for. O(1) for nearly all that are not."""
+        bits = self._bits
+        mask: Mask = bits[hashes & (len(bits) - 1)]
+        maybe = np.flatnonzero(mask)
+        if len(maybe):
+            wanted = hashes[maybe]
+            place = np.minimum(np.searchsorted(self.hash, wanted), len(self.hash) - 1)
+            mask[maybe] = self.hash[place] == wanted
+        return mask
+
+    def places(self, hashes: Ints) -> tuple[Longs, Longs]:
+        """(row of `hashes`, place here) of each pair that has one of the hashes."""
+        low = np.searchsorted(self.hash, hashes, "left")
+        counts = np.searchsorted(self.hash, hashes, "right") - low
+        rows = np.repeat(np.arange(len(hashes)), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, np.repeat(low, counts) + within
+
+
+# files
+
+
+def read_keys(path: str | os.PathLike[str]) -> Asked:
+    """The keys of a text, CSV or Parquet file. Raises CannotOpenError, and UsageError that names the bad lines by number."""
+    place = Path(path)
+    try:
+        with place.open("rb") as file:
+            magic = file.read(4)
+            if magic == b"PAR1":
+                return _parquet(place)
+            raw = magic + file.read()
+    except OSError as error:
+        raise CannotOpenError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}; give a file of topics and keys") from None
+    text = _text(place, raw)
+    topics, keys, bad = (_csv if place.suffix.lower() == ".csv" else _lines)(place, text)
+    _refuse(str(place), bad)
+    import pyarrow as pa
+
+    return Asked._distinct(pa.array(topics, pa.large_string()), pa.array(keys, pa.large_string()))
+
+
+def _refuse(what: str, bad: Sequence[str]) -> None:
+    if bad:
+        more = f"; and so {len(bad) - TOLD} more" if len(bad) > TOLD else ""
+        raise UsageError(f"{what} cannot be asked for: {', '.join(bad[:TOLD])}{more}; each row needs a topic and a key")
+
+
+def _text(place: Path, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{place}, line {line} is not UTF-8 text; give lines `topic<TAB>key`, CSV or Parquet") from None
+
+
+def _lines(place: Path, text: str) -> tuple[list[str], list[str], list[str]]:
+    topics, keys, bad = [], [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        topic, tab, key = line.partition("\t")
+        if topic and key and "\t" not in key:
+            topics.append(topic)
+            keys.append(key)
+        elif line:
+            wrong = "no tab" if not tab else "more than one tab" if "\t" in key else f"no {'key' if topic else 'topic'}"
+            bad.append(f"line {number} has {wrong}")
+    return topics, keys, bad
+
+
+def _csv(place: Path, text: str) -> tuple[list[str], list[str], list[str]]:
+    topics, keys, bad = [], [], []
+    rows = csv.reader(io.StringIO(text), strict=True)
+    try:
+        head = next(rows, [])
+        at = _columns(place, head)
+        for row in rows:
+            pair = [row[k] for k in at if k < len(row)]
+            if len(pair) == 2 and all(pair):
+                topics.append(pair[0])
+                keys.append(pair[1])
+            elif row:
+                bad.append(f"line {rows.line_num} has no {'topic' if not pair or not pair[0] else 'key'}")
+    except csv.Error as error:
+        raise UsageError(f"{place}, line {rows.line_num} is no CSV: {error}") from None
+    return topics, keys, bad
+
+
+def _columns(place: Path, names: Sequence[str]) -> list[int]:
+    for name in ("topic", "key"):
+        if name not in names:
+            raise UsageError(f"{place} has no column {name!r}, it has {', '.join(names) or 'none'}; the columns topic and key are needed")
+    return [names.index("topic"), names.index("key")]
+
+
+def _parquet(place: Path) -> Asked:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        _columns(place, pq.read_schema(place).names)
+        rows = pq.read_table(place, columns=["topic", "key"])
+        pair = [rows.column(name).cast(pa.large_string()).combine_chunks() for name in ("topic", "key")]
+    except (pa.ArrowException, pa.ArrowInvalid) as error:
+        raise UsageError(f"{place} cannot be read as Parquet with text in topic and key: {' '.join(str(error).split())[:200]}") from None
+    bad: list[str] = []
+    for name, column in zip(("topic", "key"), pair, strict=True):
+        empty = pc.fill_null(pc.equal(pc.binary_length(column), 0), True).to_numpy(zero_copy_only=False)
+        bad.extend(f"row {row + 1} has no {name}" for row in np.flatnonzero(empty)[:1000].tolist())
+    _refuse(str(place), bad)
+    topics, keys = (column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks) for column in pair)
+    return Asked._distinct(topics, keys)

@@ -1,0 +1,286 @@
+"""Narrowing: which records of a log a selection can need, as the queues and the index tell it, where they can be trusted.
+
+A derived file may lack what the log holds: a message of a topic that was deleted and made anew, a damaged entry, keys
+that recovery did not index again. So it is used only as far as it is proved, log file by log file:
+
+*accounted*: the entries of all queues ascend, and the sizes of those that lead into the file add up to all of it, up to
+its end-of-file record (or the unwritten rest of the last file). Then every record of the file is in some queue.
+
+*indexed*: the chains of an index file are whole, its offsets ascend and are all offsets of listed records. Between its
+first and last record, a listed record that it mentions is found by its hashes.
+
+What is accounted is read record by record; a listed record that no index mentions is read, too; all other files are
+scanned. Proving reads 20 bytes a message and 20 a key, a few hundredths of the log.
+
+Format: docs/formats/rocketmq.md, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
+from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
+from mqstore.rocketmq.format.commit_log import CommitLog, status_at
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ConsumeQueueReader
+from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.java_text import index_hash
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.index_proof import check_chains
+from mqstore.table.columns import Selection
+
+__all__ = ["Narrowed", "QueueRange", "accounted", "narrow"]
+
+Longs = NDArray[np.int64]
+
+BLOCK = 1 << 20  # entries looked at in one go
+MAX_LISTED = 32_000_000  # queue entries that a key search lays side by side: 256 MB
+MAX_POINTS = 1_000_000  # offsets that are handed to tasks one by one
+WORTH = 4  # one record in so many may be read by itself; a scan is faster above
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Entries low..high-1 of one consume queue, all of which lead into one log file."""
+
+    topic: str
+    queue_id: int
+    low: int
+    high: int
+
+    def pieces(self, entries: int) -> Iterator[QueueRange]:
+        """The range cut into ranges of at most so many entries."""
+        for low in range(self.low, self.high, entries):
+            yield QueueRange(self.topic, self.queue_id, low, min(self.high, low + entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What has to be read. files: log files that must be scanned. how: `scan`, `queue` or `index`; why: a sentence for a person.
+
+    ranges, points: records of the other files, by their queue or by physical offset (ascending).
+    """
+
+    how: str
+    why: str
+    files: tuple[QueueFile, ...]
+    ranges: tuple[QueueRange, ...] = ()
+    points: tuple[int, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """How many records are read one by one."""
+        return len(self.points) + sum(each.high - each.low for each in self.ranges)
+
+
+def narrow(store: RocketMQStore, selection: Selection) -> Narrowed:
+    """The narrowest way to read a selection that cannot miss a message."""
+    by_queue = bool(selection.topics and selection.queue_ids) and (
+        selection.from_queue_offset is not None or selection.to_queue_offset is not None
+    )
+    if not by_queue and not selection.keys:
+        return _scan(store, "no condition on a queue's offsets or on keys")
+    sure = accounted(store)
+    if not sure:
+        return _scan(store, "the consume queues do not account for any log file")
+    return _by_queue(store, selection, sure) if by_queue else _by_index(store, selection, sure)
+
+
+def _scan(store: RocketMQStore, why: str) -> Narrowed:
+    return Narrowed("scan", f"the log is scanned: {why}", _written(store.log))
+
+
+def _written(log: CommitLog) -> tuple[QueueFile, ...]:
+    return log.files[: log.last_written() + 1]
+
+
+# what can be trusted
+
+
+def accounted(store: RocketMQStore) -> tuple[QueueFile, ...]:
+    """The log files all of whose records are in some queue; none where a queue's entries do not ascend."""
+    log = store.log
+    files = _written(log)
+    starts = np.array([file.start for file in files], np.int64)
+    listed = np.zeros(len(files), np.float64)
+    ends = starts.copy()
+    if not files:
+        return ()
+    for physical, sizes in _entries(store):
+        if len(physical) and (np.diff(physical) <= 0).any():
+            return ()
+        number = np.searchsorted(starts, physical, "right") - 1
+        listed += np.bincount(number, weights=sizes, minlength=len(files))
+        last = np.flatnonzero(np.diff(np.r_[number, -1]))
+        ends[number[last]] = np.maximum(ends[number[last]], (physical + sizes)[last])
+    return tuple(
+        file
+        for k, file in enumerate(files)
+        if int(listed[k]) == int(ends[k]) - file.start and _ends_at(log, file, int(ends[k]) - file.start, last=k == len(files) - 1)
+    )
+
+
+def _queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
+    return (*store.consume_queues(), *store.batch_queues())
+
+
+def _entries(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
+    """(physical offsets, sizes) of all entries that lead into the log, some in one go, queue by queue.
+
+    Neighbouring blocks of a queue share an entry's place: where they do not ascend, the block has a step down in it.
+    """
+    low = store.log.start
+    for queue in _queues(store):
+        if queue.topic.startswith(LMQ_PREFIX):
+            continue  # a second listing of what stands in another queue
+        previous = -1
+        for start in range(queue.min_offset, queue.max_offset, BLOCK):
+            entries = queue.entries(start, min(start + BLOCK, queue.max_offset))
+            sizes, physical = entries["size"].astype(np.int64), entries["physical_offset"].astype(np.int64)
+            kept = (sizes > 0) & (sizes != BLANK_SIZE) & (physical >= low)
+            physical, sizes = physical[kept], sizes[kept]
+            if len(physical) and physical[0] <= previous:
+                yield np.array([previous, int(physical[0])], np.int64), np.zeros(2, np.int64)
+            yield physical, sizes
+            previous = int(physical[-1]) if len(physical) else previous
+        if isinstance(queue, ConsumeQueueReader):
+            queue.drop()
+
+
+def _ends_at(log: CommitLog, file: QueueFile, at: int, *, last: bool) -> bool:
+    """Whether the records of a file end at a position: the file's end, its end-of-file record, or the unwritten rest of the log."""
+    mapped = log.mapped(file)
+    if at >= mapped.size:
+        return at == mapped.size == log.file_size
+    size = int.from_bytes(mapped.bytes(at, min(at + 4, mapped.size)), "big", signed=True)
+    if status_at(mapped, at, file.start) == frames.BLANK and size == mapped.size - at:
+        return True
+    return last and mapped.size == log.file_size and mapped.last_nonzero(at, mapped.size) < 0
+
+
+# by queue
+
+
+def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> Narrowed:
+    batch = {(queue.topic, queue.queue_id) for queue in store.batch_queues()}
+    trusted = set(sure)
+    ranges: list[tuple[QueueFile, QueueRange]] = []
+    for queue in store.consume_queues():
+        if not (queue.topic in (selection.topics or ()) and queue.queue_id in (selection.queue_ids or ())):
+            continue
+        for file, low, high in _by_file(store.log, queue):
+            if file not in trusted:
+                continue
+            if not all(_leads_home(store.log, queue, number) for number in (low, high - 1)):
+                trusted.discard(file)
+                continue
+            low, high = max(low, selection.from_queue_offset or 0), min(high, selection.to_queue_offset or high)
+            ranges.append((file, QueueRange(queue.topic, queue.queue_id, low, max(low, high))))
+    asked = {(topic, queue_id) for topic in selection.topics or () for queue_id in selection.queue_ids or ()}
+    if asked & batch:
+        return _scan(store, "a batch queue's offsets do not tell those of its messages")
+    rest = tuple(file for file in _written(store.log) if file not in trusted)
+    kept = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
+    found = Narrowed("queue", "", rest, kept)
+    return _told(store, found, f"{found.records} records by their entries in the consume queue")
+
+
+def _by_file(log: CommitLog, queue: ConsumeQueueReader) -> Iterator[tuple[QueueFile, int, int]]:
+    """(log file, low, high): entries low..high-1 lead into the file. Only right where entries ascend."""
+    low = queue.min_offset
+    for file in log.files:
+        low = _first_at(queue, low, file.start)
+        high = _first_at(queue, low, file.start + file.size)
+        if low < high:
+            yield file, low, high
+        low = high
+
+
+def _first_at(queue: ConsumeQueueReader, low: int, physical_offset: int) -> int:
+    """Number of the first entry from low on whose record lies at or behind a physical offset."""
+    high = queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        if int(queue.entries(middle, middle + 1)["physical_offset"][0]) < physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _leads_home(log: CommitLog, queue: ConsumeQueueReader, number: int) -> bool:
+    """Whether an entry leads to a record that says it is this one of this queue."""
+    message = log.record(int(queue.entries(number, number + 1)["physical_offset"][0]))
+    return message is not None and (message.topic, message.queue_id, message.queue_offset) == (queue.topic, queue.queue_id, number)
+
+
+# by index
+
+
+def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> Narrowed:
+    files = store.index_files()
+    if not files:
+        return _scan(store, "there is no index file")
+    if sum(queue.max_offset - queue.min_offset for queue in store.consume_queues()) > MAX_LISTED:
+        return _scan(store, "the queues are too long to be laid against the index; `mqstore lookup` searches them by the key")
+    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entries(store)]))
+    if not len(listed):
+        return _scan(store, "no record is listed")
+    topics = selection.topics or {queue.topic for queue in _queues(store)}
+    wanted = np.unique(np.array([index_hash(topic, key) for topic in topics for key in selection.keys or ()], np.int64))
+    known = np.zeros(len(listed), np.bool_)  # records whose keys the index tells
+    hits: list[Longs] = []
+    sound = 0
+    for file in files:
+        told = _told_by(file, listed, sure, wanted)
+        if told is not None:
+            sound += 1
+            known[told[0]] = True
+            hits.append(told[1])
+    if not sound:
+        return _scan(store, f"none of the {len(files)} index files is sound")
+    points = np.unique(np.concatenate([listed[~known], *hits]))
+    if len(points) > MAX_POINTS or len(points) * WORTH > len(listed) + 64 * WORTH:
+        return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
+    rest = tuple(file for file in _written(store.log) if file not in sure)
+    found = Narrowed("index", "", rest, points=tuple(points.tolist()))
+    return _told(store, found, f"{len(points)} records by {sound} of {len(files)} index files")
+
+
+def _told_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted: Longs) -> tuple[Longs, Longs] | None:
+    """(numbers of the listed records whose keys the file tells, physical offsets with a wanted hash); None for an unsound file."""
+    if file.index_count <= 1 or check_chains(file):
+        return None
+    entries = file.entries(1, min(file.index_count, file.positions))
+    physical = entries["physical_offset"].astype(np.int64)
+    if (np.diff(physical) < 0).any():
+        return None
+    hits = _inside(physical[np.isin(entries["key_hash"], wanted)], sure)
+    mentioned = np.unique(_inside(physical, sure))
+    # the first and the last record may have keys in the files beside this one
+    mentioned = mentioned[(mentioned > physical[0]) & (mentioned < physical[-1])]
+    numbers = np.searchsorted(listed, mentioned)
+    if len(numbers) and (numbers[-1] >= len(listed) or (listed[numbers] != mentioned).any()):
+        return None
+    return numbers.astype(np.int64), hits
+
+
+def _inside(physical: Longs, files: Sequence[QueueFile]) -> Longs:
+    """Those offsets that lie in one of the files."""
+    starts = np.array([file.start for file in files], np.int64)
+    ends = np.array([file.start + file.size for file in files], np.int64)
+    number = np.searchsorted(starts, physical, "right") - 1
+    return physical[(number >= 0) & (physical < ends[number])]
+
+
+def _told(store: RocketMQStore, found: Narrowed, what: str) -> Narrowed:
+    files = len(_written(store.log))
+    scanned = f"{len(found.files)} of {files} log files are scanned, because the queues do not account for all of their records"
+    why = f"{what}; {scanned if found.files else 'nothing is scanned'}"
+    return Narrowed(found.how, why, found.files, found.ranges, found.points)

@@ -1,0 +1,228 @@
+"""Key query: what the broker answers when it is asked for the messages with a key.
+
+The broker hashes `topic#key`, goes through the index files from the newest to the oldest, in each down one chain, and
+returns every record whose entry has the same 32-bit hash. It compares neither topic nor key. Its rules have edges,
+which are kept here to the letter (docs/formats/rocketmq.md, 5.5 and 5.7):
+
+* an entry's time is the file's begin plus whole seconds, so it lies up to a second before the real store time;
+* the first entry older than the asked range ends the search of a chain, whoever's key it is;
+* the time of the first entry of a follow-up file is too late by the pause between the two files;
+* at most 64 offsets are returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from mqstore.kernels import is_compiled
+from mqstore.kernels.rocketmq.index_search import MOST, chain
+from mqstore.rocketmq.format.index_file import IndexEntry, SearchStep
+from mqstore.rocketmq.format.java_text import index_hash
+
+__all__ = ["MAX_RESULTS", "IndexAnswer", "IndexFileLike", "MessageAnswer", "query_messages", "query_offsets", "search", "time_matches"]
+
+MAX_RESULTS = 64
+MAX_STEPS = 100_000  # steps of one search that are told
+END_OF_TIME = 2**63 - 1
+
+_SMALLEST = -(2**63)
+_COMPILED = is_compiled()
+
+
+class IndexFileLike(Protocol):
+    """What a search needs of an index file, on disk or in memory."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def slot_count(self) -> int: ...
+    @property
+    def positions(self) -> int: ...
+    @property
+    def begin_timestamp(self) -> int: ...
+    @property
+    def end_timestamp(self) -> int: ...
+    @property
+    def begin_physical_offset(self) -> int: ...
+    @property
+    def end_physical_offset(self) -> int: ...
+    @property
+    def index_count(self) -> int: ...
+    @property
+    def octets(self) -> memoryview | None:
+        """The file's bytes, where they hold every entry."""
+        ...
+
+    def slot(self, number: int) -> int: ...
+    def entry(self, number: int) -> IndexEntry: ...
+
+
+class IndexAnswer(NamedTuple):
+    """offsets: physical offsets in the broker's order. looping: names of files whose chain leads back into itself."""
+
+    offsets: tuple[int, ...]
+    last_update_timestamp: int
+    last_update_physical_offset: int
+    looping: tuple[str, ...] = ()
+
+
+class MessageAnswer(NamedTuple):
+    """What queryMessage returns: offsets ascending, and zeros as last update where nothing was found."""
+
+    offsets: tuple[int, ...]
+    last_update_timestamp: int
+    last_update_physical_offset: int
+
+
+def time_matches(file: IndexFileLike, begin: int, end: int) -> bool:
+    """Whether the file's range of store times meets [begin, end], as the broker asks it."""
+    first, last = file.begin_timestamp, file.end_timestamp
+    return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+
+def search(
+    file: IndexFileLike, key_hash: int, max_num: int, begin: int, end: int, found: list[int], steps: list[SearchStep] | None = None
+) -> bool:
+    """Append to `found` what one file holds for a hash. False if the chain leads back into itself.
+
+    On such a chain a broker stays until `max_num` is reached, or for ever where nothing on it matches; the latter is cut here.
+    """
+    if steps is None and _COMPILED:
+        known = _swiftly(file, key_hash, max_num - len(found), begin, end)
+        if known is not None:
+            found += known
+            return True
+    slot = key_hash % file.slot_count
+    number = file.slot(slot)
+    count = file.index_count
+
+    def note(at: int, physical: int | None, time: int | None, outcome: str) -> None:
+        if steps is not None and len(steps) <= MAX_STEPS:
+            rest = "the search goes on, its further steps are not listed"
+            steps.append(SearchStep(file.name, slot, at, physical, time, outcome if len(steps) < MAX_STEPS else rest))
+
+    if number <= 0 or number > count or count <= 1:
+        beyond = f"the slot holds {number}, beyond the {count - 1} entries of the file"
+        note(0, None, None, "the slot is empty" if number == 0 else beyond)
+        return True
+    entry = file.entry
+    positions = file.positions
+    file_begin = file.begin_timestamp
+    rises = 0  # links to newer entries; a chain without any ends by itself
+    mark, found_at_mark = -1, 0
+    while True:
+        if len(found) >= max_num:
+            note(number, None, None, f"not visited: {max_num} offsets are found")
+            return True
+        if number >= positions:
+            note(number, None, None, "stops the search: the file ends before this entry")
+            return True
+        entry_hash, physical, seconds, previous = entry(number)
+        if seconds < 0:
+            note(number, physical, None, "stops the search: its time is negative")
+            return True
+        time = file_begin + seconds * 1000
+        if time > END_OF_TIME:
+            time -= 1 << 64  # 64-bit overflow, as in the broker
+        matches = entry_hash == key_hash and begin <= time <= end
+        if matches:
+            found.append(physical)
+        if steps is not None:
+            outcome = "taken" if matches else "another hash" if entry_hash != key_hash else "outside the time range"
+            if 0 < previous <= count and previous != number and time < begin:
+                outcome += "; older than the range, so the search of the chain stops here"
+            note(number, physical, time, outcome)
+        if previous <= 0 or previous > count or previous == number or time < begin:
+            return True
+        if previous > number:
+            # Brent: a chain that comes back does so over one of its rises; the mark moves at powers of two, so it gets onto the loop
+            if number == mark:
+                note(previous, None, None, "the chain loops: cut here")
+                _go_round(found, found_at_mark, max_num)
+                return False
+            rises += 1
+            if rises & (rises - 1) == 0:
+                mark, found_at_mark = number, len(found)
+        number = previous
+
+
+def _swiftly(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int) -> list[int] | None:
+    """What one file holds for a hash, by the compiled way; None where it leaves the chain to the other."""
+    octets = file.octets
+    if octets is None or not 0 < most <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
+        return None
+    return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, most)
+
+
+def _go_round(found: list[int], found_at_mark: int, max_num: int) -> None:
+    """Repeat what one round of a loop finds until there are max_num, as a broker does; nothing where a round finds nothing."""
+    per_round = found[found_at_mark:]
+    missing = min(max_num - len(found), MAX_STEPS)
+    if per_round and missing > 0:
+        rounds = -(-missing // len(per_round))
+        found.extend((per_round * rounds)[:missing])
+
+
+def query_offsets(
+    files: Sequence[IndexFileLike],
+    topic: str,
+    key: str,
+    max_num: int = MAX_RESULTS,
+    begin: int = 0,
+    end: int = END_OF_TIME,
+    *,
+    cap: int = MAX_RESULTS,
+    steps: list[SearchStep] | None = None,
+) -> IndexAnswer:
+    """What the index service returns: files newest first, at most min(max_num, cap) offsets. files: oldest first."""
+    max_num = min(max_num, cap)
+    key_hash = index_hash(topic, key)
+    found: list[int] = []
+    looping: list[str] = []
+    for file in reversed(files):
+        if time_matches(file, begin, end):
+            if not search(file, key_hash, max_num, begin, end, found, steps):
+                looping.append(file.name)
+        elif steps is not None:
+            steps.append(SearchStep(file.name, key_hash % file.slot_count, 0, None, None, "not searched: its times do not meet the range"))
+        if file.begin_timestamp < begin or len(found) >= max_num:
+            break
+    newest = files[-1] if files else None
+    return IndexAnswer(tuple(found), newest.end_timestamp if newest else 0, newest.end_physical_offset if newest else 0, tuple(looping))
+
+
+def query_messages(
+    files: Sequence[IndexFileLike],
+    store_timestamp_at: Callable[[int], int | None],
+    topic: str,
+    key: str,
+    max_num: int = MAX_RESULTS,
+    begin: int = 0,
+    end: int = END_OF_TIME,
+    *,
+    cap: int = MAX_RESULTS,
+) -> MessageAnswer:
+    """What queryMessage returns: the offsets of readable records, ascending; up to three rounds while nothing is readable.
+
+    store_timestamp_at: store time of the record at a physical offset, None where no record can be read.
+    """
+    last = end
+    updated = (0, 0)
+    for _ in range(3):
+        answer = query_offsets(files, topic, key, max_num, begin, last, cap=cap)
+        if not answer.offsets:
+            break
+        updated = answer.last_update_timestamp, answer.last_update_physical_offset
+        readable = []
+        for number, offset in enumerate(sorted(answer.offsets)):
+            stored = store_timestamp_at(offset)
+            if number == 0 and stored is not None:
+                last = stored
+            if stored is not None:
+                readable.append(offset)
+        if readable:
+            return MessageAnswer(tuple(readable), *updated)
+        if last < begin:
+            break
+    return MessageAnswer((), *updated)

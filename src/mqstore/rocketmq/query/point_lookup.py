@@ -1,0 +1,196 @@
+"""Lookups: single records and single numbers that a broker is asked for.
+
+    by_offset(log, p)                      the record at a physical offset; nothing checks that one starts there
+    by_id(log, id)                         the same by the message id a put returned: store host and physical offset
+    query_message(files, log, topic, key)  the records with a key, by the index
+    message_ids(queue, lo, hi, host)       message id -> queue offset
+    earliest_time, earliest_time_of_log    store time of the oldest message
+    …
+
+A broker's answer for "there is none" is kept: -1 for times, 0 for offsets, nothing for records.
+
+    >>> from mqstore.rocketmq.format.log_slices import LogFiles
+    >>> from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
+    >>> log = LogFiles([(0, memoryview(encode(Record("T", b"body", store_timestamp=7))))], 1024)
+    >>> by_offset(log, 0).body, by_offset(log, 1), earliest_time_of_log(log, "5.3.3"), earliest_time_of_log(log, "4.9.3")
+    (b'body', None, 7, -1)
+    >>> by_id(log, offset_message_id(parse_host("127.0.0.1:10911"), 0)).topic
+    'T'
+
+Format: docs/formats/rocketmq.md, sections 2.12, 10.4 and 10.5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqstore.errors import UsageError
+from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at, store_timestamp_in
+from mqstore.rocketmq.format.queue_page import PagedQueue, entry_at, page_from
+from mqstore.rocketmq.format.record import BORN_HOST_IPV6, Record, offset_message_id, parse_host, parse_message_id
+from mqstore.rocketmq.format.record_decoder import record_or_none, records_of
+from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_messages
+
+__all__ = [
+    "QueryResult",
+    "by_id",
+    "by_offset",
+    "commit_log_offset_in_queue",
+    "earliest_time",
+    "earliest_time_of_log",
+    "is_on_disk",
+    "message_ids",
+    "message_total",
+    "query_message",
+    "raw_by_offset",
+    "store_timestamp_of",
+]
+
+MAX_MESSAGE_SIZE = 4 << 20
+
+_SIZE = struct.Struct(">i")
+
+
+# in the log
+
+
+def raw_by_offset(log: LogSlices, physical: int) -> memoryview | None:
+    """As many bytes at a physical offset as the four bytes there say; None where they are not readable."""
+    found = log.readable(physical)
+    if found is None:
+        return None
+    start, view = found
+    at = physical - start
+    if at + 4 > len(view):
+        return None
+    (size,) = _SIZE.unpack_from(view, at)
+    return view[at : at + size] if 0 <= size <= len(view) - at else None
+
+
+def by_offset(log: LogSlices, physical: int) -> Record | None:
+    """The record at a physical offset, its body as stored; None where none can be decoded."""
+    raw = raw_by_offset(log, physical)
+    return None if raw is None else record_or_none(raw)
+
+
+def by_id(log: LogSlices, message_id: str) -> Record | None:
+    """The record that a message id of the broker leads to. Its store host is not compared. Raises UsageError."""
+    try:
+        _, physical = parse_message_id(message_id)
+    except ValueError:
+        raise UsageError(f"{message_id!r} is no message id of a broker: these are 32 or 56 hexadecimal digits") from None
+    return by_offset(log, physical)
+
+
+def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = MAX_MESSAGE_SIZE) -> int:
+    """Store time of the record at the log's minimum, -1 without one. 4.9.3 wants two largest messages to be readable in that file."""
+    start = log.min_offset
+    if version == "4.9.3":
+        return store_timestamp_at(log, start, 2 * max_message_size, version)
+    head = log.slice(start, 64)
+    if head is not None and int.from_bytes(head[36:40], "big") & BORN_HOST_IPV6:
+        head = log.slice(start, 76)
+    return -1 if head is None else store_timestamp_in(head)
+
+
+# in a queue
+
+
+def commit_log_offset_in_queue(queue: PagedQueue, offset: int) -> int:
+    """Physical offset that an entry holds, 0 if there is no entry."""
+    entry = entry_at(queue, offset)
+    return 0 if entry is None else int(entry["physical_offset"])
+
+
+def store_timestamp_of(queue: PagedQueue, log: LogSlices, offset: int, version: str) -> int:
+    """Store time of the message at a queue offset, -1 if there is none."""
+    entry = entry_at(queue, offset)
+    return -1 if entry is None else store_timestamp_at(log, int(entry["physical_offset"]), int(entry["size"]), version)
+
+
+def earliest_time(queue: PagedQueue, log: LogSlices, version: str) -> int:
+    """Store time of the message at the queue's minimum, -1 if there is none."""
+    return store_timestamp_of(queue, log, queue.min_offset, version)
+
+
+def message_total(queue: PagedQueue) -> int:
+    """Messages in the queue: maximum less minimum, so -1 less for a batch queue that never had one."""
+    return queue.max_offset - queue.min_offset
+
+
+def is_on_disk(queue: PagedQueue, log: LogSlices, offset: int, in_memory_bytes: int) -> bool:
+    """Whether the record of an entry lies so far behind the end of the log that it counts as on disk; False without an entry."""
+    entry = entry_at(queue, offset)
+    return entry is not None and log.max_offset - int(entry["physical_offset"]) > in_memory_bytes
+
+
+def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict[str, int]:
+    """Message id -> queue offset of the entries low..high-1, as far as the queue has them. store_host: `ip:port` of the broker."""
+    host = parse_host(store_host)
+    found: dict[str, int] = {}
+    at, stop = max(low, queue.min_offset), min(high, queue.max_offset)
+    while at < stop:
+        page = page_from(queue, at)
+        if page is None:
+            break
+        for row in page.rows(None if queue.batch else stop - at).tolist():
+            offset = row[4] if queue.batch else at
+            if offset >= stop:
+                return found
+            found[offset_message_id(host, row[0])] = offset
+            at = offset + (row[5] if queue.batch else 1)
+    return found
+
+
+# by the index
+
+
+class QueryResult(NamedTuple):
+    """What a key query returned: records in the order of the log.
+
+    The last update is that of the newest index file; zeros where nothing was found.
+    """
+
+    slices: tuple[memoryview, ...]
+    physical_offsets: tuple[int, ...]
+    index_last_update_timestamp: int
+    index_last_update_physical_offset: int
+
+    @property
+    def records(self) -> list[Record]:
+        """The records, decoded; bytes that are none are left out. Neither topic nor key has been compared."""
+        return records_of(self.slices)
+
+
+def query_message(
+    index_files: Sequence[IndexFileLike],
+    log: LogSlices,
+    topic: str,
+    key: str,
+    max_num: int = MAX_RESULTS,
+    begin: int = 0,
+    end: int = END_OF_TIME,
+    *,
+    cap: int = MAX_RESULTS,
+) -> QueryResult:
+    """The newest max_num (at most cap) records whose key has the hash of `topic#key`, stored in [begin, end] as far as the index tells."""
+    raws: dict[int, memoryview] = {}
+
+    def stored(physical: int) -> int | None:
+        raw = raw_by_offset(log, physical)
+        if raw is None or len(raw) < 64:
+            return None
+        if physical == 0 and raw[28:36] != bytes(8):
+            return None  # the log begins later; a key query, unlike a pull, does not fall back to its first file
+        raws[physical] = raw
+        return store_timestamp_in(raw)
+
+    answer = query_messages(index_files, stored, topic, key, max_num, begin, end, cap=cap)
+    return QueryResult(
+        tuple(raws[physical] for physical in answer.offsets),
+        answer.offsets,
+        answer.last_update_timestamp,
+        answer.last_update_physical_offset,
+    )

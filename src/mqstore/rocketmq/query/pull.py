@@ -1,0 +1,345 @@
+"""Pulling: the messages of a queue from an offset on, as a broker hands them to a consumer.
+
+    queue is not there                  NO_MATCHED_LOGIC_QUEUE    next 0
+    maximum is 0                        NO_MESSAGE_IN_QUEUE       next 0
+    offset below the minimum            OFFSET_TOO_SMALL          next minimum
+    offset at the maximum               OFFSET_OVERFLOW_ONE       next offset
+    offset behind the maximum           OFFSET_OVERFLOW_BADLY     next maximum (4.9.3 with minimum 0: 0)
+    no queue file holds the offset      OFFSET_FOUND_NULL         next file of the queue
+    otherwise a scan over the entries of one queue file:
+        at least one message            FOUND
+        no entry passes the filter      NO_MATCHED_MESSAGE        next behind the last entry looked at
+        the records have left the log   MESSAGE_WAS_REMOVING
+
+A scan ends at the end of the queue file, after 800 entries (more if more messages are asked for), or when the batch is
+full: so many messages as asked for, 32 messages, or 256 KiB; 8 messages or 64 KiB where the records are so far behind the
+end of the log that they are taken to be on disk only. The first message always fits. Of a record that has left the log
+the scan learns that its whole log file has, and skips all entries that lead into it.
+
+5.3.3 differs: it goes on to the next queue file while nothing is found (as often as it is told to, once by default), the
+caller may limit the bytes, and what is skipped counts as looked at before the batch is.
+
+`_scan_plainly` is these rules entry by entry; `_scan` is the same for ordinary stretches, and leaves all others to it. A store that is open
+asks `kernels.pullpath.PullPath` first, which takes the same stretches without a Python call in between.
+
+Format: docs/formats/rocketmq.md, section 10.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.kernels import is_compiled
+from mqstore.kernels.rocketmq.pull import HEAD, Limits, Pulled, scan
+from mqstore.rocketmq.format import log_slices
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
+from mqstore.rocketmq.format.consume_queue_ext import is_address
+from mqstore.rocketmq.format.log_slices import LogSlices
+from mqstore.rocketmq.format.queue_page import PagedQueue, page_from, roll_next_file, unit_size
+from mqstore.rocketmq.format.record import Record, decode_properties
+from mqstore.rocketmq.format.record_decoder import records_in, records_of
+from mqstore.rocketmq.format.tag_filter import TagFilter
+from mqstore.rocketmq.query.pull_batch import batch_at_once, batch_of_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message", "limits_of", "wanted_hashes"]
+
+TagsCodeOf = Callable[[int], int | None]
+
+_LARGEST_TOTAL = 128 << 20
+_COMPILED = is_compiled()
+
+
+class GetStatus(StrEnum):
+    """How a pull ended."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRules:
+    """What limits a pull; the defaults are a broker's.
+
+    in_memory_bytes: records farther behind the end of the log count as on disk (a broker takes 40 % of the machine's memory).
+    max_total_bytes: of one answer, 5.3.3 only. max_filter_bytes: of queue entries that one scan looks at. travel_files: queue files
+    that 5.3.3 looks through. corrects_offsets: False on a slave that leaves the offsets it was asked for as they are.
+    """
+
+    version: str
+    in_memory_bytes: int
+    travel_files: int = 1
+    max_total_bytes: int = _LARGEST_TOTAL
+    max_filter_bytes: int = 16_000
+    max_bytes_in_memory: int = 256 << 10
+    max_count_in_memory: int = 32
+    max_bytes_on_disk: int = 64 << 10
+    max_count_on_disk: int = 8
+    corrects_offsets: bool = True
+
+    @property
+    def five(self) -> bool:
+        return self.version != "4.9.3"
+
+    @property
+    def total_limit(self) -> int:
+        """Bytes of one answer, within what the broker accepts."""
+        return min(max(self.max_total_bytes, 100), _LARGEST_TOTAL)
+
+
+class GetResult(Pulled):
+    """What a pull returned: one slice of the log per record, not copied; valid as long as somebody holds it.
+
+    status, next_begin_offset. min_offset, max_offset: of the queue. slices, queue_offsets, physical_offsets, sizes: lists, one item per
+    record. total_bytes: of the records. message_count: messages, of which a record in a batch queue holds several.
+    suggest_pulling_from_slave: what was looked at lies far behind the end of the log.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return _facts(self) == _facts(other) if isinstance(other, GetResult) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"GetResult({', '.join(f'{name}={fact!r}' for name, fact in zip(_FACTS, _facts(self), strict=True))})"
+
+    def records(self, tags: TagFilter | None = None) -> list[Record]:
+        """The records, decoded; bytes that are none are left out. tags: as a client filters, by the tags themselves."""
+        if self.view is not None and self.rows is not None:
+            found = records_in(self.view, self.start, self.rows)
+        else:
+            found = records_of(self.slices)
+        if tags is None or tags.everything:
+            return found
+        return [record for record in found if tags.matches_tags(decode_properties(record.properties).get("TAGS"))]
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The records as a batch with the columns of the message table, by default those in `pulledbatch.PULL_COLUMNS`.
+
+        Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
+        """
+        if columns is None and self.view is not None and self.rows is not None:
+            batch = batch_at_once(self.view, self.start, self.rows)
+            if batch is not None:
+                return batch
+        sizes = np.array(self.sizes, np.int64)
+        if self.view is not None:
+            return batch_of_records(
+                np.frombuffer(self.view, np.uint8), np.array(self.physical_offsets, np.int64) - self.start, sizes, columns
+            )
+        return batch_of_records(np.frombuffer(b"".join(self.slices), np.uint8), np.cumsum(sizes) - sizes, sizes, columns)
+
+
+_FACTS: Final = (
+    "status",
+    "next_begin_offset",
+    "min_offset",
+    "max_offset",
+    "queue_offsets",
+    "physical_offsets",
+    "sizes",
+    "slices",
+    "total_bytes",
+    "message_count",
+    "suggest_pulling_from_slave",
+)
+_facts: Final = attrgetter(*_FACTS)
+
+
+def get_message(
+    log: LogSlices,
+    queue: PagedQueue | None,
+    offset: int,
+    max_count: int,
+    tags: TagFilter | None,
+    rules: PullRules,
+    tags_code_of: TagsCodeOf | None = None,
+) -> GetResult:
+    """Pull at most max_count messages from a queue offset on.
+
+    tags_code_of: the tags code at an address of the extended queue, None where none can be read.
+    """
+    if queue is None:
+        return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, _corrected(rules, offset, 0), 0, 0)
+    low, high = queue.min_offset, queue.max_offset
+    if low <= offset < high:
+        if tags is not None and tags.everything:
+            tags = None
+        found = _scan(log, queue, offset, max_count, tags, rules, low, high)
+        return found or _scan_plainly(log, queue, offset, max_count, tags, rules, tags_code_of)
+    if high == 0:
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, _corrected(rules, offset, 0), low, high)
+    if offset < low:
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, _corrected(rules, offset, low), low, high)
+    if offset == high:
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    following = low if low == 0 and not rules.five else high
+    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, _corrected(rules, offset, following), low, high)
+
+
+def _corrected(rules: PullRules, asked: int, corrected: int) -> int:
+    return corrected if rules.corrects_offsets else asked
+
+
+def _scan_limit(rules: PullRules, max_count: int, unit: int) -> int:
+    """Bytes of queue entries that a scan looks at; the product is one of 32 bits."""
+    return max(rules.max_filter_bytes, (max_count * unit + (1 << 31)) % (1 << 32) - (1 << 31))
+
+
+def _full(rules: PullRules, max_count: int, result: GetResult, messages: int, size: int, on_disk: bool) -> bool:
+    """Whether there is no room for a record. The first one always has room."""
+    if not result.total_bytes or not result.message_count:
+        return False
+    if result.message_count + (messages if rules.five else 1) > max_count:
+        return True
+    most_bytes = rules.max_bytes_on_disk if on_disk else rules.max_bytes_in_memory
+    if rules.five:
+        most_bytes = min(most_bytes, rules.total_limit)
+    return result.total_bytes + size > most_bytes or result.message_count >= (
+        rules.max_count_on_disk if on_disk else rules.max_count_in_memory
+    )
+
+
+def _scan_plainly(
+    log: LogSlices,
+    queue: PagedQueue,
+    offset: int,
+    max_count: int,
+    tags: TagFilter | None,
+    rules: PullRules,
+    tags_code_of: TagsCodeOf | None,
+) -> GetResult:
+    """The scan, entry by entry: the readable truth, for both versions and both kinds of queue."""
+    five = rules.five
+    unit = unit_size(queue)
+    limit = _scan_limit(rules, max_count, unit)
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.max_offset, [], [], [], [])
+    examined = 0
+    for _ in range(rules.travel_files if five else 1):
+        if result.total_bytes or result.next_begin_offset >= result.max_offset:
+            break
+        page = page_from(queue, result.next_begin_offset)
+        if page is None:
+            result.status = GetStatus.OFFSET_FOUND_NULL
+            result.next_begin_offset = _corrected(rules, result.next_begin_offset, roll_next_file(queue, result.next_begin_offset))
+            if not five:
+                return result
+            break
+        rows = page.rows(None if queue.batch else limit // unit + 1)
+        skip_below: int | None = None
+        for number, row in enumerate(rows.tolist()):
+            physical, size, code = row[:3]
+            at, messages = row[4:6] if queue.batch else (page.file.start // unit + page.first + number, 1)
+            on_disk = log.max_offset - physical > rules.in_memory_bytes
+            if (at - offset) * unit >= limit or (five and result.next_begin_offset >= result.max_offset):
+                break
+            if five:
+                if _full(rules, max_count, result, messages, size, on_disk):
+                    break
+                examined = physical
+            else:
+                examined = physical
+                if (skip_below is None or physical >= skip_below) and _full(rules, max_count, result, messages, size, on_disk):
+                    break
+            result.next_begin_offset = at + messages
+            if skip_below is not None and physical < skip_below:
+                continue
+            if tags is not None and not tags.matches_code(_resolved(code, tags_code_of)):
+                if not result.total_bytes:
+                    result.status = GetStatus.NO_MATCHED_MESSAGE
+                continue
+            raw = log.slice(physical, size)
+            if raw is None:
+                if not result.total_bytes:
+                    result.status = GetStatus.MESSAGE_WAS_REMOVING
+                skip_below = log_slices.roll_next_file(log, physical)
+                continue
+            result.slices.append(raw)
+            result.queue_offsets.append(at)
+            result.physical_offsets.append(physical)
+            result.sizes.append(size)
+            result.total_bytes += size
+            result.message_count += messages
+            result.status = GetStatus.FOUND
+            skip_below = None
+    result.suggest_pulling_from_slave = log.max_offset - examined > rules.in_memory_bytes
+    return result
+
+
+def _resolved(code: int, tags_code_of: TagsCodeOf | None) -> int | None:
+    if not is_address(code):
+        return code
+    return None if tags_code_of is None else tags_code_of(code)
+
+
+def _scan(
+    log: LogSlices, queue: PagedQueue, offset: int, max_count: int, tags: TagFilter | None, rules: PullRules, low: int, high: int
+) -> GetResult | None:
+    """The scan of an ordinary stretch; None where it takes the rules one by one.
+
+    Ordinary: entries of a plain queue without addresses, whose records all lie in one file of the log.
+    """
+    page = None if queue.batch or not _COMPILED else page_from(queue, offset)
+    if page is None or rules.travel_files < 1:
+        return None
+    limits = limits_of(rules)
+    log_max = log.max_offset
+    out = np.empty(limits.room, np.int64)
+    raw = np.ascontiguousarray(page.rows(max(0, _scan_limit(rules, max_count, ENTRY_SIZE)) // ENTRY_SIZE + 1)).view(np.uint8)
+    hashes = None if tags is None else wanted_hashes(tags)
+    count = min(max(max_count, -(1 << 31)), (1 << 31) - 1)
+    taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, count, log_max, limits, out, hashes)
+    if taken < 0:
+        return None
+    consumed, examined, total, lowest, end = out[:HEAD].tolist()
+    result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + consumed, low, high)
+    result.suggest_pulling_from_slave = log_max - examined > rules.in_memory_bytes
+    if not taken:
+        return None if rules.five and rules.travel_files != 1 else result
+    found = log.readable(lowest)
+    if found is None or not log.min_offset <= found[0] <= lowest or end > found[0] + len(found[1]):
+        return None
+    result.status = GetStatus.FOUND
+    result.total_bytes, result.message_count = total, taken
+    result.lie_in(out[HEAD : HEAD + 3 * taken].tobytes(), *found)
+    return result
+
+
+@lru_cache(64)
+def limits_of(rules: PullRules) -> Limits:
+    """The rules as the kernel wants them."""
+    most = rules.total_limit if rules.five else 1 << 62
+    return Limits(
+        five=rules.five,
+        in_memory_bytes=rules.in_memory_bytes,
+        travel_files=rules.travel_files,
+        max_filter_bytes=rules.max_filter_bytes,
+        count_in_memory=rules.max_count_in_memory,
+        bytes_in_memory=min(rules.max_bytes_in_memory, most),
+        count_on_disk=rules.max_count_on_disk,
+        bytes_on_disk=min(rules.max_bytes_on_disk, most),
+    )
+
+
+@lru_cache(256)
+def wanted_hashes(tags: TagFilter) -> NDArray[np.int32]:
+    """The hashes of a filter as the kernel wants them."""
+    return np.array(sorted(tags.hashes), np.int32)

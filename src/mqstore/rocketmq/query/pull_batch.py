@@ -1,0 +1,103 @@
+"""Pulled messages as an Arrow record batch.
+
+A pull brings a few dozen records. Making some twenty Arrow columns from Python costs more than those records, so the batch
+of ordinary records is written by one kernel as the body of an Arrow IPC message, and read back without a copy. Its head is the
+same for every batch but for a few numbers, whose places are looked up once in a batch that Arrow itself has written:
+
+    ffffffff, size of the head | Message: length of the body | RecordBatch: rows, nodes (rows, nulls), buffers (begin, length) | body
+
+Records that are not ordinary (`kernels.messagebatch`), and columns other than the usual ones, go through `columns.RecordColumns`,
+which is the truth about every column.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import UsageError
+from mqstore.files import Bytes
+from mqstore.kernels import is_compiled
+from mqstore.kernels.rocketmq import frames, pull_batch
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, check_columns, rocketmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ELSEWHERE", "PULL_COLUMNS", "batch_at_once", "batch_of_records"]
+
+ELSEWHERE = ("store_file", "verdict")  # columns that a record cannot tell by itself
+PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*ELSEWHERE, "body_crc_ok"))
+
+_COMPILED = is_compiled()
+
+Longs = NDArray[np.int64]
+
+
+def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The records at some positions of a buffer as a batch; what is no record, or longer than its size here, is left out.
+
+    columns: by default those that come at the price of reading the record; `body_crc_ok` and those about bodies can be named.
+    Raises UsageError for a column that a record does not hold.
+    """
+    if columns is None or tuple(columns) == PULL_COLUMNS:
+        found = batch_at_once(data, 0, np.stack([positions, positions, sizes], 1).tobytes())
+        if found is not None:
+            return found
+        columns = PULL_COLUMNS
+    for name in check_columns(columns):
+        if name in ELSEWHERE:
+            known = ", ".join(each for each in ROCKETMQ_COLUMNS + EXTRA_COLUMNS if each not in ELSEWHERE)
+            raise UsageError(f"a pulled message has no column {name!r}; its columns are {known}")
+    kept = np.empty(len(positions), np.int64)
+    kept = kept[: pull_batch.sound(data, positions, sizes, kept)]
+    fields = np.empty((frames.FIELD_COUNT, len(kept)), np.int64)
+    frames.fields(data, kept, fields)
+    return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, kept), fields).batch(columns)
+
+
+def batch_at_once(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
+    """The usual columns of records in one stroke; None where one is not ordinary. start, rows: as `kernels.messagebatch` wants them."""
+    if not _COMPILED:
+        return None
+    head, schema, read = _head()
+    found = pull_batch.written(data, start, rows, head)
+    batch: pa.RecordBatch | None = None if found is None else read(found, schema)
+    return batch
+
+
+@cache
+def _head() -> tuple[pull_batch.Head, pa.Schema, Callable[..., pa.RecordBatch]]:
+    """The head of a message, its schema, and what reads a message."""
+    import pyarrow as pa
+
+    schema = rocketmq_schema(PULL_COLUMNS)
+    written = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema).serialize().to_pybytes()
+    (size,) = struct.unpack_from("<i", written, 4)
+    raw = written[: 8 + size]
+
+    def at(place: int, code: str) -> int:
+        found: int = struct.unpack_from("<" + code, raw, place)[0]
+        return found
+
+    def field(table: int, number: int) -> int:
+        """Place of a field of a flatbuffer table."""
+        return table + at(table - at(table, "i") + 4 + 2 * number, "H")
+
+    def target(place: int) -> int:
+        return place + at(place, "I")
+
+    message = target(8)
+    batch = target(field(message, 2))
+    nodes, buffers = target(field(batch, 1)), target(field(batch, 2))
+    assert (at(nodes, "I"), at(buffers, "I")) == (pull_batch.NODES, pull_batch.BUFFERS)
+    head = pull_batch.Head(np.frombuffer(raw, np.uint8), field(batch, 0), field(message, 3), nodes + 4, buffers + 4)
+    return head, schema, pa.ipc.read_record_batch

@@ -1,0 +1,215 @@
+"""Lookup by time: the queue offset of the message that was stored at a time, or near it.
+
+Ten messages, stored at 0, 20, 40 … 180 ms:
+
+    time asked      -10    0   10   11   60   500
+    4.9.3             0    0    0    1    3     9      the nearest, the earlier of two equally near ones
+    5.3.3 lower       0    0    1    1    3    10      the first that is not earlier
+    5.3.3 upper       0    0    0    0    3     9      the last that is not later
+
+Both versions bisect one queue file. 4.9.3 chooses the first file that was modified at or after the time, by the file
+system's clock. Such times are unreliable for mapped files and are lost when a store is copied; where the caller does not
+give them, a file counts as modified when its last message was stored. 5.3.3 goes by the messages itself.
+
+Records that have left the log count as earlier than any time; an entry that leads nowhere else ends the search with 0.
+
+Batch queues (5.3.3 only) look at the times in their units: `lower` is the first unit that is not earlier, except at or
+behind the end of a file, where it is the last unit. `upper` is defective: its bisection compares the wrong way round, so a
+time between two units mostly finds nothing (and the answer is the minimum), sometimes the next later unit.
+
+Format: docs/formats/rocketmq.md, sections 4.7 and 4.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
+from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at
+from mqstore.rocketmq.format.queue_page import PagedFile, PagedQueue, Rows
+
+__all__ = ["Boundary", "offset_by_time"]
+
+Boundary = Literal["lower", "upper"]
+
+
+def offset_by_time(
+    queue: PagedQueue,
+    log: LogSlices,
+    timestamp: int,
+    version: str,
+    boundary: Boundary = "lower",
+    modified: Sequence[int] | None = None,
+) -> int:
+    """The queue offset for a time in ms, by the rules of a version.
+
+    boundary: for 5.3.3. modified: for 4.9.3, when each queue file was modified, ms, in the order of the files.
+    """
+    if version == "4.9.3":
+        return _nearest(queue, log, timestamp, modified)
+    found = _batch_by_time(queue, timestamp, boundary) if queue.batch else _bound(queue, log, timestamp, boundary)
+    return min(max(found, queue.min_offset), queue.max_offset)
+
+
+class _Times:
+    """Store times of the entries of one queue file, by row."""
+
+    def __init__(self, log: LogSlices, file: PagedFile, version: str) -> None:
+        self._log = log
+        self._version = version
+        self.count = file.written // ENTRY_SIZE
+        self._rows: Rows = file.part(0, self.count)
+
+    def physical(self, row: int) -> int:
+        return int(self._rows[row]["physical_offset"])
+
+    def __getitem__(self, row: int) -> int:
+        entry = self._rows[row]
+        return store_timestamp_at(self._log, int(entry["physical_offset"]), int(entry["size"]), self._version)
+
+
+def _floor(queue: PagedQueue, file: PagedFile) -> int:
+    """The first row of a file that is not below the queue's minimum."""
+    return max(0, queue.min_offset - file.start // ENTRY_SIZE)
+
+
+def _queue_offset(file: PagedFile, row: int) -> int:
+    """Queue offset of a row. -1, where the search met nothing, is the *byte* before the file, divided toward zero."""
+    return file.start // ENTRY_SIZE + row if row >= 0 else max(0, file.start - 1) // ENTRY_SIZE
+
+
+# 4.9.3
+
+
+def _nearest(queue: PagedQueue, log: LogSlices, timestamp: int, modified: Sequence[int] | None) -> int:
+    if not queue.files:
+        return 0
+    if modified is None:
+        file = next((file for file in queue.files if _last_time(log, file) >= timestamp), queue.files[-1])
+    else:
+        file = next((file for file, at in zip(queue.files, modified, strict=True) if at >= timestamp), queue.files[-1])
+    times = _Times(log, file, "4.9.3")
+    if not times.count:
+        return 0
+    low, high = _floor(queue, file), times.count - 1
+    left = right = -1
+    left_time = right_time = -1
+    while high >= low:
+        middle = (low + high) // 2
+        if times.physical(middle) < log.min_offset:
+            low, left = middle + 1, middle
+            continue
+        found = times[middle]
+        if found < 0:
+            return 0
+        if found == timestamp:
+            return file.start // ENTRY_SIZE + middle
+        if found > timestamp:
+            high, right, right_time = middle - 1, middle, found
+        else:
+            low, left, left_time = middle + 1, middle, found
+    if left_time == -1:
+        row = right
+    elif right_time == -1:
+        row = left
+    else:
+        row = right if abs(timestamp - left_time) > abs(timestamp - right_time) else left
+    return _queue_offset(file, row)
+
+
+def _last_time(log: LogSlices, file: PagedFile) -> int:
+    times = _Times(log, file, "4.9.3")
+    return times[times.count - 1] if times.count else -1
+
+
+# 5.3.3
+
+
+def _bound(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary) -> int:
+    file = _file_by_time(queue, log, timestamp, boundary)
+    if file is None:
+        return 0
+    times = _Times(log, file, "5.3.3")
+    if not times.count:
+        return 0
+    first = file.start // ENTRY_SIZE
+    floor, ceiling = _floor(queue, file), times.count - 1
+    if times[ceiling] < timestamp:
+        return first + ceiling + (boundary == "lower")
+    if floor <= ceiling and times[floor] > timestamp:
+        return first if boundary == "lower" else 0
+    low, high = floor, ceiling
+    left = right = -1
+    while high >= low:
+        middle = (low + high) // 2
+        if times.physical(middle) < log.min_offset:
+            low, left = middle + 1, middle
+            continue
+        found = times[middle]
+        if found < 0:
+            return 0
+        if found == timestamp:
+            step, end = (-1, floor) if boundary == "lower" else (1, ceiling)
+            while middle != end and times[middle + step] == timestamp:
+                middle += step
+            return first + middle
+        if found > timestamp:
+            high, right = middle - 1, middle
+        else:
+            low, left = middle + 1, middle
+    return _queue_offset(file, right if boundary == "lower" else left)
+
+
+def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary) -> PagedFile | None:
+    """Lower: the first file whose last message is not earlier, else the last file. Upper: the last file that does not begin later."""
+
+    def time_at(file: PagedFile, row: int) -> int:
+        times = _Times(log, file, "5.3.3")
+        found = times[row] if row < times.count else -1
+        return found if found > 0 else -1
+
+    if boundary == "lower":
+        last_row = queue.file_size // ENTRY_SIZE - 1
+        earlier = queue.files[:-1]
+        return next((file for file in earlier if time_at(file, last_row) >= timestamp), queue.files[-1] if queue.files else None)
+    return next((file for file in reversed(queue.files) if time_at(file, 0) <= timestamp), None)
+
+
+def _batch_by_time(queue: PagedQueue, timestamp: int, boundary: Boundary) -> int:
+    """Base of a unit, -1 where nothing is usable."""
+    begun = [(int(file.part(0, 1)["store_timestamp"][0]), file) for file in queue.files if file.written]
+    if not begun:
+        return -1
+    if begun[-1][0] <= timestamp:
+        file = begun[-1][1]
+    else:
+        fitting = [pair for pair in begun if pair[0] <= timestamp]
+        file = max(fitting, key=lambda pair: pair[0])[1] if fitting else begun[0][1]
+    rows = file.part(0, file.written // UNIT_SIZE)
+    times, bases = rows["store_timestamp"], rows["base_offset"]
+    row = len(rows) - 1 if timestamp >= times[-1] else _bisected(times, timestamp, boundary)
+    return int(bases[row]) if row >= 0 else -1
+
+
+def _bisected(times: NDArray[np.int64], timestamp: int, boundary: Boundary) -> int:
+    """The broker's bisection of a batch queue file. Its ends ask for a time that is not earlier, whichever boundary is wanted."""
+    left, right = 0, len(times) - 1
+    while left <= right:
+        middle = (left + right) // 2
+        found = int(times[middle])
+        if middle == right:
+            return middle if found >= timestamp else -1
+        if middle == left:
+            if found >= timestamp:
+                return middle
+            left = middle + 1
+        elif boundary == "lower":
+            left, right = (middle + 1, right) if found < timestamp else (left, middle)
+        else:
+            left, right = (middle, right) if found <= timestamp else (left, middle - 1)
+    return -1

@@ -1,0 +1,433 @@
+"""Rebuilding consume queues and index from the commit log: the steps, as functions that any process or thread can run.
+
+    split of the log --scan_split--> entries written in place, keys, counts      one task per split
+    parts of a queue --build_queue-> queue files by the broker's append rules    only for queues that are not plain
+    keys             --IndexWriter-> one index file                              one task per file
+
+A record holds its own queue offset, so the place of its entry is known without asking anybody: entry n of a queue stands
+at byte 20 n. A run of entries whose offsets ascend by one is written in one piece, into files that are as long as they
+will be. The same bytes come out when a step is repeated, so a retried or doubled task does no harm; nothing is renamed
+or made lasting before all is there.
+
+A queue is plain when the runs of all splits join without gap, repetition or jump. All others (a log with lost records,
+queues that started again at 0, several dispatches of one record) are built from their entries in log order by
+`queuebuild`, which appends as the broker does. Batch queues are always built that way: their units have no fixed place.
+
+Format: docs/formats/rocketmq.md, sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, FileImage, QueueImage
+from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, UNIT_SIZE, Dispatched, Dispatcher, QueueRun, Rules
+from mqstore.rocketmq.format.commit_log import CommitLog, Records
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.splits import Split, SplitWalk, open_log
+from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = [
+    "QueuePart",
+    "QueueTask",
+    "ScanResult",
+    "ScanTask",
+    "Segment",
+    "Settings",
+    "build_queue",
+    "queue_directory",
+    "scan_split",
+    "settings_of",
+    "write_blanks",
+]
+
+ROOM = 1 << 17  # records dispatched before their entries are written
+MAX_TOLD = 1000  # findings of one split that are told one by one
+MAX_OFFSET = 1 << 56  # queue offsets from here on are left to the exact path
+
+PLAIN = "plain"
+EXACT = "exact"
+PARTS = "parts"
+_OFFSETS = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of a broker's settings decides the bytes of derived files. Sizes in bytes."""
+
+    rules: Rules = field(default_factory=Rules)
+    queue_file_size: int = 6_000_000
+    batch_file_size: int = 13_800_000
+    index: bool = True
+    index_slots: int = 5_000_000
+    index_positions: int = 20_000_000
+
+
+def settings_of(store: RocketMQStore) -> Settings:
+    """The settings of a store: from its configuration, else from the files that are there, else the broker's defaults."""
+    config = store.config
+    queue_size = config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64]) or 6_000_000
+    batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
+    index = store.index_files()
+    return Settings(
+        rules=store.rules(),
+        queue_file_size=-(-queue_size // ENTRY_SIZE) * ENTRY_SIZE,
+        batch_file_size=-(-batch_size // UNIT_SIZE) * UNIT_SIZE,
+        index=config.message_index_enable is not False,
+        index_slots=config.max_hash_slot_num or _common(file.slot_count for file in index) or 5_000_000,
+        index_positions=config.max_index_num or _common(file.positions for file in index) or 20_000_000,
+    )
+
+
+def _common(sizes: Iterable[int]) -> int | None:
+    """The value that occurs most often, zeros aside."""
+    seen = [size for size in sizes if size > 0]
+    return max(set(seen), key=seen.count) if seen else None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows in a staged file. path: relative to the stage. start: byte of the first row; count: rows."""
+
+    path: str
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """What one split holds of one queue. first: queue offset of its first entry. plain: the offsets ascend by one from there.
+
+    segments: where rows were staged, in log order; of a plain part none, its entries are in place.
+    """
+
+    topic: str
+    queue_id: int
+    batch: bool
+    first: int
+    count: int
+    plain: bool
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Dispatch one split. first: the physical offset of its first record, where that is known.
+
+    run: identifies the whole job, so that processes share what they opened for it. attempt: makes staged names unique.
+    only: list just these queues, as segments, whatever they are like. keys_in_memory: the result carries the keys.
+    """
+
+    store: str
+    log_file_size: int | None
+    stage: str
+    run: str
+    split: Split
+    settings: Settings
+    first: int | None = None
+    check_crc: bool = False
+    keys_in_memory: bool = False
+    only: frozenset[tuple[str, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What one split held. Offsets are physical; last_offset: of the last record, -1 without any; end: behind
+    it, or behind the record that ends its file.
+
+    keys: one segment of KEY_ROW rows; arrays: the same rows in memory, instead.
+    unlisted: (topic, physical offset of the first record concerned) of records whose topic cannot be the name of a directory.
+    """
+
+    split: Split
+    begin: int | None
+    reach: int
+    records: int
+    parts: tuple[QueuePart, ...]
+    keys: Segment | None
+    arrays: tuple[NDArray[np.void], ...]
+    last_offset: int
+    last_store_timestamp: int
+    end: int
+    damage: tuple[Damage, ...]
+    damage_untold: int
+    unlisted: tuple[str, ...]
+
+
+def queue_directory(part: QueuePart | QueueTask) -> str:
+    """Directory of a queue, relative to the store."""
+    return f"{'batchconsumequeue' if part.batch else 'consumequeue'}/{part.topic}/{part.queue_id}"
+
+
+def is_directory_name(topic: str) -> bool:
+    """Whether a topic can be the name of a directory: a hostile record must not write outside its store."""
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(raw) <= 255 and topic not in (".", "..") and b"/" not in raw and b"\0" not in raw
+
+
+_open_logs: dict[tuple[str, str], CommitLog] = {}
+
+
+def log_of(store: str, file_size: int | None, run: str) -> CommitLog:
+    """The log of a store, opened once per job in each process: maps are costly to make and cheap to keep."""
+    found = _open_logs.get((run, store))
+    if found is None:
+        if len(_open_logs) > 3:
+            _open_logs.clear()
+        found = _open_logs[run, store] = open_log(ReadOnlyDirectory(Path(store)), file_size)
+    return found
+
+
+class _Parts:
+    """The parts of queues under way in one split, and where their entries go."""
+
+    def __init__(self, stage: DurableDirectory, task: ScanTask) -> None:
+        self._stage = stage
+        self._task = task
+        self._size = task.settings.queue_file_size
+        self._staged: str | None = None
+        self._position = 0
+        self._found: dict[tuple[str, int, bool], list[QueuePart]] = {}
+        self.unlisted: dict[str, None] = {}
+
+    def take(self, run: QueueRun) -> None:
+        """Write the entries of a run to where they belong."""
+        if not is_directory_name(run.topic):
+            self.unlisted.setdefault(run.topic)
+            return
+        only = self._task.only
+        if only is not None and (run.topic, run.queue_id) not in only:
+            return
+        found = self._found.setdefault((run.topic, run.queue_id, run.batch), [])
+        if only is not None or run.batch:
+            segment = self._stage_run(run)
+            found.append(QueuePart(run.topic, run.queue_id, run.batch, run.first, len(run), False, (segment,)))
+            return
+        plain = run.plain and run.first >= 0 and run.first + len(run) < MAX_OFFSET
+        if plain:
+            self._place(run)
+        found.append(QueuePart(run.topic, run.queue_id, False, run.first, len(run), plain))
+
+    def _place(self, run: QueueRun) -> None:
+        directory = f"{PLAIN}/consumequeue/{run.topic}/{run.queue_id}"
+        write_entries(self._stage, directory, self._size, run.first * ENTRY_SIZE, run.entries)
+
+    def _stage_run(self, run: QueueRun) -> Segment:
+        """Rows of a segment: all queue offsets, then all entries."""
+        if self._staged is None:
+            self._staged = new_part(self._stage, self._task.split, "rows")
+        start = self._position
+        for part in (run.offsets.astype(_OFFSETS).view(np.uint8), run.entries):
+            self._stage.pwrite(self._staged, self._position, part)
+            self._position += len(part)
+        return Segment(self._staged, start, len(run))
+
+    def joined(self) -> tuple[QueuePart, ...]:
+        """One part per queue."""
+        joined = []
+        for parts in self._found.values():
+            first = parts[0]
+            plain, end = True, first.first
+            for part in parts:
+                plain = plain and part.plain and part.first == end
+                end = part.first + part.count
+            count = sum(part.count for part in parts)
+            segments = tuple(segment for part in parts for segment in part.segments)
+            joined.append(QueuePart(first.topic, first.queue_id, first.batch, first.first, count, plain, segments))
+        return tuple(joined)
+
+
+def new_part(stage: DurableDirectory, split: Split, kind: str) -> str:
+    """A new staged file of one attempt at one split."""
+    path = f"{PARTS}/{split.number:06d}.{secrets.token_hex(6)}.{kind}"
+    stage.create(path)
+    return path
+
+
+def write_entries(stage: DurableDirectory, directory: str, file_size: int, position: int, rows: Bytes) -> None:
+    """Write rows at a logical byte position of a queue, into as many of its files as they touch."""
+    at = 0
+    while at < len(rows):
+        start = position + at - (position + at) % file_size
+        room = start + file_size - position - at
+        path = f"{directory}/{start:020d}"
+        stage.ensure(path, file_size)
+        stage.pwrite(path, position + at - start, rows[at : at + room])
+        at += room
+
+
+def write_blanks(stage: DurableDirectory, directory: str, file_size: int, first: int) -> None:
+    """Fill the places in front of a queue's first entry, as far back as its first file reaches."""
+    position = first * ENTRY_SIZE
+    start = position - position % file_size
+    blanks = np.full((position - start) // ENTRY_SIZE, np.array((0, BLANK_SIZE, 0), ENTRY))
+    write_entries(stage, directory, file_size, start, blanks.view(np.uint8))
+
+
+class _Findings:
+    """Damage of one split, told one by one up to a limit."""
+
+    def __init__(self) -> None:
+        self.told: list[Damage] = []
+        self.untold = 0
+
+    def add(self, damage: Damage) -> None:
+        if len(self.told) < MAX_TOLD:
+            self.told.append(damage)
+        else:
+            self.untold += 1
+
+
+def _dispatched(walk: SplitWalk, rules: Rules, findings: _Findings, check_crc: bool) -> Iterator[tuple[Dispatched, int]]:
+    """The records of a split dispatched, some hundred thousand at a time; with the physical offset of the last of them."""
+    dispatcher: Dispatcher | None = None
+    file_start = 0
+    for event in walk:
+        if isinstance(event, Damage):
+            findings.add(event)
+        if not isinstance(event, Records):
+            continue
+        if check_crc:
+            _check_bodies(event, findings)
+        if dispatcher is not None and (event.file.start != file_start or dispatcher.count + len(event) > ROOM):
+            yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
+            dispatcher = None
+        if dispatcher is None:
+            dispatcher, file_start = Dispatcher(event.data, rules, ROOM), event.file.start
+        dispatcher.add(event.positions)
+    if dispatcher is not None:
+        yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
+
+
+def _check_bodies(records: Records, findings: _Findings) -> None:
+    columns = RecordColumns(records)
+    for k in np.flatnonzero(~columns.crc_ok).tolist():
+        position, size = int(records.positions[k]), int(columns.row(frames.SIZE)[k])
+        findings.add(
+            Damage(
+                records.file.relative,
+                position,
+                size,
+                Kind.BAD_CHECKSUM,
+                "the body does not fit its CRC; the message is listed all the same",
+                1,
+            )
+        )
+
+
+def scan_split(task: ScanTask) -> ScanResult:
+    """Dispatch the records of one split: entries to their places, keys to the result."""
+    walk = SplitWalk(log_of(task.store, task.log_file_size, task.run), task.split, first=task.first)
+    findings = _Findings()
+    with_keys = task.settings.index and task.only is None
+    records = key_count = last_store_timestamp = 0
+    last_offset = -1
+    arrays: list[NDArray[np.void]] = []
+    key_file: str | None = None
+    with DurableDirectory(task.stage) as stage:
+        parts = _Parts(stage, task)
+        for found, offset in _dispatched(walk, task.settings.rules, findings, task.check_crc):
+            records += found.records
+            last_offset = offset
+            last_store_timestamp = found.last_store_timestamp
+            for run in found.runs:
+                parts.take(run)
+            if not with_keys or not len(found.keys):
+                continue
+            if task.keys_in_memory:
+                arrays.append(found.keys)
+            else:
+                if key_file is None:
+                    key_file = new_part(stage, task.split, "keys")
+                stage.pwrite(key_file, key_count * KEY_ROW.itemsize, found.keys.view(np.uint8))
+            key_count += len(found.keys)
+    return ScanResult(
+        split=task.split,
+        begin=walk.begin,
+        reach=walk.reach,
+        records=records,
+        parts=parts.joined(),
+        keys=None if key_file is None else Segment(key_file, 0, key_count),
+        arrays=tuple(arrays),
+        last_offset=last_offset,
+        last_store_timestamp=last_store_timestamp,
+        end=walk.end,
+        damage=tuple(findings.told),
+        damage_untold=findings.untold,
+        unlisted=tuple(parts.unlisted),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTask:
+    """Build one queue from its segments, in log order."""
+
+    stage: str
+    topic: str
+    queue_id: int
+    batch: bool
+    file_size: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """What a queue built by the append rules holds: entries of 20 bytes, or units of 46."""
+
+    topic: str
+    queue_id: int
+    batch: bool
+    entries: int
+
+
+def build_queue(task: QueueTask) -> QueueResult:
+    """Append the entries of a queue as the broker does, writing each file when it is full. Memory: one file and one segment."""
+    image: QueueImage | BatchQueueImage = (BatchQueueImage if task.batch else QueueImage)(task.topic, task.queue_id, task.file_size)
+    width = UNIT_SIZE if task.batch else ENTRY_SIZE
+    directory = f"{EXACT}/{queue_directory(task)}"
+    written = 0
+    with DurableDirectory(task.stage) as stage:
+        for segment in task.segments:
+            image.append(_read_segment(task, segment, width))
+            for file in image.files[:-1]:
+                written += _write_image(stage, directory, file, width)
+            del image.files[:-1]
+        for file in image.files:
+            written += _write_image(stage, directory, file, width)
+    return QueueResult(task.topic, task.queue_id, task.batch, written)
+
+
+def _write_image(stage: DurableDirectory, directory: str, file: FileImage, width: int) -> int:
+    # a queue offset beyond what a broker can count in bytes has wrapped to a negative place, where no file can be
+    if file.start < 0:
+        return 0
+    # a file may be there without an entry: the broker makes the next one before it sees that the entry is a duplicate
+    path = f"{directory}/{file.start:020d}"
+    stage.ensure(path, file.size)
+    rows = file.bytes()
+    if len(rows):
+        stage.pwrite(path, 0, rows)
+    return len(rows) // width
+
+
+def _read_segment(task: QueueTask, segment: Segment, width: int) -> QueueRun:
+    data = MappedFile(Path(task.stage) / segment.path).data
+    middle = segment.start + segment.count * _OFFSETS.itemsize
+    offsets = data[segment.start : middle].view(_OFFSETS).astype(np.int64)
+    entries = data[middle : middle + segment.count * width]
+    plain = not task.batch and bool((np.diff(offsets) == 1).all())
+    return QueueRun(task.topic, task.queue_id, offsets, entries, plain, task.batch)

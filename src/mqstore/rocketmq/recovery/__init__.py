@@ -1,0 +1,1 @@
+"""The broker's own load of a store directory, carried out in memory."""

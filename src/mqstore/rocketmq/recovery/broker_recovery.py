@@ -1,0 +1,460 @@
+"""What a broker would hold in memory after loading and starting on a directory, without the directory being touched.
+
+    load    1  log, queue and index files are mapped; after an unclean exit (`abort` is there) index files that end later
+               than the checkpoint's index time are deleted
+            2  each consume queue is recovered (`queuebuild`)
+            3  the log is parsed from a start file on, up to the first thing the broker cannot take: the truncation point
+                   clean    4.9.3 the third-last file; 5.3.3 the newest file that starts at or before the last listed record
+                   unclean  the newest file whose first record was stored before the checkpoint; none: the oldest
+               what is dispatched again: 4.9.3 unclean all records parsed, clean none; 5.3.3 unclean all, clean those behind
+               the last listed one (but for the first of them: its offset is where the queues end, and only greater ones count)
+            4  log and queues are cut at the truncation point, log files behind it go
+            5  the minimum of each queue is corrected
+    start   6  4.9.3 dispatches what no queue lists yet, up to the end of the log; at a record it cannot parse it skips
+               the rest of that file
+
+Some of it is odd, and kept: after an unclean exit 4.9.3 does not know the delay levels yet, so waiting messages get the
+tags code of an ordinary message; keys of records before the start file are lost with a deleted index file; with a clean
+flag 5.3.3 shifts a queue that lags behind. The broker is taken for a master without duplication, controller or DLedger.
+
+With extended consume queues the entries that are dispatched again would hold addresses of new units; here they hold the
+plain tags code.
+
+Format: docs/formats/rocketmq.md, sections 4, 5, 6 and 8.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import RefusedError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.dispatcher import QueueRun, Rules, dispatch_positions
+from mqstore.rocketmq.dispatch.index_image import IndexService
+from mqstore.rocketmq.format import consume_queue, mapped_file_queue
+from mqstore.rocketmq.format.checkpoint import Checkpoint
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
+from mqstore.rocketmq.format.record import BORN_HOST_IPV6, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, RecordParser, Stop
+
+__all__ = ["Broker", "Image", "LogFile", "MemoryShelf", "Shelf"]
+
+Longs = NDArray[np.int64]
+Image = QueueImage | BatchQueueImage
+
+_WORTH_A_THREAD = 4 << 20  # bytes of a log file from which parsing and dispatch run side by side
+_DROP = 64 << 20  # bytes of log after which pages that were read are let go
+
+
+def _long(data: Bytes, at: int, width: int = 8) -> int:
+    return int.from_bytes(data[at : at + width].tobytes(), "big", signed=True)
+
+
+def _physical(data: Bytes, positions: Longs) -> Longs:
+    """The physical offset fields of records."""
+    found: Longs = data[(positions + 28)[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
+    return found
+
+
+@dataclass(slots=True)
+class LogFile:
+    """A log file as the broker holds it. written: bytes that count."""
+
+    file: QueueFile
+    written: int
+
+    @property
+    def start(self) -> int:
+        return self.file.start
+
+    @property
+    def end(self) -> int:
+        return self.file.start + self.written
+
+
+class Shelf(Protocol):
+    """Where a broker keeps what it derives and changes: in memory over files that are only read, or on disk."""
+
+    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
+        """The image of a queue. loaded: the files it has on disk; None for one that dispatch makes."""
+        ...
+
+    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+        """The index service over the files that were kept. slots, positions: of new files."""
+        ...
+
+    def recovered(self, queues: Sequence[Image]) -> None:
+        """All queues have been recovered; nothing is dispatched yet."""
+        ...
+
+    def remove_log(self, file: QueueFile) -> None:
+        """A log file behind the truncation point."""
+        ...
+
+    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        """What is to be appended for a run. data, positions, physical: the records it is from, and others."""
+        ...
+
+
+class MemoryShelf:
+    """Everything new is held in memory; no file is touched."""
+
+    def __init__(self, directory: ReadOnlyDirectory) -> None:
+        self._directory = directory
+
+    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
+        files = () if loaded is None else loaded.files
+        sources = [(file.start, partial(self._directory.map, file.relative)) for file in files if file.size == file_size]
+        return kind(topic, queue_id, file_size, sources)
+
+    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+        return IndexService(kept, slots=slots, positions=positions)
+
+    def recovered(self, queues: Sequence[Image]) -> None:
+        return
+
+    def remove_log(self, file: QueueFile) -> None:
+        return
+
+    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+        return run
+
+
+class Broker:
+    """A broker that loads and starts on a directory. notes: what it does that loses something, a sentence each."""
+
+    def __init__(
+        self,
+        directory: ReadOnlyDirectory,
+        log: CommitLog,
+        index_files: Sequence[IndexFile],
+        checkpoint: Checkpoint,
+        config: BrokerConfig,
+        rules: Rules,
+        version: str,
+        *,
+        unclean: bool,
+        largest_array: int = LARGEST_ARRAY,
+        shelf: Shelf | None = None,
+        strict: bool = False,
+    ) -> None:
+        """rules: for dispatch, of that version. largest_array: bytes of memory the broker can get in one piece.
+
+        strict: an unclean recovery also stops at a record whose end never reached the disk, where a broker sees zeros in its
+        topic or properties and takes them.
+        """
+        self.version = version
+        self.five = version != "4.9.3"
+        self.notes: list[str] = []
+        self.recovered_from = 0  # physical offset at which the log was parsed from
+        self.last_record = -1  # physical offset of the last record parsed; after an unclean exit without one, where parsing began
+        self.queues: dict[tuple[str, int, bool], Image] = {}
+        self.listed: set[tuple[str, int]] | None = None  # queues in which dispatch listed something, for who wants to know
+        self._directory = directory
+        self._log = log
+        self._checkpoint = checkpoint
+        self._config = config
+        self.rules = rules if self.five else replace(rules, batch_topics=frozenset())
+        self._unclean = unclean
+        self._largest_array = largest_array
+        self._strict = strict
+        self._shelf: Shelf = MemoryShelf(directory) if shelf is None else shelf
+        self._queue_sizes: dict[bool, int] = {}
+        self._refusals: list[str] = list(log.queue.refusals(version))
+        self.log_files = [LogFile(file, file.size) for file in log.files if file.size == log.file_size]
+        self._load_queues()
+        if self._refusals:
+            more = f"; and {len(self._refusals) - 3} more" if len(self._refusals) > 3 else ""
+            raise RefusedError(f"a {version} broker refuses to start on this store: {'; '.join(self._refusals[:3])}{more}")
+        self.index = None if config.message_index_enable is False else self._load_index(index_files)
+
+    # load
+
+    def _load_queues(self) -> None:
+        places: list[tuple[str, type[Image], int | None]] = [("consumequeue", QueueImage, self._config.consume_queue_file_size)]
+        if self.five:
+            places.append(("batchconsumequeue", BatchQueueImage, self._config.batch_queue_file_size))
+        for place, kind, configured in places:
+            found = {
+                (name, queue_id): mapped_file_queue.load(self._directory, f"{place}/{name}/{queue_id}", size=configured)
+                for name, queue_id in consume_queue.queues(self._directory, place)
+            }
+            size = configured or _common_size(found.values()) or 300_000 * kind.row.itemsize
+            self._queue_sizes[kind.batch] = size
+            for (name, queue_id), queue in found.items():
+                if queue.file_size != size and queue.files:
+                    queue = mapped_file_queue.load(self._directory, queue.relative, size=size)
+                self._refusals += queue.refusals(self.version)
+                topic = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+                self.queues[topic, queue_id, kind.batch] = self._shelf.queue(kind, topic, queue_id, size, queue)
+
+    def _load_index(self, files: Sequence[IndexFile]) -> IndexService:
+        kept = list(files)
+        gone: list[IndexFile] = []
+        if self._unclean:
+            kept = [file for file in files if file.end_timestamp <= self._checkpoint.index]
+            gone = [file for file in files if file not in kept]
+            if gone:
+                names = ", ".join(file.name for file in gone)
+                self.notes.append(f"index files deleted, because they end later than the checkpoint's index time: {names}")
+        like = files[-1] if files else None
+        slots = self._config.max_hash_slot_num or (like.slot_count if like else 5_000_000)
+        positions = self._config.max_index_num or (like.positions if like else 20_000_000)
+        return self._shelf.index(kept, gone, slots=slots, positions=positions)
+
+    @property
+    def log_min(self) -> int:
+        """Physical offset of the first byte of the log; -1 without files."""
+        return self.log_files[0].start if self.log_files else -1
+
+    @property
+    def log_max(self) -> int:
+        """Physical offset behind the last byte of the log that counts; 0 without files."""
+        return self.log_files[-1].end if self.log_files else 0
+
+    def load(self) -> None:
+        """Recover queues and log, cut both, correct the minimums."""
+        for queue in self.queues.values():
+            queue.recover()
+        self._shelf.recovered(list(self.queues.values()))
+        listed = max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
+        if not self.log_files:
+            if self.queues:
+                self.notes.append("there is no commit log, so all consume queues are deleted")
+            for queue in self.queues.values():
+                queue.destroy()
+        else:
+            end, clear = self._recover_log(listed)
+            if listed >= end:
+                for queue in self.queues.values():
+                    queue.truncate(end)
+            clear &= self._cut_log(end)
+            if not clear:
+                self.notes.append(f"the log is cut at {end}: the broker cannot take what stands there, and gives up everything behind it")
+        self.correct_minimums()
+
+    def correct_minimums(self) -> None:
+        for queue in self.queues.values():
+            queue.correct_min(self.log_min, self.version)
+
+    def _recover_log(self, listed: int) -> tuple[int, bool]:
+        """The truncation point, and whether nothing is written there. Dispatches what is to be dispatched again."""
+        rules = self.rules if self.five else replace(self.rules, delays=())
+        config = self._config
+        parser = RecordParser(
+            self.version,
+            check_crc=config.check_crc_on_recover is not False,
+            property_crc=self.five and bool(config.force_verify_prop_crc),
+            largest_array=self._largest_array,
+            strict=self._strict and self._unclean,
+        )
+        number = self._first_unclean() if self._unclean else self._first_clean(listed)
+        self.recovered_from = self.log_files[number].start
+        if self._unclean:
+            self.last_record = self.recovered_from
+        while True:
+            file = self.log_files[number].file
+            data = self._log.mapped(file).data
+            stop = Stop(0, False, -1, 0)
+            runs = self._runs(parser, file, 0, file.size)
+            for run in runs if file.size < _WORTH_A_THREAD else _one_ahead(runs):
+                if isinstance(run, Stop):
+                    stop = run
+                    continue
+                self.last_record = file.start + int(run[-1])
+                if self._unclean:
+                    self.dispatch(data, run, rules)
+                elif self.five:
+                    self.dispatch(data, run[_physical(data, run) > listed], rules)
+            if not stop.blank or number + 1 == len(self.log_files):
+                return file.start + stop.position, stop.blank or not data[stop.position : stop.position + 8].any()
+            number += 1
+
+    def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | Stop]:
+        """Runs of records of one file. Who asks for the next one is done with the one before the last: its pages are let go."""
+        mapped = self._log.mapped(file)
+        kept = done = last = start
+        for run in parser.runs(mapped.data[:limit], start):
+            yield run
+            done, last = last, last if isinstance(run, Stop) else int(run[-1])
+            if done - kept > _DROP:
+                mapped.drop(kept, done - kept)
+                kept = done
+        mapped.drop(kept, limit - kept)
+
+    def _first_clean(self, listed: int) -> int:
+        """Number of the file from which the log is parsed after a clean exit."""
+        if not self.five:
+            return max(0, len(self.log_files) - 3)
+        return max(0, bisect_right([file.start for file in self.log_files], listed) - 1)
+
+    def _first_unclean(self) -> int:
+        """Number of the newest file whose first record was stored before the checkpoint; 0 if there is none."""
+        safe = self._config.message_index_enable is not False and self._config.message_index_safe
+        limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
+        magics = (frames.MAGIC_V1, frames.MAGIC_V2) if self.five else (frames.MAGIC_V1,)
+        for number in range(len(self.log_files) - 1, 0, -1):
+            data = self._log.mapped(self.log_files[number].file).data
+            if _long(data, 4, 4) in magics:
+                stored = _long(data, 68 if _long(data, 36, 4) & BORN_HOST_IPV6 else 56)
+                if stored != 0 and stored <= limit:
+                    return number
+        return 0
+
+    def _cut_log(self, end: int) -> bool:
+        """Cut the log; whether nothing that looks like a record goes with the files behind the cut."""
+        kept = []
+        clear = True
+        for file in self.log_files:
+            if file.start + file.file.size > end:
+                if file.start > end:
+                    clear &= not self._log.mapped(file.file).data[:8].any()
+                    self._shelf.remove_log(file.file)
+                    continue
+                file.written = end - file.start
+            kept.append(file)
+        self.log_files = kept
+        return clear
+
+    # dispatch
+
+    def dispatch(self, data: Bytes, positions: Longs, rules: Rules) -> int:
+        """List records in their queues and in the index, in log order; the store time of the last one, 0 for none.
+
+        positions: of parsed records in the bytes of one log file.
+        """
+        last = 0
+        if not len(positions):
+            return last
+        if rules.multi_dispatch and not self.five:
+            self._refuse_without_properties(data, positions)
+        physical = _physical(data, positions)
+        # records with odd physical offset fields are dispatched in pieces within which the fields ascend
+        cuts = np.flatnonzero(physical[1:] <= physical[:-1]) + 1
+        for part, offsets in zip(np.split(positions, cuts), np.split(physical, cuts), strict=True):
+            found = dispatch_positions(data, np.ascontiguousarray(part), rules)
+            for run in found.runs:
+                queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
+                queue.append(self._shelf.before_append(queue, run, data, part, offsets))
+                if self.listed is not None:
+                    self.listed.add((run.topic, run.queue_id))
+            last = found.last_store_timestamp
+            if self.index is not None:
+                self.index.add(offsets, found.keys)
+        return last
+
+    def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> Image:
+        """The image of a queue, made where there is none."""
+        key = (topic, queue_id, batch)
+        found = self.queues.get(key)
+        if found is None:
+            kind: type[Image] = BatchQueueImage if batch else QueueImage
+            found = self.queues[key] = self._shelf.queue(kind, topic, queue_id, self._queue_sizes[batch], None)
+        return found
+
+    def _refuse_without_properties(self, data: Bytes, positions: Longs) -> None:
+        fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
+        frames.fields(data, positions, fields)
+        kind = fields[frames.SYS_FLAG] & TRANSACTION_MASK
+        bare = (fields[frames.PROPERTIES_LENGTH] <= 0) & ((kind == TRANSACTION_NONE) | (kind == TRANSACTION_COMMIT))
+        if bare.any():
+            offset = int(fields[frames.PHYSICAL_OFFSET, int(np.argmax(bare))])
+            raise RefusedError(
+                f"a 4.9.3 broker with enableMultiDispatch does not come up on this store: the record at {offset} has no properties, "
+                "and dispatching it fails each time; look at it with --view disk, or switch enableMultiDispatch off"
+            )
+
+    # start
+
+    def start(self) -> None:
+        """Dispatch what load has not dispatched, as far as the version does that, and correct the minimums again."""
+        if not self.five or self._config.recheck_reput_offset_from_cq:
+            self._catch_up()
+        if not self.five:
+            self.correct_minimums()
+
+    def _catch_up(self) -> None:
+        parser = RecordParser(self.version, check_crc=False, largest_array=self._largest_array)
+        at = max([0, self.log_min, *(queue.max_physical_offset for queue in self.queues.values())])
+        while at < self.log_max:
+            at = max(at, self.log_min)
+            place = self._readable(at)
+            if place is None:
+                if not self.five:
+                    raise RefusedError(
+                        f"a 4.9.3 broker does not come up on this store: at start it waits until everything up to {self.log_max} "
+                        f"is dispatched, but no log file holds {at}; look at the store with --view disk"
+                    )
+                return
+            file, at = place
+            at = self._catch_up_file(parser, file, at)
+
+    def _readable(self, physical: int) -> tuple[LogFile, int] | None:
+        """The file to read on from, and where; a broker that finds no file for offset 0 takes the first one."""
+        for file in self.log_files:
+            if file.start <= physical < file.start + file.file.size:
+                return (file, physical) if physical < file.end else None
+        if physical == 0 and self.log_files and self.log_files[0].written:
+            return self.log_files[0], self.log_files[0].start
+        return None
+
+    def _catch_up_file(self, parser: RecordParser, log_file: LogFile, start: int) -> int:
+        """Dispatch the records of one file from a physical offset on; where the broker goes on.
+
+        After a record whose lengths do not add up it counts the size that the record claims, but reads on where it has
+        read to; what it counts and where it reads are two numbers from then on.
+        """
+        file = log_file.file
+        data = self._log.mapped(file).data
+        position = start - file.start
+        left = log_file.written - position
+        counted = start
+        while left > 0:
+            stop = Stop(position, False, -1, position)
+            for run in self._runs(parser, file, position, log_file.written):
+                if isinstance(run, Stop):
+                    stop = run
+                else:
+                    self.dispatch(data, run, self.rules)
+            counted += stop.position - position
+            left -= stop.position - position
+            if left <= 0:
+                break
+            if stop.blank:
+                return counted - counted % file.size + file.size
+            if stop.size <= 0:
+                where = file.start + stop.position
+                self.notes.append(f"dispatch skips {left} bytes from {where} on: the broker cannot take what stands there")
+                return counted + left
+            counted += stop.size
+            position = stop.behind
+        return counted
+
+
+def _one_ahead(runs: Iterator[Longs | Stop]) -> Iterator[Longs | Stop]:
+    """The same runs; each is parsed, and its bodies checked, while the one before it is dispatched."""
+    with ThreadPoolExecutor(1, thread_name_prefix="mqstore-parse") as pool:
+        coming = pool.submit(next, runs, None)
+        while (run := coming.result()) is not None:
+            coming = pool.submit(next, runs, None)
+            yield run
+
+
+def _common_size(queues: Iterable[FileQueue]) -> int:
+    """The file size that most queues show; 0 without files."""
+    counts = Counter(queue.file_size for queue in queues if queue.files and queue.file_size)
+    return counts.most_common(1)[0][0] if counts else 0

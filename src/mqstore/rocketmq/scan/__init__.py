@@ -1,0 +1,1 @@
+"""From the log to Arrow columns, split by split."""

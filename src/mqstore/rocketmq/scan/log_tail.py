@@ -1,0 +1,376 @@
+"""Tailing a commit log that grows: from one position to the next, record by record, never behind what is whole.
+
+    position = {"off": physical offset behind the last record taken, "gen": what stands in front of it}
+
+A torn tail is no data: the walk ends behind the last complete record. A record whose frame is whole may still lack pages of
+its body, because a writer copies it in pieces; so the very last record of a log counts only when its body fits its CRC and
+its properties have an end. A BLANK record leads to the next file, and a file of zeros is where the log ends for now. Damage
+in the middle is passed over, as by every other reader: a record stands behind it, so nobody is writing there any more.
+
+`gen` names a record that was read, by its physical offset and the CRC of its first 88 bytes (store time and body CRC are among
+them). If another one stands there later, the directory was replaced, or a recovery has cut the log and it was written anew.
+A copy of a store, or one that was moved, goes on where the other one was left.
+
+    >>> LogPosition.from_json({"off": 184, "gen": "0:9f3c11aa"})
+    LogPosition(offset=184, generation='0:9f3c11aa', lost=0)
+
+Format: docs/formats/rocketmq.md, sections 1.2 and 2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError, PipelineError, UsageError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.common.crc32 import crc32
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.log_slices import store_timestamp_in
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+
+__all__ = ["Advance", "LogPosition", "LogTail", "Piece"]
+
+NAMED = 88  # bytes of a record that tell it from others: all of them are longer
+MIN_PIECE = 8 << 20
+MAX_PIECE = 64 << 20
+PIECES = 16
+CUT = 1 << 16  # bytes between the record starts that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """How far a log was read. offset: physical offset. generation: the record to be found again, "" for none. lost: bytes jumped so far."""
+
+    offset: int
+    generation: str = ""
+    lost: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The position as a checkpoint holds it."""
+        document: dict[str, Any] = {"off": self.offset, "gen": self.generation}
+        return document | {"lost": self.lost} if self.lost else document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LogPosition:
+        return cls(int(document["off"]), str(document.get("gen", "")), int(document.get("lost", 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A step of a tail: where it led, and how many records lie in it."""
+
+    end: LogPosition
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Physical offsets start..stop-1; a record begins at start, or what stands between two. files: where its log files begin."""
+
+    start: int
+    stop: int
+    files: tuple[int, ...]
+
+
+def _size_at(data: Bytes, position: int) -> int:
+    return int.from_bytes(data[position : position + 4].tobytes(), "big")
+
+
+def _whole(data: Bytes, position: int) -> bool:
+    """Whether all pages of a record with a sound frame are there."""
+    field = np.empty((frames.FIELD_COUNT, 1), np.int64)
+    frames.fields(data, np.array([position], np.int64), field)
+    start, length = int(field[frames.BODY_START, 0]), int(field[frames.BODY_LENGTH, 0])
+    if length and crc32(data[start : start + length].data) & 0x7FFFFFFF != int(field[frames.BODY_CRC, 0]) & 0x7FFFFFFF:
+        return False
+    return int(field[frames.PROPERTIES_LENGTH, 0]) <= 0 or bool(data[position + _size_at(data, position) - 1])
+
+
+def _generation(log: CommitLog, offset: int) -> str:
+    """The name of the record at an offset, "" where none stands."""
+    file = log.file_at(offset)
+    if file is None:
+        return ""
+    mapped = log.mapped(file)
+    at = offset - file.start
+    if frames.status_at(mapped.data, at, file.start, True) != frames.STOP:
+        return ""
+    return f"{offset}:{crc32(mapped.bytes(at, at + NAMED)):08x}"
+
+
+class LogTail:
+    """Follows the log of one store. Nothing stays open between two calls.
+
+    path: the store. file_size: of a log file where it cannot be inferred. tolerate_loss: go on behind what retention removed, and
+    count it, where an error would name the lost range. fail_fast: damage is an error. Errors are PipelineError, CannotOpenError.
+    """
+
+    def __init__(self, path: str, file_size: int | None = None, *, tolerate_loss: bool = False, fail_fast: bool = False) -> None:
+        self.path = path
+        self._file_size = file_size
+        self._tolerate_loss = tolerate_loss
+        self._fail_fast = fail_fast
+        self._cuts: list[int] = []
+        self._covered = (0, 0)
+
+    def _open(self) -> CommitLog:
+        return CommitLog(ReadOnlyDirectory(Path(self.path)), file_size=self._file_size)
+
+    # where to begin
+
+    def earliest(self) -> LogPosition:
+        """In front of the first record."""
+        log = self._open()
+        return LogPosition(log.start, _generation(log, log.start))
+
+    def latest(self) -> LogPosition:
+        """Behind the last whole record."""
+        log = self._open()
+        number = log.last_written()
+        start = log.files[number].start if number >= 0 else log.start
+        return self._advance(log, LogPosition(start, _generation(log, start))).end
+
+    def at(self, offset: int) -> LogPosition:
+        """In front of the first record at or behind a physical offset. Raises UsageError for one behind the log."""
+        log = self._open()
+        file = log.file_at(offset)
+        if file is None and offset < log.start:
+            return LogPosition(offset)
+        if file is None:
+            end = log.files[-1].start + log.files[-1].size if log.files else 0
+            raise UsageError(
+                f"startingOffsets is {offset}, but the log of {self.path} lies in {log.start} to {end}; give an offset in there"
+            )
+        return self._first(log, file, lambda records: np.flatnonzero(records.positions >= offset - file.start))
+
+    def since(self, timestamp: int) -> LogPosition:
+        """In front of the first record that was stored at or after a time, ms."""
+        log = self._open()
+        written = log.files[: log.last_written() + 1]
+        chosen = None
+        for file in written:
+            data = log.mapped(file).data
+            if frames.status_at(data, 0, file.start, True) == frames.STOP and store_timestamp_in(data[:91].data) >= timestamp:
+                break
+            chosen = file
+        if chosen is None:
+            return LogPosition(log.start, _generation(log, log.start))
+
+        def late(records: Records) -> np.ndarray[Any, Any]:
+            field = np.empty((frames.FIELD_COUNT, len(records)), np.int64)
+            frames.fields(records.data, records.positions, field)
+            return np.flatnonzero(field[frames.STORE_TIMESTAMP] >= timestamp)
+
+        return self._first(log, chosen, late)
+
+    def _first(self, log: CommitLog, file: QueueFile, wanted: Any) -> LogPosition:
+        """In front of the first wanted record of a file, or behind that file."""
+        end = LogPosition(file.start)
+        for event in self._events(log, file.start, file.start + file.size):
+            if isinstance(event, int):
+                return LogPosition(event, _generation(log, event))
+            found = wanted(event)
+            if len(found):
+                offset = file.start + int(event.positions[found[0]])
+                return LogPosition(offset, _generation(log, offset))
+            last = file.start + int(event.positions[-1])
+            end = LogPosition(last + _size_at(event.data, int(event.positions[-1])), _generation(log, last))
+        return end
+
+    # going on
+
+    def advance(self, start: LogPosition, *, rows: int | None = None, size: int | None = None, stop: int | None = None) -> Advance:
+        """As far as whole records go from a position, at most `rows` of them or `size` bytes (one at least), none from `stop` on.
+
+        Where nothing has come the end is `start` itself.
+        """
+        return self._advance(self._open(), start, rows, size, stop)
+
+    def _advance(
+        self, log: CommitLog, start: LogPosition, rows: int | None = None, size: int | None = None, stop: int | None = None
+    ) -> Advance:
+        begin = self.checked(log, start)
+        at, count = begin.offset, 0
+        taken: Records | None = None  # the event that holds the last record taken, which is its number `index`
+        index = 0
+        before = begin.generation
+        lost = begin.lost
+        room = at + size if size is not None else None
+        limited = ended = False
+        cuts: list[int] = []
+        for event in self._events(log, at, stop):
+            if isinstance(event, int):
+                if event > at and log.file_at(at) is None:
+                    lost += event - at
+                at, ended = event, True
+                continue
+            positions, base = event.positions, event.file.start
+            last = int(positions[-1])
+            ends = np.append(positions[1:], last + _size_at(event.data, last)) + base
+            take = len(positions)
+            if rows is not None:
+                take = min(take, rows - count)
+            if room is not None:
+                take = min(take, max(int(np.searchsorted(ends, room, side="right")), 1 - count))
+            if take > 0:
+                if taken is not None:
+                    before = self._name(taken, index)
+                self._remember(cuts, positions[:take] + base)
+                taken, index, ended = event, take - 1, False
+                at = int(ends[index])
+                count += take
+            if take < len(positions):
+                limited = True
+                break
+        if taken is not None and not limited and not ended and (stop is None or at < stop):
+            # nothing stands behind it: it may be under way
+            position = int(taken.positions[index])
+            if not _whole(taken.data, position):
+                at, count = taken.file.start + position, count - 1
+                if index:
+                    index -= 1
+                else:
+                    taken = None
+        generation = before if taken is None else self._name(taken, index)
+        if at == start.offset:
+            return Advance(start, 0)
+        self._cover(begin.offset, at, cuts)
+        return Advance(LogPosition(at, generation, lost), count)
+
+    @staticmethod
+    def _name(records: Records, index: int) -> str:
+        position = int(records.positions[index])
+        return f"{records.file.start + position}:{crc32(records.data[position : position + NAMED].data):08x}"
+
+    def _events(self, log: CommitLog, at: int, stop: int | None) -> Iterator[Records | int]:
+        """Records that start in [at, stop), and where a file is through, the offset at which the log goes on."""
+        last = log.last_written()
+        for number, file in enumerate(log.files[: last + 1]):
+            end = file.start + max(file.size, log.file_size)
+            if number < last:
+                end = min(end, log.files[number + 1].start)
+                if end <= at:
+                    continue
+            if stop is not None and file.start >= stop:
+                return
+            if file.start > at:
+                self._lose(at, file.start)
+                at = file.start
+                yield at
+            upto = end if stop is None else min(end, stop)
+            ended = yield from self._file_events(log, file, at - file.start, upto - file.start)
+            if upto < end or (number == last and not ended):
+                return
+            at = end
+            yield at
+
+    def _file_events(self, log: CommitLog, file: QueueFile, at: int, upto: int) -> Generator[Records, None, bool]:
+        """Records of one file. Returns whether its end-of-file record was met."""
+        while True:
+            for event in log.scan_file(file, at, upto):
+                if isinstance(event, Records):
+                    yield event
+                elif isinstance(event, EndOfFile):
+                    return True
+                elif frames.status_at(log.mapped(file).data, event.offset, file.start, True) == frames.STOP:
+                    at = event.offset  # it was being written when the walk came by
+                    break
+                elif self._fail_fast and event.kind != Kind.TORN_RECORD:
+                    self._refuse(event)
+            else:
+                return False
+
+    def _refuse(self, damage: Damage) -> NoReturn:
+        raise PipelineError(
+            f"{self.path}/{damage.file}: {damage.length} bytes at {damage.offset} are damaged ({damage.detail}); "
+            "mode=PERMISSIVE goes on behind them"
+        )
+
+    # what may have happened meanwhile
+
+    def checked(self, log: CommitLog, position: LogPosition) -> LogPosition:
+        """The position, or where the log begins now if it lies in front of that. Raises PipelineError for another log, and for a loss."""
+        if not log.files:
+            if position.offset == 0:
+                return position
+            raise CannotOpenError(
+                f"{self.path} has no log files any more, but was read up to {position.offset}; bring them back, or start a new query "
+                "with a new checkpointLocation"
+            )
+        if position.offset < log.start:
+            self._lose(position.offset, log.start)
+            return LogPosition(log.start, "", position.lost + log.start - position.offset)
+        end = log.files[-1].start + log.files[-1].size
+        if position.offset > end:
+            raise PipelineError(
+                f"the log of {self.path} ends at {end}, in front of {position.offset}, up to which it was read: the directory was "
+                "replaced, or files were removed; start a new query with a new checkpointLocation"
+            )
+        where, _, _ = position.generation.partition(":")
+        if where and log.file_at(int(where)) is not None and _generation(log, int(where)) != position.generation:
+            raise PipelineError(
+                f"the log of {self.path} is not the one that was read up to {position.offset}: at physical offset {where} another record "
+                "stands now, because the directory was replaced, or a recovery has cut the log and it was written anew; start a new query "
+                "with a new checkpointLocation"
+            )
+        return position
+
+    def _lose(self, start: int, stop: int) -> None:
+        if not self._tolerate_loss:
+            raise PipelineError(
+                f"the log of {self.path} has lost physical offsets {start} to {stop - 1} before they were read: retention has removed the "
+                "files; failOnDataLoss=false goes on behind them"
+            )
+
+    # cutting a batch
+
+    def _remember(self, cuts: list[int], offsets: np.ndarray[Any, Any]) -> None:
+        at = 0
+        while at < len(offsets):
+            cuts.append(int(offsets[at]))
+            at = max(at + 1, int(np.searchsorted(offsets, cuts[-1] + self.spacing)))
+
+    spacing = CUT
+
+    def _cover(self, start: int, stop: int, cuts: list[int]) -> None:
+        if self._covered[1] != start:
+            self._cuts, self._covered = [], (start, start)
+        self._cuts += cuts
+        self._covered = (self._covered[0], stop)
+
+    def forget(self, offset: int) -> None:
+        """Nothing in front of an offset will be asked for again."""
+        if self._covered[0] < offset <= self._covered[1]:
+            del self._cuts[: bisect_left(self._cuts, offset)]
+            self._covered = (offset, self._covered[1])
+
+    def pieces(self, start: LogPosition, end: LogPosition, *, least: int = 0) -> list[Piece]:
+        """What lies between two positions, cut at starts of records. least: how many pieces are wanted, as far as there are records."""
+        log = self._open()
+        begin = self.checked(log, start)
+        self.checked(log, end)
+        if begin.offset >= end.offset:
+            return []
+        if not self._covered[0] <= begin.offset <= end.offset <= self._covered[1]:
+            # after a restart, or when the head has gone meanwhile
+            self._cuts, self._covered = [], (begin.offset, begin.offset)
+            self._advance(log, begin, stop=end.offset)
+        total = end.offset - begin.offset
+        wanted = max(1, total // least) if least else min(MAX_PIECE, max(MIN_PIECE, total // PIECES))
+        low, high = bisect_left(self._cuts, begin.offset), bisect_left(self._cuts, end.offset)
+        chosen = [begin.offset]
+        for cut in self._cuts[low:high]:
+            if cut - chosen[-1] >= wanted:
+                chosen.append(cut)
+        return [
+            Piece(cut, stop, tuple(file.start for file in log.files if file.start < stop and file.start + file.size > cut))
+            for cut, stop in zip(chosen, [*chosen[1:], end.offset], strict=True)
+        ]

@@ -1,0 +1,65 @@
+"""Writing the message table to files, split by split: each task reads one split and writes files of its own (`mqstore.table.parts`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mqstore.files.durable import DurableDirectory
+from mqstore.findings import Damage
+from mqstore.rocketmq.store.split_reader import ReadTask, read_split
+from mqstore.table.columns import rocketmq_schema
+from mqstore.table.parts import Exported, Part, PartFiles
+
+__all__ = ["LINEAGE", "ExportTask", "empty_part", "export_split"]
+
+LINEAGE = ("physical_offset", "store_file", "verdict")
+
+MAX_TOLD = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """Write the selected messages of one split. read.columns: as they stand in the files, partition columns included.
+
+    metadata: goes into each Parquet file. limit: write the first so many only.
+    """
+
+    read: ReadTask
+    stage: str
+    format: str
+    partition_by: tuple[str, ...]
+    metadata: tuple[tuple[str, str], ...]
+    limit: int | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the split."""
+        return self.read.split.number
+
+
+def export_split(task: ExportTask) -> Exported:
+    """Write the selected messages of one split. Returns what was written; the same messages in the same order on every attempt."""
+    damage: list[Damage] = []
+    rows = 0
+    with DurableDirectory(task.stage) as stage:
+        writers = PartFiles(stage, task.number, task.format, task.partition_by, task.metadata)
+        for batch in read_split(task.read, milliseconds=task.format != "parquet", report=damage.append):
+            if task.limit is not None:
+                batch = batch.slice(0, task.limit - rows)
+            rows += batch.num_rows
+            writers.add(batch)
+            if rows == task.limit:
+                break
+        parts = writers.finish()
+    return Exported(parts, rows, tuple(damage[:MAX_TOLD]), max(0, len(damage) - MAX_TOLD))
+
+
+def empty_part(task: ExportTask) -> Part:
+    """A file without rows that has the columns of the others."""
+    import pyarrow as pa
+
+    schema = rocketmq_schema(task.read.columns)
+    with DurableDirectory(task.stage) as stage:
+        writers = PartFiles(stage, task.number, task.format, metadata=task.metadata)
+        writers.add(pa.RecordBatch.from_pylist([], schema))
+        return writers.finish()[0]

@@ -1,0 +1,106 @@
+"""Checking the commit log split by split: frames, checksums, compression, text; and dispatching what can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.dispatch.dispatcher import Dispatched, Dispatcher, Rules
+from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.scan.columns import RecordColumns
+
+__all__ = ["SPLIT", "LogSplit", "SplitCheck", "check_split", "plan"]
+
+SPLIT = 16 << 20  # bytes of log a thread checks at once
+
+
+@dataclass(frozen=True, slots=True)
+class LogSplit:
+    """Bytes start..stop-1 of one log file; the split owns the records that start in it."""
+
+    file: QueueFile
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class SplitCheck:
+    """What one split holds. begin: position of the first record, None if none starts in the split; end: behind the last thing read."""
+
+    split: LogSplit
+    begin: int | None
+    end: int
+    records: int = 0
+    messages: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    dispatched: Dispatched | None = None
+    first_timestamp: int = 0
+
+
+def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
+    """Splits of all files that hold records, in log order; holes at the end of a file are left out."""
+    return [
+        LogSplit(file, start, min(start + size, file.size))
+        for file in log.files[: log.last_written() + 1]
+        for start in range(0, max(1, log.mapped(file).data_end(0)), size)
+    ]
+
+
+def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None = None) -> SplitCheck:
+    """Check one split. begin: where its first record is known to start; otherwise it is searched for."""
+    file = split.file
+    if begin is None:
+        # at the start of a file whatever stands there is judged; elsewhere the first record that can be believed
+        begin = 0 if split.start == 0 else log.first_record(file, split.start, split.stop)
+    if begin is None or begin >= split.stop:
+        return SplitCheck(split, None, split.start if begin is None else begin)
+    check = SplitCheck(split, begin, begin)
+    dispatcher: Dispatcher | None = None
+    for event in log.scan_file(file, begin, split.stop, together=True):
+        if isinstance(event, Records):
+            if dispatcher is None:
+                dispatcher = Dispatcher(event.data, rules, (split.stop - begin) // 91 + 1)
+            columns = RecordColumns(event)
+            last = int(event.positions[-1])
+            check.end = last + int(columns.row(frames.SIZE)[-1])
+            check.records += len(columns)
+            check.messages += len(columns)
+            check.damage.extend(record_damage(columns))
+            if not check.first_timestamp:
+                check.first_timestamp = int(columns.row(frames.STORE_TIMESTAMP)[0])
+            dispatcher.add(event.positions)
+        elif isinstance(event, EndOfFile):
+            check.end = event.position + event.length
+            check.records += 1
+        else:
+            check.end = event.offset + event.length
+            check.damage.append(event)
+    if dispatcher is not None:
+        check.dispatched = dispatcher.finish()
+    log.mapped(file).drop(begin, max(0, check.end - begin))
+    return check
+
+
+def record_damage(columns: RecordColumns) -> list[Damage]:
+    """What records with believable frames contradict in themselves."""
+    if columns.believable.all():
+        return []
+    found = []
+    file = columns.records.file.relative
+    for mask, kind, sentence in (
+        (columns.crc_ok, Kind.BAD_CHECKSUM, "the body does not fit its CRC"),
+        (columns.property_crc_ok, Kind.BAD_PROPERTY_CHECKSUM, "the record does not fit its __CRC32# property"),
+        (columns.expands | ~columns.crc_ok, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG says"),
+        (columns.text_ok, Kind.BAD_TEXT, "topic or properties are not UTF-8"),
+        (columns.pairs_ok, Kind.BAD_PROPERTIES, "a part of the property text is no name/value pair"),
+    ):
+        for k in np.flatnonzero(~mask).tolist():
+            position, size = int(columns.records.positions[k]), int(columns.row(frames.SIZE)[k])
+            queue_id, queue_offset = int(columns.row(frames.QUEUE_ID)[k]), int(columns.row(frames.QUEUE_OFFSET)[k])
+            who = f"topic {columns.topic[k].as_py()!r}, queue {queue_id}, queue offset {queue_offset}"
+            found.append(Damage(file, position, size, kind, f"{sentence} ({who})", 1))
+    return found

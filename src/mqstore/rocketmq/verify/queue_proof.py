@@ -1,0 +1,201 @@
+"""Comparing consume queues with what the commit log says must stand in them.
+
+Runs of entries that the dispatch of the log yields are compared with the files as bytes. What compares equal is proved;
+only what is left over on either side is looked at entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, QueueRun
+from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQueueReader
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader
+from mqstore.rocketmq.format.java_text import java_hash
+from mqstore.rocketmq.format.record import Record
+
+__all__ = ["BatchQueueProof", "QueueProof"]
+
+MAX_TOLD = 200  # findings per queue that are told one by one
+
+
+@dataclass(slots=True)
+class QueueProof:
+    """One queue under proof. proved: half-open ranges of queue offsets whose entries equal the log's."""
+
+    queue: ConsumeQueueReader
+    tags_code_of: Callable[[int], int]  # resolves addresses of the extended queue
+    proved: list[tuple[int, int]] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)  # (queue offset, physical offset) of records without an entry
+    missing_count: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    leads_nowhere: list[int] = field(default_factory=list)  # physical offsets of entries without a believable record
+
+    def compare(self, run: QueueRun) -> None:
+        """Compare the entries that a stretch of log yields for this queue with those on disk."""
+        expected = run.entries.view(ENTRY)
+        if run.plain:
+            self._compare_range(run.first, expected)
+            return
+        breaks = np.flatnonzero(np.diff(run.offsets) != 1) + 1
+        for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(run)], strict=True):
+            self._compare_range(int(run.offsets[low]), expected[low:high])
+
+    def _compare_range(self, first: int, expected: NDArray[np.void]) -> None:
+        stop = first + len(expected)
+        low, high = max(first, self.queue.min_offset), min(stop, self.queue.max_offset)
+        if low >= high:
+            self._lost(first, expected)
+            return
+        self._lost(first, expected[: low - first])
+        self._lost(high, expected[high - first :])
+        expected = expected[low - first : high - first]
+        found = self.queue.entries(low, high)
+        if found.tobytes() == expected.tobytes():
+            self._prove(low, high)
+            return
+        same = (found["physical_offset"] == expected["physical_offset"]) & (found["size"] == expected["size"])
+        tags_differ = same & (found["tags_code"] != expected["tags_code"])
+        for k in np.flatnonzero(tags_differ).tolist():
+            same[k] = self.tags_code_of(int(found["tags_code"][k])) == int(expected["tags_code"][k])
+        edges = np.flatnonzero(np.diff(np.r_[False, same, False].astype(np.int8)))
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            self._prove(low + begin, low + end)
+        for k in np.flatnonzero(~same).tolist():
+            if int(found["physical_offset"][k]) != int(expected["physical_offset"][k]):
+                self._lost(low + k, expected[k : k + 1])
+
+    def _prove(self, low: int, high: int) -> None:
+        if self.proved and self.proved[-1][1] == low:
+            low = self.proved.pop()[0]
+        self.proved.append((low, high))
+
+    def _lost(self, first: int, expected: NDArray[np.void]) -> None:
+        self.missing_count += len(expected)
+        room = MAX_TOLD - len(self.missing)
+        self.missing.extend((first + k, int(expected["physical_offset"][k])) for k in range(min(room, len(expected))))
+
+    def unproved(self) -> Iterator[tuple[int, int]]:
+        """Half-open ranges of entries on disk that no stretch of log has proved."""
+        at = self.queue.min_offset
+        for low, high in sorted(self.proved):
+            if low > at:
+                yield at, low
+            at = max(at, high)
+        if at < self.queue.max_offset:
+            yield at, self.queue.max_offset
+
+    def settle(self, log: CommitLog, log_end: int) -> None:
+        """Look at every entry that was not proved, and say what is wrong with it."""
+        left = list(self.unproved())
+        for low, high in left:
+            for start in range(low, high, 4096):
+                entries = self.queue.entries(start, min(high, start + 4096))
+                for k in range(len(entries)):
+                    self._judge(start + k, entries[k], log, log_end)
+        if left:
+            self._order()  # entries that were proved stand in the log's own order
+
+    def _say(self, queue_offset: int, kind: Kind, sentence: str, messages: int = 0) -> None:
+        file, position = self.queue.place(queue_offset)
+        who = f"topic {self.queue.topic!r}, queue {self.queue.queue_id}, queue offset {queue_offset}"
+        self.damage.append(Damage(file, position, ENTRY.itemsize, kind, f"{sentence} ({who})", messages))
+
+    def _judge(self, queue_offset: int, entry: np.void, log: CommitLog, log_end: int) -> None:
+        physical, size, tags = int(entry["physical_offset"]), int(entry["size"]), int(entry["tags_code"])
+        if physical == 0 and size == BLANK_SIZE and tags == 0:
+            return
+        if physical == 0 and size == 0:
+            self._say(queue_offset, Kind.QUEUE_GAP, "an unwritten entry between written ones")
+            return
+        if 0 <= physical < log.start and size > 0:
+            return
+        if size <= 0 or physical < 0:
+            self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"physical offset {physical}, size {size} is no place in a log")
+            return
+        if physical >= log_end:
+            self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"leads to {physical}, behind the end of the log at {log_end}")
+            return
+        message = log.record(physical)
+        if message is None:
+            self.leads_nowhere.append(physical)
+            self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"no believable record starts at physical offset {physical}")
+            return
+        listed = (self.queue.topic, self.queue.queue_id)
+        also = message.property_map().get("INNER_MULTI_DISPATCH", "").split(",")
+        if (message.topic, message.queue_id) != listed and self.queue.topic not in also:
+            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"leads to a record of topic {message.topic!r}, queue {message.queue_id}")
+            return
+        raw = log.raw(physical)
+        if raw is None or len(raw) != size:
+            self._say(
+                queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"says {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}"
+            )
+        elif self.queue.topic not in also and message.queue_offset != queue_offset:
+            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"leads to the record with queue offset {message.queue_offset}")
+        else:
+            self._judge_tags(queue_offset, self.tags_code_of(tags), message)
+
+    def _judge_tags(self, queue_offset: int, tags_code: int, message: Record) -> None:
+        tags = message.property_map().get("TAGS")
+        expected = java_hash(tags) if tags else 0
+        # a waiting delay message is listed by its delivery time, whose levels are the broker's to set; recovery of 4.9 lists it by its tags
+        delivery = message.topic == SCHEDULE_TOPIC and tags_code > message.store_timestamp
+        if tags_code != expected and not delivery:
+            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"tags code {tags_code} is not that of the record, {expected}")
+
+    def _order(self) -> None:
+        previous = -1
+        for start in range(self.queue.min_offset, self.queue.max_offset, 65536):
+            entries = self.queue.entries(start, min(self.queue.max_offset, start + 65536))
+            written = np.flatnonzero((entries["size"] > 0) & (entries["size"] != BLANK_SIZE))
+            physical = entries["physical_offset"][written].astype(np.int64)
+            if not len(physical):
+                continue
+            steps = np.diff(np.r_[previous, physical])
+            for k in np.flatnonzero(steps <= 0).tolist()[:MAX_TOLD]:
+                self._say(start + int(written[k]), Kind.QUEUE_ORDER, "lies before the entry in front of it in the log")
+            previous = int(physical[-1])
+
+
+@dataclass(slots=True)
+class BatchQueueProof:
+    """One batch queue under proof: its units, and which of them the log has yielded."""
+
+    queue: BatchQueueReader
+    units: NDArray[np.void] = field(init=False)
+    proved: NDArray[np.bool_] = field(init=False)
+    missing: list[int] = field(default_factory=list)  # physical offsets of records without a unit
+
+    def __post_init__(self) -> None:
+        self.units = self.queue.entries(self.queue.min_offset, self.queue.max_offset)
+        self.proved = np.zeros(len(self.units), np.bool_)
+
+    def compare(self, run: QueueRun) -> None:
+        """Compare the units that a stretch of log yields with those on disk."""
+        stored = self.units["physical_offset"].astype(np.int64)
+        for unit in run.entries.view(UNIT):
+            number = int(np.searchsorted(stored, int(unit["physical_offset"])))
+            if number < len(self.units) and self.units[number].tobytes() == unit.tobytes():
+                self.proved[number] = True
+            else:
+                self.missing.append(int(unit["physical_offset"]))
+
+    def damage(self, log: CommitLog) -> list[Damage]:
+        """What is wrong with the queue once the whole log was compared."""
+        who = f"batch queue of topic {self.queue.topic!r}, queue {self.queue.queue_id}"
+        told = []
+        for unit in self.units[~self.proved & (self.units["physical_offset"] >= log.start)]:
+            base, physical = int(unit["base_offset"]), int(unit["physical_offset"])
+            sentence = f"the unit for queue offset {base} leads to physical offset {physical}, whose record says otherwise"
+            told.append(Damage(self.queue.relative, 0, UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, f"{sentence} ({who})"))
+        if self.missing:
+            sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"
+            told.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))
+        return told

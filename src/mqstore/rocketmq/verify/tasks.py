@@ -1,0 +1,201 @@
+"""Proving a store part by part: what a task finds in a run of splits, small enough to travel, and how parts make one proof.
+
+A part is checked as `mqstore.rocketmq.verify.verification` checks a split, against the queues and index files on the host it runs on;
+what comes back says which entries it proved, not the entries. Parts are taken in log order; one that did not begin where
+the part before it ended is checked again from there. So the report does not depend on how the log was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from mqstore.files.location import Url
+from mqstore.findings import Checked, Damage
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.store.split_reader import token_of
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.log_proof import LogSplit, check_split, plan
+from mqstore.rocketmq.verify.queue_proof import MAX_TOLD
+from mqstore.rocketmq.verify.verification import Verification, settle_index
+
+__all__ = ["IndexTask", "Part", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
+
+Queue = tuple[str, int]
+Ranges = list[tuple[int, int]]
+
+PART = 256 << 20  # bytes of log in a part, by default
+MAX_INSIDE = 1000  # records without index entry that are kept by their offset
+
+_stores: dict[tuple[str | Url, BrokerConfig, str], RocketMQStore] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """Splits in log order. met: (start of a file, position in it) that the walk of the part before arrived at, if that is known."""
+
+    store: str | Url
+    config: BrokerConfig
+    token: str
+    splits: tuple[LogSplit, ...]
+    met: tuple[int, int] = (-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Index file `number` with the ranges of entries that the log has proved."""
+
+    store: str | Url
+    config: BrokerConfig
+    token: str
+    number: int
+    proved: tuple[tuple[int, int], ...]
+    log_end: int
+
+
+@dataclass(slots=True)
+class Part:
+    """What a part holds and proves. begin: position at which its first split's walk began; log_end: -1 where it holds no record."""
+
+    task: PartTask
+    begin: int | None
+    met: tuple[int, int]
+    checked: Checked
+    damage: list[Damage]
+    log_end: int
+    last_timestamp: int
+    unindexed: int
+    unindexed_inside: list[int]
+    unlisted: dict[Queue, int]
+    queues: dict[Queue, tuple[Ranges, list[tuple[int, int]], int]] = field(default_factory=dict)  # proved, missing, count of missing
+    units: dict[Queue, tuple[list[int], list[int]]] = field(default_factory=dict)  # of batch queues: proved numbers, missing records
+    indexes: dict[int, Ranges] = field(default_factory=dict)
+
+
+def parts(store: RocketMQStore, count: int | None = None) -> list[PartTask]:
+    """The log cut into parts: so many of about equal size, or such of 256 MiB."""
+    splits = plan(store.log)
+    token = token_of(store.log)
+    if count is None:
+        count = -(-sum(split.stop - split.start for split in splits) // PART)
+    count = max(1, min(count, len(splits)))
+    cuts = [len(splits) * k // count for k in range(count + 1)]
+    return [PartTask(store.place, store.config, token, tuple(splits[low:high])) for low, high in pairwise(cuts) if low < high]
+
+
+def _opened(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
+    key = (path, config, token)
+    found = _stores.get(key)
+    if found is None:
+        if len(_stores) > 3:
+            _stores.clear()
+        found = _stores[key] = RocketMQStore(path, config=config, snapshot=token)
+    return found
+
+
+def check_part(task: PartTask) -> Part:
+    """Check the splits of a part, and compare what they dispatch with queues and index."""
+    work = Verification(_opened(task.store, task.config, task.token))
+    work.log_end = -1
+    told_before = len(work.damage)
+    met = task.met
+    begin: int | None = None
+    for number, split in enumerate(task.splits):
+        check = check_split(work.log, split, work.rules)
+        if met[0] == split.file.start and met[1] > split.start and check.begin != met[1]:
+            check = check_split(work.log, split, work.rules, met[1])
+        if number == 0:
+            begin = check.begin
+        met = _arrived(met, split.file.start, check.end)
+        work.take(check)
+    work.drop()
+    return Part(
+        task,
+        begin,
+        met,
+        work.checked,
+        work.damage[told_before:],
+        work.log_end,
+        work.last_timestamp,
+        work.unindexed,
+        work.unindexed_inside,
+        work.unlisted,
+        {
+            queue: (proof.proved, proof.missing, proof.missing_count)
+            for queue, proof in work.queues.items()
+            if proof.proved or proof.missing_count
+        },
+        {
+            queue: (np.flatnonzero(proof.proved).tolist(), proof.missing)
+            for queue, proof in work.batch_queues.items()
+            if proof.missing or proof.proved.any()
+        },
+        {number: proof.proved for number, proof in enumerate(work.indexes) if proof.proved},
+    )
+
+
+def _arrived(met: tuple[int, int], start: int, end: int) -> tuple[int, int]:
+    """How far the walk is: in a file it never goes back."""
+    return (start, max(end, met[1] if met[0] == start else 0))
+
+
+def joined(found: Iterable[Part]) -> Iterator[Part]:
+    """The parts, in log order; one that did not begin where the one before it ended is checked again, here."""
+    met = (-1, 0)
+    for part in found:
+        first = part.task.splits[0]
+        if met[0] == first.file.start and met[1] > first.start and part.begin != met[1]:
+            part = check_part(replace(part.task, met=met))
+        met = _arrived(met, *part.met) if part.met[0] == met[0] else part.met
+        yield part
+
+
+def absorb(work: Verification, part: Part) -> None:
+    """Take a part's outcome as if its splits had been taken here. Parts come in log order."""
+    for name in ("bytes", "records", "messages"):
+        setattr(work.checked, name, getattr(work.checked, name) + getattr(part.checked, name))
+    work.damage.extend(part.damage)
+    if part.log_end >= 0:
+        work.log_end, work.last_timestamp = part.log_end, part.last_timestamp
+    work.unindexed += part.unindexed
+    work.unindexed_inside.extend(part.unindexed_inside[: MAX_INSIDE - len(work.unindexed_inside)])
+    for queue, count in part.unlisted.items():
+        work.unlisted[queue] = work.unlisted.get(queue, 0) + count
+    for queue, (proved, missing, missing_count) in part.queues.items():
+        proof = work.queues[queue]
+        _extend(proof.proved, proved)
+        proof.missing.extend(missing[: MAX_TOLD - len(proof.missing)])
+        proof.missing_count += missing_count
+    for queue, (numbers, lost) in part.units.items():
+        work.batch_queues[queue].proved[numbers] = True
+        work.batch_queues[queue].missing.extend(lost)
+    for number, ranges in part.indexes.items():
+        _extend(work.indexes[number].proved, ranges)
+
+
+def _extend(ranges: Ranges, more: Sequence[tuple[int, int]]) -> None:
+    """Append ranges; what touches becomes one, so that a sound queue is one range however often it was cut."""
+    for low, high in more:
+        if ranges and ranges[-1][1] == low:
+            low = ranges.pop()[0]
+        ranges.append((low, high))
+
+
+def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexTask]:
+    """A task for each index file, once all parts are absorbed."""
+    token = token_of(store.log)
+    return [
+        IndexTask(store.place, store.config, token, number, tuple(proof.proved), work.log_end) for number, proof in enumerate(work.indexes)
+    ]
+
+
+def check_index(task: IndexTask) -> list[Damage]:
+    """What is wrong with one index file."""
+    store = _opened(task.store, task.config, task.token)
+    work = Verification(store)
+    proof = work.indexes[task.number]
+    proof.proved.extend(task.proved)
+    return settle_index(proof, work.log, task.log_end, work.rules)

@@ -1,0 +1,271 @@
+"""Verify: every record, every queue entry, every index entry, and what they say of each other.
+
+The log is checked split by split, in threads or (`mqstore.pipeline.jobs.verify`) on many hosts; each split is dispatched as a
+broker would, and the outcome compared with the consume queues and index files as bytes. So derived files are proved by
+rebuilding them, and a sound store costs little more than reading it.
+
+Not everything that differs is damage. After an unclean exit the queues and the index may end before the log: that is
+what the broker's own recovery catches up with, and it is told as a note.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, merge_adjacent
+from mqstore.rocketmq.dispatch.dispatcher import QueueRun, Rules
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, missing_ranges
+from mqstore.rocketmq.verify.log_proof import SplitCheck, check_split, plan
+from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
+
+__all__ = ["Verification", "settle_index", "verify"]
+
+REMEDY = "`mqstore rebuild` makes queues and index from the log"
+DROP_EVERY = 32  # splits, half a gigabyte of log
+
+Progress = Callable[[int, int], None]
+
+_GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED})
+_LOG_KINDS = frozenset(
+    {Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE, Kind.WRONG_SIZE}
+)
+
+
+def verify(store: RocketMQStore, *, threads: int = 2, progress: Progress | None = None) -> Report:
+    """Check a whole store. progress: called with (bytes of log done, bytes of log in all). Memory does not grow with the store."""
+    return Verification(store).run(threads, progress)
+
+
+class Verification:
+    """The state of one run: the proofs under way and what was found so far."""
+
+    def __init__(self, store: RocketMQStore) -> None:
+        self.store = store
+        self.log = store.log
+        self.rules = store.rules()
+        self.checked = Checked()
+        self.damage: list[Damage] = list(store.findings)
+        self.notes: list[str] = []
+        self.queues: dict[tuple[str, int], QueueProof] = {}
+        self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
+        self.unlisted: dict[tuple[str, int], int] = {}  # records of queues that have no files at all
+        self.indexes = [IndexProof(file, number > 0) for number, file in enumerate(store.index_files())]
+        self.unindexed = 0
+        self.unindexed_inside: list[int] = []
+        self.log_end = self.log.start
+        self.last_timestamp = 0
+
+        for queue in store.consume_queues():
+            self.queues[queue.topic, queue.queue_id] = QueueProof(queue, store.tags_code_resolver(queue.topic, queue.queue_id))
+            self.damage.extend(queue.findings)
+
+    def run(self, threads: int, progress: Progress | None) -> Report:
+        """All of it, in threads of this process."""
+        total = self.log.size_on_paper
+        for number, check in enumerate(self._splits(max(1, threads))):
+            self.take(check)
+            if number % DROP_EVERY == 0:
+                self.drop()
+            if progress is not None:
+                progress(check.split.file.start - self.log.start + check.split.stop, total)
+        return self.report([settle_index(proof, self.log, self.log_end, self.rules) for proof in self.indexes])
+
+    def report(self, index_damage: Sequence[Sequence[Damage]]) -> Report:
+        """The outcome once every split was taken. index_damage: what `settle_index` found, file by file."""
+        self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
+        self._settle_queues()
+        self._count_lost_messages()
+        self._settle_index(index_damage)
+        self._settle_batch_queues()
+        self._settle_offsets()
+        self._settle_checkpoint()
+        if self.store.unclean:
+            self.notes.append(
+                "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
+            )
+        skipped = tuple(
+            Skipped(item.file, item.offset, item.length, str(item.kind))
+            for item in self.damage
+            if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
+        )
+        return Report(
+            str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes)
+        )
+
+    def drop(self) -> None:
+        """Let go of the mapped pages of queues and index: what was compared is not needed again soon."""
+        for proof in self.queues.values():
+            proof.queue.drop()
+        for index in self.indexes:
+            index.file.drop()
+
+    # the log
+
+    def _splits(self, threads: int) -> Iterator[SplitCheck]:
+        """Checked splits in log order; one whose walk did not meet the split before it is checked again from there."""
+        waiting: deque[Future[SplitCheck]] = deque()
+        met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
+        with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
+            splits = iter(plan(self.log))
+            try:
+                while True:
+                    while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
+                        waiting.append(pool.submit(check_split, self.log, split, self.rules))
+                    if not waiting:
+                        return
+                    check = waiting.popleft().result()
+                    file = check.split.file
+                    if met[0] == file.start and met[1] > check.split.start and check.begin != met[1]:
+                        check = check_split(self.log, check.split, self.rules, met[1])
+                    met = (file.start, max(check.end, met[1] if met[0] == file.start else 0))
+                    yield check
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def take(self, check: SplitCheck) -> None:
+        """Count a split and lay what it dispatches against queues and index."""
+        self.checked.bytes += check.split.stop - check.split.start
+        self.checked.records += check.records
+        self.checked.messages += check.messages
+        self.damage.extend(check.damage)
+        dispatched = check.dispatched
+        if dispatched is None or not dispatched.records:
+            return
+        self.log_end = check.split.file.start + check.end
+        self.last_timestamp = dispatched.last_store_timestamp
+        for run in dispatched.runs:
+            self._take_run(run)
+        if len(dispatched.keys):
+            self._take_keys(dispatched.keys)
+
+    def _take_run(self, run: QueueRun) -> None:
+        proof = (self.batch_queues if run.batch else self.queues).get((run.topic, run.queue_id))
+        if proof is None:
+            key = (run.topic, run.queue_id)
+            self.unlisted[key] = self.unlisted.get(key, 0) + len(run)
+        else:
+            proof.compare(run)
+
+    def _take_keys(self, keys: np.ndarray) -> None:
+        held = np.zeros(len(keys), np.bool_)
+        first, last = int(keys["physical_offset"][0]), int(keys["physical_offset"][-1])
+        for proof in self.indexes:
+            header = proof.file.header
+            if header.index_count > 1 and header.begin_physical_offset <= last and header.end_physical_offset >= first:
+                held |= proof.compare(keys)
+        if held.all():
+            return
+        newest = max((proof.file.header.end_physical_offset for proof in self.indexes if proof.file.header.index_count > 1), default=-1)
+        lost = missing_ranges(keys, held)
+        self.unindexed += len(lost)
+        inside = [offset for offset in lost if offset <= newest]
+        self.unindexed_inside.extend(inside[: 1000 - len(self.unindexed_inside)])
+
+    # what the log says that the files do not, and the other way round
+
+    def _settle_queues(self) -> None:
+        behind = 0
+        for (topic, queue_id), proof in sorted(self.queues.items()):
+            self.checked.queue_entries += proof.queue.max_offset - proof.queue.min_offset
+            proof.settle(self.log, self.log_end)
+            proof.queue.drop()
+            self.damage.extend(proof.damage)
+            tail = [place for place in proof.missing if place[0] >= proof.queue.max_offset]
+            if self.store.unclean and len(tail) == len(proof.missing):
+                behind += proof.missing_count
+            elif proof.missing:
+                self._missing_entries(f"consumequeue/{topic}/{queue_id}", proof.missing[0], proof.missing_count)
+        for (topic, queue_id), count in sorted(self.unlisted.items()):
+            if self.store.unclean:
+                behind += count
+            else:
+                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue has no files; {REMEDY}"
+                self.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
+        if behind:
+            self.notes.append(f"{behind} messages are in the log but not yet in their queues: the broker died before it listed them")
+
+    def _count_lost_messages(self) -> None:
+        """A stretch of bad bytes in the log held as many messages as queue entries lead into it, at least one."""
+        lost = np.sort(np.array([offset for proof in self.queues.values() for offset in proof.leads_nowhere], np.int64))
+        starts = {file.relative: file.start for file in self.log.files}
+        for number, item in enumerate(self.damage):
+            if item.kind in _GAPS and item.file in starts:
+                low, high = np.searchsorted(lost, [starts[item.file] + item.offset, starts[item.file] + item.offset + item.length])
+                self.damage[number] = replace(item, messages=max(item.messages, int(high - low)))
+
+    def _missing_entries(self, directory: str, first: tuple[int, int], count: int) -> None:
+        sentence = (
+            f"{count} messages of the log have no entry in this queue, the first at queue offset {first[0]}, physical offset {first[1]}"
+        )
+        self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
+
+    def _settle_index(self, damage: Sequence[Sequence[Damage]]) -> None:
+        for proof, told in zip(self.indexes, damage, strict=True):
+            self.checked.index_entries += max(0, proof.stop - 1)
+            self.damage.extend(told)
+        if not self.unindexed:
+            return
+        if not self.indexes:
+            self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
+            return
+        behind = self.unindexed - len(self.unindexed_inside)
+        if self.unindexed_inside:
+            first = self.unindexed_inside[0]
+            many = len(self.unindexed_inside)
+            sentence = f"keys of {many} messages before the end of the index are in no index file, the first at physical offset {first}"
+            self.damage.append(
+                Damage(
+                    "index",
+                    0,
+                    0,
+                    Kind.MISSING_INDEX_ENTRY,
+                    f"{sentence}; key queries miss them; {REMEDY}",
+                    len(self.unindexed_inside),
+                )
+            )
+        if behind and self.store.unclean:
+            self.notes.append(
+                f"keys of {behind} messages at the end of the log are not yet in the index: the broker died before it dispatched them"
+            )
+        elif behind:
+            sentence = f"keys of {behind} messages behind the end of the index are in no index file"
+            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", behind))
+
+    def _settle_batch_queues(self) -> None:
+        for proof in self.batch_queues.values():
+            self.checked.queue_entries += proof.queue.unit_count
+            self.damage.extend((*proof.queue.findings, *proof.damage(self.log)))
+
+    def _settle_offsets(self) -> None:
+        """Offsets outside their queue are no damage: a client may commit what it likes. They are told all the same."""
+        for item in self.store.view().consumer_offsets():
+            if item.state in ("below-min", "above-max"):
+                self.notes.append(
+                    f"group {item.group!r} stands at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, "
+                    f"which holds {item.min_offset} to {item.max_offset}"
+                )
+
+    def _settle_checkpoint(self) -> None:
+        point = self.store.checkpoint
+        for name, stamp in (("physicMsgTimestamp", point.physic), ("logicsMsgTimestamp", point.logics)):
+            if self.last_timestamp and stamp > self.last_timestamp:
+                self.notes.append(
+                    f"the checkpoint's {name} {stamp} is later than the last message of the log, stored at {self.last_timestamp}"
+                )
+
+
+def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: Rules) -> list[Damage]:
+    """What is wrong with an index file: its chains, and the entries that no stretch of log has proved."""
+    told = check_chains(proof.file)
+    if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in told):
+        proof.settle(log, log_end, rules)
+    proof.file.drop()
+    return [*told, *proof.damage]

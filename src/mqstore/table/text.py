@@ -1,0 +1,142 @@
+"""Message rows as text, column by column: JSON objects and CSV cells of a whole Arrow batch at once.
+
+A row is never a dictionary here: each column becomes a list of JSON fragments, and a row is one `%` over its fragments.
+Times are milliseconds, bytes base64 or text as asked, properties an object, lists arrays. The properties of a RabbitMQ message come as the
+text of that object and are passed on as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows", "rabbitmq_columns_for", "told_batch"]
+
+BODY_CHOICES = ("none", "sha256", "base64", "text")
+
+# columns of few different texts, each quoted once a batch
+_REPETITIVE = frozenset({"topic", "tags", "born_host", "store_host", "store_file", "verdict", "vhost", "queue", "location", "exchange"})
+_WORDS = {None: "null", True: "true", False: "false"}
+
+# C code where json has it
+quote: Callable[[str], str] = json.encoder.encode_basestring
+
+
+def columns_for(body: str) -> tuple[str, ...]:
+    """The columns of a row, in order: the message table with the body told as `--body` asks."""
+    told = {"none": ("body_len",), "sha256": ("body_len", "body_sha256")}.get(body, ("body_len", "body_sha256", "body"))
+    names: list[str] = []
+    for name in ROCKETMQ_COLUMNS:
+        names.extend(told if name == "body" else (name,))
+    return tuple(names)
+
+
+def rabbitmq_columns_for(body: str) -> tuple[str, ...]:
+    """The columns of a row of a RabbitMQ table, in order, the payload told as `--body` asks; for the batches that `told_batch` turns."""
+    told = {
+        "none": ("payload_len",),
+        "sha256": ("payload_len", "payload_sha256"),
+        "base64": ("payload_len", "payload_sha256", "payload_b64"),
+    }.get(body, ("payload_len", "payload_sha256", "payload"))
+    names: list[str] = []
+    for name in RABBITMQ_COLUMNS:
+        names.extend(told if name == "payload" else ("properties_json",) if name == "properties" else (name,))
+    return (*names, "delivered_marker")
+
+
+def told_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with the column properties_json called `properties`, as a row has it."""
+    return batch.rename_columns(["properties" if name == "properties_json" else name for name in batch.schema.names])
+
+
+def body_text(body: bytes | None) -> str | None:
+    """A body as text, U+FFFD for what is not UTF-8."""
+    return None if body is None else body.decode("utf-8", "replace")
+
+
+def body_base64(body: bytes | None) -> str | None:
+    return None if body is None else base64.b64encode(body).decode("ascii")
+
+
+def _quoted(values: Iterable[str | None]) -> list[str]:
+    return ["null" if value is None else quote(value) for value in values]
+
+
+def _objects(column: Any) -> list[str]:
+    """JSON objects of a map column: names and values are quoted once for the whole column."""
+    offsets = column.offsets.to_pylist()
+    names = _quoted(column.keys.to_pylist())
+    values = _quoted(column.items.to_pylist())
+    pairs = [f"{name}:{value}" for name, value in zip(names, values, strict=True)]
+    valid = column.is_valid().to_pylist()
+    return [
+        "{" + ",".join(pairs[low:high]) + "}" if there else "null"
+        for low, high, there in zip(offsets[:-1], offsets[1:], valid, strict=True)
+    ]
+
+
+def _fragments(column: Any, name: str, body: str) -> Sequence[object]:
+    """What stands for each value in a row: `%s` of it is its JSON."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_map(kind):
+        return _objects(column)
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_binary(kind):
+        shown = body_text if body == "text" else body_base64
+        return _quoted(map(shown, values))
+    if pa.types.is_list(kind) or pa.types.is_struct(kind):
+        return [json.dumps(value, ensure_ascii=False) for value in values]
+    if pa.types.is_string(kind):
+        if name == "properties":
+            return ["null" if value is None else value for value in values]
+        if name not in _REPETITIVE:
+            return _quoted(values)
+        told = {value: "null" if value is None else quote(value) for value in set(values)}
+        return [told[value] for value in values]
+    if pa.types.is_boolean(kind):
+        return [_WORDS[value] for value in values]
+    return values if not column.null_count else ["null" if value is None else value for value in values]
+
+
+def json_rows(batch: pa.RecordBatch, body: str) -> list[str]:
+    """One JSON object per row, without line ends."""
+    names = batch.schema.names
+    template = "{" + ",".join(f"{quote(name)}:%s" for name in names) + "}"
+    fragments = [_fragments(batch.column(k), name, body) for k, name in enumerate(names)]
+    return [template % row for row in zip(*fragments, strict=True)]
+
+
+def python_rows(batch: pa.RecordBatch, body: str) -> Iterator[dict[str, Any]]:
+    """The rows as JSON values in dictionaries: for few rows inside a larger document."""
+    for row in json_rows(batch, body):
+        yield json.loads(row)
+
+
+def csv_rows(batch: pa.RecordBatch, body: str) -> Sequence[tuple[Any, ...]]:
+    """Cells per row: empty for null, true and false, properties as a JSON object."""
+    import pyarrow as pa
+
+    cells: list[Sequence[Any]] = []
+    for k, name in enumerate(batch.schema.names):
+        column = batch.column(k)
+        if pa.types.is_map(column.type):
+            cells.append(_objects(column))
+        elif pa.types.is_binary(column.type):
+            shown = body_text if body == "text" else body_base64
+            cells.append([shown(value) for value in column.to_pylist()])
+        elif pa.types.is_list(column.type) or pa.types.is_struct(column.type):
+            cells.append([None if value is None else json.dumps(value, ensure_ascii=False) for value in column.to_pylist()])
+        elif pa.types.is_boolean(column.type):
+            cells.append(_fragments(column, name, body))
+        else:
+            cells.append(column.to_pylist())
+    return list(zip(*cells, strict=True))

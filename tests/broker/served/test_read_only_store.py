@@ -1,0 +1,195 @@
+"""Stores that are only read: every intact message is handed out, nothing changes, and what would change it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import GoldenCase, case_named, opened, tree_checksum
+from support.wire import Pair, asked, connected
+
+from mqstore.broker import Broker, Settings
+from mqstore.broker.protocol.frames import Frame
+from mqstore.broker.served.read_only_store import ReadOnlyStore, ViewName
+from mqstore.errors import RefusedError
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.format.record import parse_host, parse_message_id
+from mqstore.testing.client import Client
+
+CLEAN, KILLED = "4.9.3/f-broker-offsets", "4.9.3/b-kill9"
+CUT, FLIPPED = "4.9.3/m-damaged/07-truncate-last", "4.9.3/m-damaged/01-body-flip"
+SEND = {"a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+
+LONG = {"producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0"}
+LONG |= {"bornTimestamp": "0", "flag": "0"}
+
+
+def store(name: str, view: ViewName = "auto") -> ReadOnlyStore:
+    return ReadOnlyStore(opened(case_named(name)), StoreConfig(), None, view)
+
+
+def drained(served: ReadOnlyStore) -> dict[int, bytes]:
+    """Every message that can be pulled, by physical offset; every pull gets on."""
+    found = {}
+    for queue in served.queues():
+        at = queue.min_offset
+        while at < queue.max_offset:
+            pulled = served.get("g", queue.topic, queue.queue_id, at)
+            assert pulled.next_begin_offset > at
+            found.update({record.physical_offset: record.body for record in pulled.records()})
+            at = pulled.next_begin_offset
+    return found
+
+
+def bodies_in_log(served: ReadOnlyStore) -> dict[int, bytes]:
+    return {record.physical_offset: record.body for record in map(served.by_offset, offsets_in_log(served)) if record is not None}
+
+
+def offsets_in_log(served: ReadOnlyStore) -> list[int]:
+    found: list[int] = []
+    for batch in served._store.view().batches(("physical_offset",)):
+        found += batch.column(0).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("view", ["recovered", "disk"])
+def test_of_a_sound_store_both_views_hand_out_every_message(view: ViewName) -> None:
+    served = store(CLEAN, view)
+    assert served.view == view
+    assert drained(served) == bodies_in_log(served)
+
+
+def test_what_a_killed_broker_had_not_listed_yet_is_handed_out() -> None:
+    served = store(KILLED)
+    assert served.view == "recovered"
+    assert drained(served) == bodies_in_log(served)
+    assert len(drained(store(KILLED, "disk"))) < len(drained(served))
+
+
+@pytest.mark.parametrize("name", [CUT, FLIPPED])
+def test_of_a_damaged_store_every_believable_message_is_handed_out(name: str) -> None:
+    served = store(name)
+    assert served.view == "disk"
+    listed = {
+        int(entry["physical_offset"])
+        for queue in served._store.view().queues()
+        for entry in queue.entries(queue.min_offset, queue.max_offset)
+    }
+    believable = {offset: body for offset, body in bodies_in_log(served).items() if offset in listed}
+    assert believable
+    assert drained(served) == believable
+
+
+def test_a_store_that_a_broker_refuses_is_served_as_its_files_lie_and_the_notes_say_why() -> None:
+    served = store(CUT)
+    assert any("refuses to start" in note for note in served.notes)
+    with pytest.raises(RefusedError):
+        store(CUT, "recovered")
+
+
+def serving(path: Path, script: Callable[[Broker, Pair], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with Broker(path, **options) as broker:
+            pair = await connected(broker)
+            await script(broker, pair)
+            pair[1].close()
+
+    asyncio.run(run())
+
+
+def case_path(name: str) -> Path:
+    case: GoldenCase = case_named(name)
+    return opened(case)
+
+
+def test_whatever_clients_do_nothing_in_the_directory_changes() -> None:
+    path = case_path(CLEAN)
+    before = tree_checksum(path)
+
+    async def script(broker: Broker, pair: Pair) -> None:
+        topic = next(queue.topic for queue in broker.store.queues() if queue.max_offset > queue.min_offset)
+        place = {"consumerGroup": "g", "topic": topic, "queueId": "0"}
+        assert (await asked(pair, Frame(15, {**place, "commitOffset": "3"}, opaque=1))).code == 0
+        assert (await asked(pair, Frame(14, place, opaque=2))).ext == {"offset": "3"}
+        heartbeat = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": []}], "producerDataSet": []}
+        assert (await asked(pair, Frame(34, None, json.dumps(heartbeat).encode(), opaque=3))).code == 0
+        route = await asked(pair, Frame(105, {"topic": "%RETRY%g"}, opaque=4, version=479))
+        assert json.loads(bytes(route.body))["queueDatas"][0]["perm"] == 4
+
+    serving(path, script, read_only=True)
+    assert tree_checksum(path) == before
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (Frame(310, SEND), 14),
+        (Frame(10, LONG), 14),
+        (Frame(320, {**SEND, "m": "true"}), 14),
+        (Frame(36, {"offset": "0", "group": "g", "delayLevel": "1"}), 14),
+        (Frame(17, {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}), 16),
+        (Frame(200, None, b'{"groupName":"g"}'), 16),
+        (Frame(207, {"groupName": "g"}), 16),
+        (Frame(215, {"topic": "T"}), 16),
+        (Frame(25, None, b"a=b\n"), 16),
+    ],
+    ids=["send", "send-1", "batch", "send-back", "topic", "group", "delete-group", "delete-topic", "config"],
+)
+def test_what_would_change_the_store_is_refused_with_a_sentence(request_: Frame, code: int) -> None:
+    async def script(broker: Broker, pair: Pair) -> None:
+        request_.opaque = 5
+        answered = await asked(pair, request_)
+        assert answered.code == code
+        assert "read-only" in (answered.remark or "")
+
+    serving(case_path(CLEAN), script, read_only=True)
+
+
+def test_producers_find_no_queue_to_write_to() -> None:
+    async def script(broker: Broker, pair: Pair) -> None:
+        listed = json.loads(bytes((await asked(pair, Frame(206, opaque=1))).body))["topicList"]
+        assert "TBW102" not in listed
+        queues = {queue.topic for queue in broker.store.queues()}
+        assert queues <= set(listed)
+        for topic in sorted(queues):
+            route = await asked(pair, Frame(105, {"topic": topic}, opaque=2, version=479))
+            assert [queue["perm"] for queue in json.loads(bytes(route.body))["queueDatas"]] == [4]
+
+    serving(case_path(CLEAN), script, read_only=True, auto_create_topics=True)
+
+
+def test_an_archive_is_served_and_a_client_gets_its_messages() -> None:
+    case = case_named(CLEAN)
+
+    async def script(broker: Broker, pair: Pair) -> None:
+        queue = next(each for each in broker.store.queues() if each.max_offset - each.min_offset > 3)
+
+        def consumed() -> int:
+            with Client(broker.address) as client:
+                return len(client.consume(queue.topic, 3))
+
+        assert await asyncio.to_thread(consumed) == 3
+
+    serving(case.archive, script)
+
+
+def test_with_rewritten_store_hosts_the_ids_lead_to_this_broker() -> None:
+    async def script(broker: Broker, pair: Pair) -> None:
+        queue = next(each for each in broker.store.queues() if each.max_offset - each.min_offset > 3)
+
+        def first() -> str:
+            with Client(broker.address) as client:
+                [message] = client.consume(queue.topic)
+                return message.offset_msg_id
+
+        identity = await asyncio.to_thread(first)
+        host, physical = parse_message_id(identity)
+        assert host == broker.address
+        answered = await asked(pair, Frame(33, {"offset": str(physical)}, opaque=4))
+        assert parse_host(host) in bytes(answered.body)
+
+    serving(case_path(CLEAN), script, read_only=True, settings=Settings(rewrite_store_host=True))

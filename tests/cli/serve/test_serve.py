@@ -1,0 +1,126 @@
+"""`mqstore serve`: the line that says clients may come, events on standard error, and an end in order."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from support.golden import case_named, opened, run_cli, tree_checksum
+
+from mqstore.cli.serve.command import serve
+from mqstore.cli.serve.fast_start import ServeOptions, taken
+from mqstore.testing.client import Client, ClientError
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """A process that serves, and what it says when it is ready."""
+    command = [sys.executable, "-m", "mqstore", "serve", "--listen", "127.0.0.1:0", "-o", "jsonl", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_store_is_served_until_a_signal_and_left_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "store", "--auto-create-topics") as (process, ready):
+        with Client(str(ready["address"])) as client:
+            sent = client.produce("orders", "paid", keys="o-17")
+            assert client.consume("orders")[0].keys == "o-17"
+        assert (ready["version"], ready["writable"], ready["process"]) == ("4.9.3", True, process.pid)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert [json.loads(line)["event"] for line in errors.splitlines()] == ["started", "stopped"]
+    assert not (tmp_path / "store" / "abort").exists()
+    found = run_cli("get", tmp_path / "store", "--offset", int(sent.offset_msg_id[16:], 16), "-o", "json").document
+    assert (found["topic"], found["keys"]) == ("orders", "o-17")
+
+
+def test_a_killed_broker_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with serving(store, "--auto-create-topics", "-q") as (process, ready), Client(str(ready["address"])) as client:
+        for number in range(50):
+            client.produce("orders", str(number), queue_id=0)
+        process.kill()
+        process.wait()
+    assert (store / "abort").exists()
+    with serving(store, "-q") as (_, ready), Client(str(ready["address"])) as client:
+        assert [message.text for message in client.consume("orders", 50)] == [str(number) for number in range(50)]
+
+
+def test_a_store_that_is_only_read_is_not_changed(tmp_path: Path) -> None:
+    path = opened(case_named("4.9.3/b-kill9"))
+    before = tree_checksum(path)
+    with serving(path, "--read-only", "-q") as (process, ready):
+        assert ready["writable"] is False
+        with Client(str(ready["address"])) as client, pytest.raises(ClientError, match=r"CODE: 14 .*read-only"):
+            client.produce("orders", "paid")
+        process.terminate()
+        assert process.wait() == 0
+    assert tree_checksum(path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--listen", "nowhere"), "cannot listen on 'nowhere': it must be HOST:PORT"),
+        (("--as-version", "6"), "--as-version"),
+        (("--config", "missing.conf"), "missing.conf does not exist"),
+        (("--nonsense",), "--nonsense"),
+        (("--metrics", "nowhere"), "cannot listen on 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_no_store(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    command = [sys.executable, "-m", "mqstore", "serve", "store", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_short_way_in_knows_every_option_of_the_verb() -> None:
+    own = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items() if name not in ("out", "store")}
+    common = ("store", "output", "quiet", "verbose")
+    assert own == {each.name: each.default for each in fields(ServeOptions) if each.name not in common}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--read-only",
+        "a b",
+        "a --listen",
+        "a --listen --sync",
+        "a --help",
+        "a --sync=yes",
+        "a --as-version 6",
+        "a --view all",
+        "a -x",
+        "a -o xml",
+    ],
+)
+def test_the_short_way_in_leaves_what_it_does_not_know_to_the_full_parser(line: str) -> None:
+    assert taken(line.split()) is None
+
+
+def test_the_short_way_in_reads_what_it_knows() -> None:
+    line = "--listen=127.0.0.1:1 a --as-version 5.3.3 --sync -o json -q --view disk --metrics 127.0.0.1:2 --config c"
+    assert taken(line.split()) == ServeOptions(
+        "a", "127.0.0.1:1", as_version="5.3.3", sync=True, output="json", quiet=True, view="disk", metrics="127.0.0.1:2", config="c"
+    )

@@ -1,0 +1,339 @@
+"""Rebuild: the new store holds, byte for byte, what the broker itself had built from the same log."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged, unpack
+from support.stores import Store, message
+
+import mqstore
+from mqstore.errors import CannotOpenError, MqstoreError, TargetError
+from mqstore.findings import Kind
+from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.rocketmq.format.record import encode
+from mqstore.rocketmq.rebuild_steps import ScanResult, ScanTask, scan_split
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DERIVED = ("consumequeue", "batchconsumequeue", "index")
+
+# stores whose brokers had dispatched everything and deleted nothing, so that their own files are the expectation
+WHOLE = [
+    case_named(name)
+    for name in (
+        "4.9.3/a-clean-small",
+        "4.9.3/c-index-collisions",
+        "4.9.3/e-delay-transaction-batch",
+        "4.9.3/f-broker-offsets",
+        "4.9.3/l-default-sizes",
+        "5.3.3/g-clean-small",
+        "5.3.3/i-v2-codecs-crc",
+        "5.3.3/j-broker-offsets",
+        "5.3.3/o-batch-queue",
+        "5.3.3/p-upgraded",
+    )
+]
+
+
+def derived(root: Path) -> dict[str, bytes]:
+    """Bytes of every derived file; index files by their rank, their names are a matter of the clock."""
+    found = {}
+    for place in DERIVED:
+        for number, path in enumerate(sorted(path for path in (root / place).rglob("*") if path.is_file())):
+            data = path.read_bytes().rstrip(b"\0") if path.stat().st_size > 1 << 24 else path.read_bytes()
+            found[f"index/{number}" if place == "index" else path.relative_to(root).as_posix()] = data
+    return found
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=case_id)
+def test_what_is_rebuilt_equals_the_brokers_own_files(case: GoldenCase, tmp_path: Path) -> None:
+    source = opened(case)
+    with unchanged(source):
+        report = rebuild(source, tmp_path / "out", in_process_threads=2, config=case.config)
+    assert report.ok
+    assert derived(tmp_path / "out") == derived(source)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_the_number_of_splits_does_not_change_a_byte(case: GoldenCase, tmp_path: Path) -> None:
+    found = []
+    for count in (1, 7, 40):
+        out = tmp_path / str(count)
+        rebuild(opened(case), out, in_process_threads=2, splits=count, config=case.config)
+        found.append((derived(out), (out / "checkpoint").read_bytes(), sorted(path.name for path in (out / "index").iterdir())))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_a_rebuilt_store_verifies_as_sound_where_its_log_is(case: GoldenCase, tmp_path: Path) -> None:
+    from mqstore.rocketmq.verify.verification import verify
+
+    report = rebuild(opened(case), tmp_path / "out", in_process_threads=1, config=case.config, check_crc=True)
+    again = verify(mqstore.open(tmp_path / "out", config=case.config))
+    derived_damage = {item.kind for item in again.damage if item.file.startswith(DERIVED)}
+    # a record that is lost shifts the entries behind it, as it does in a broker
+    assert derived_damage <= ({Kind.QUEUE_ENTRY_MISMATCH, Kind.MISSING_QUEUE_ENTRY} if report.damage else set())
+
+
+def test_log_files_are_links_and_copies_if_asked(tmp_path: Path) -> None:
+    source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
+    *full, last = sorted((source / "commitlog").iterdir())
+    for copy in (False, True):
+        report = rebuild(source, tmp_path / str(copy), in_process_threads=1, copy=copy)
+        assert report.linked is not copy
+        # a broker writes on in the last file, so that one is never shared
+        assert not os.path.samefile(last, tmp_path / str(copy) / "commitlog" / last.name)
+        assert (tmp_path / str(copy) / "commitlog" / last.name).read_bytes() == last.read_bytes()
+        for path in full:
+            there = tmp_path / str(copy) / "commitlog" / path.name
+            assert os.path.samefile(path, there) is not copy
+            assert there.read_bytes() == path.read_bytes()
+
+
+def test_a_rebuilt_store_is_a_cleanly_closed_one(tmp_path: Path) -> None:
+    case = case_named("4.9.3/b3-kill9-torn")
+    source = opened(case)
+    assert (source / "abort").exists()
+    report = rebuild(source, tmp_path / "out", in_process_threads=1, config=case.config)
+    store = mqstore.open(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint", "commitlog", "consumequeue", "index"]
+    assert not store.unclean
+    last = store.log.record(max(int(e["physical_offset"][-1]) for q in store.consume_queues() if len(e := q.entries(0, q.max_offset))))
+    assert last is not None
+    assert store.checkpoint.physic == store.checkpoint.logics == last.store_timestamp
+    # the file made ahead of the log is left out
+    assert [file.name for file in store.log.files] == [file.name for file in mqstore.open(source).log.files[:-1]]
+    assert [item.kind for item in report.damage] == [Kind.TORN_RECORD]
+
+
+def test_configuration_comes_along(tmp_path: Path) -> None:
+    case = case_named("5.3.3/j-broker-offsets")
+    rebuild(opened(case), tmp_path / "out", in_process_threads=1, config=case.config)
+    for path in (opened(case) / "config").iterdir():
+        assert (tmp_path / "out/config" / path.name).read_bytes() == path.read_bytes()
+    assert (tmp_path / "out/timerwheel").exists()
+
+
+def small(root: Path, count: int = 200) -> Store:
+    store = Store(root, file_size=8192, queue_entries=20, positions=150)
+    for number in range(count):
+        store.put(message("orders", b"x" * (number % 90), keys=f"k{number}", queue_id=number % 2))
+    return store
+
+
+def test_a_log_file_that_was_cut_is_filled_up_to_its_length(tmp_path: Path) -> None:
+    store = small(tmp_path / "store")
+    store.write()
+    base = max(store.files)
+    cut = store.root / f"commitlog/{base:020d}"
+    os.truncate(cut, 3000)
+    report = rebuild(store.root, tmp_path / "out", in_process_threads=1)
+    assert (tmp_path / "out/commitlog" / cut.name).stat().st_size == 8192
+    assert (cut.stat().st_size, cut.stat().st_nlink) == (3000, 1)
+    assert not report.ok
+
+
+def test_a_queue_whose_head_is_gone_begins_with_blanks(tmp_path: Path) -> None:
+    store = small(tmp_path / "store")
+    store.write()
+    first = min(base for base in store.files)
+    (store.root / f"commitlog/{first:020d}").unlink()
+    report = rebuild(store.root, tmp_path / "out", in_process_threads=1, splits=3)
+    assert report.exact_queues == 0
+    kept = [put for put in store.puts if put.offset >= 8192 and put.record.queue_id == 0]
+    begin = kept[0].record.queue_offset
+    path = min((tmp_path / "out/consumequeue/orders/0").iterdir())
+    assert int(path.name) == 20 * (begin - begin % 20)
+    assert path.read_bytes()[: 20 * (begin % 20)] == bytes.fromhex("00000000000000007fffffff0000000000000000") * (begin % 20)
+    assert mqstore.open(tmp_path / "out").view().queue("orders", 0).min_offset == begin
+
+
+def test_a_lost_record_shifts_its_queue_as_in_a_broker_and_is_told(tmp_path: Path) -> None:
+    store = small(tmp_path / "store")
+    store.write()
+    lost = next(put for put in store.puts if put.offset > 10_000)
+    store.patch_log(lost.offset + 4, b"\xff\xff\xff\xff")
+    for splits in (1, 5):
+        report = rebuild(store.root, tmp_path / str(splits), in_process_threads=2, splits=splits)
+        assert report.messages == 199
+        assert report.exact_queues == 1
+        assert [(item.kind, item.offset, item.messages) for item in report.damage] == [(Kind.BAD_FRAME, lost.offset % 8192, 1)]
+        assert not report.coverage.complete
+        entries = mqstore.open(tmp_path / str(splits)).view().queue("orders", lost.record.queue_id).entries(0, 1000)
+        others = [put.offset for put in store.puts if put.record.queue_id == lost.record.queue_id and put is not lost]
+        assert entries["physical_offset"].tolist() == others
+
+
+def test_a_body_that_does_not_fit_its_checksum_is_told_when_asked_and_listed_either_way(tmp_path: Path) -> None:
+    store = small(tmp_path / "store")
+    store.write()
+    hit = store.puts[77]
+    store.patch_log(hit.offset + 88, b"!")
+    assert rebuild(store.root, tmp_path / "fast", in_process_threads=1).ok
+    report = rebuild(store.root, tmp_path / "checked", in_process_threads=1, check_crc=True)
+    assert [(item.kind, item.offset) for item in report.damage] == [(Kind.BAD_CHECKSUM, hit.offset % 8192)]
+    assert report.coverage.complete
+    assert derived(tmp_path / "fast") == derived(tmp_path / "checked") == derived(store.root)
+
+
+def test_records_copied_into_a_body_leave_no_trace_in_the_queues(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", file_size=1 << 18)
+    for number in range(20):
+        store.put(message("orders", b"x" * 1000, keys=f"k{number}"))
+    base, copies = len(store.files[0]) + 88, b""
+    for number in range(200):
+        forged = message("orders" if number % 2 else "forged", b"y" * 500, keys="evil", queue_offset=3 + number % 5)
+        copies += encode(replace(forged, physical_offset=base + len(copies)))
+    store.put(message("orders", copies))
+    for number in range(50):
+        store.put(message("orders", b"z" * 1000, keys=f"l{number}"))
+    store.write()
+    for splits in (1, 2, 3, 4, 5, 9):
+        report = rebuild(store.root, tmp_path / str(splits), in_process_threads=2, splits=splits)
+        assert derived(tmp_path / str(splits)) == derived(store.root)
+        assert report.messages == 71
+    assert report.rewalked
+
+
+def test_a_queue_that_started_again_at_zero_is_appended_to_as_a_broker_does(tmp_path: Path) -> None:
+    store = small(tmp_path / "store", 30)
+    store.next_queue_offset["orders", 0] = 0
+    for number in range(30):
+        store.put(message("orders", keys=f"again{number}"))
+    store.write()
+    report = rebuild(store.root, tmp_path / "out", in_process_threads=2, splits=3)
+    entries = mqstore.open(tmp_path / "out").view().queue("orders", 0).entries(0, 100)
+    physical = [put.offset for put in store.puts if put.record.queue_id == 0]
+    # offset 0 is appended wherever the queue ends; the others up to there are duplicates
+    wanted = [*physical[:15], physical[15], *physical[15 + 16 :]]
+    assert entries["physical_offset"].tolist() == wanted
+    assert report.exact_queues == 1
+
+
+def test_a_store_without_a_message_gives_a_store_without_queues(tmp_path: Path) -> None:
+    source = tmp_path / "store"
+    (source / "commitlog").mkdir(parents=True)
+    (source / "commitlog" / ("0" * 20)).write_bytes(bytes(65536))
+    report = rebuild(source, tmp_path / "out", in_process_threads=2)
+    assert report.ok
+    assert (report.messages, report.queues, report.index_files, report.splits) == (0, 0, 0, 0)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint", "commitlog", "consumequeue", "index"]
+
+
+# targets and failures
+
+
+def test_a_target_that_exists_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/precious").write_text("mine")
+    with pytest.raises(TargetError, match="exists already"):
+        rebuild(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", in_process_threads=1)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "precious"]
+
+
+def test_a_target_inside_the_store_is_refused(tmp_path: Path) -> None:
+    source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
+    before = sorted(source.rglob("*"))
+    with pytest.raises(TargetError, match="lies inside the store"):
+        rebuild(source, source / "new", in_process_threads=1)
+    assert sorted(source.rglob("*")) == before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_rebuild_that_fails_leaves_nothing(tmp_path: Path, threads: int) -> None:
+    source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
+    before = {path.name for path in tmp_path.iterdir()}
+
+    def fail(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rebuild(source, tmp_path / "out", in_process_threads=threads, splits=9, progress=fail)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_what_is_no_store_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "missing"):
+        with pytest.raises(CannotOpenError):
+            rebuild(path, tmp_path / "out", in_process_threads=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+    source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
+    # a file size limit fails a write the way a full disk does
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(TargetError, match="limit"):
+            rebuild(source, tmp_path / "out", in_process_threads=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+# on Spark
+
+
+@pytest.mark.parametrize(
+    "name", ["4.9.3/a-clean-small", "4.9.3/c-index-collisions", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
+)
+def test_spark_writes_the_bytes_that_threads_write(name: str, tmp_path: Path, spark: SparkSession) -> None:
+    case = case_named(name)
+    done: list[tuple[int, int]] = []
+    on_spark = rebuild(
+        opened(case), tmp_path / "spark", spark=spark, splits=7, config=case.config, progress=lambda *told: done.append(told)
+    )
+    in_process = rebuild(opened(case), tmp_path / "threads", in_process_threads=2, splits=1, config=case.config)
+    assert derived(tmp_path / "spark") == derived(tmp_path / "threads")
+    told = ("messages", "queues", "queue_entries", "exact_queues", "index_files", "index_keys", "damage", "coverage", "notes")
+    assert [getattr(on_spark, field) for field in told] == [getattr(in_process, field) for field in told]
+    assert done[-1][0] == done[-1][1] > 0
+
+
+def test_tasks_that_die_after_they_wrote_are_repeated_without_a_trace(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def dies_at_first(task: ScanTask) -> ScanResult:
+        result = scan_split(task)
+        mark = marks / str(task.split.number)
+        if task.split.number % 2 and not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return result
+
+    monkeypatch.setattr("mqstore.pipeline.jobs.rebuild.scan_split", dies_at_first)
+    case = case_named("4.9.3/a-clean-small")
+    report = rebuild(opened(case), tmp_path / "out", spark=spark, splits=6, config=case.config)
+    assert len(list(marks.iterdir())) == 3
+    assert report.messages == 511
+    assert derived(tmp_path / "out") == derived(opened(case))
+
+
+def test_a_task_that_fails_for_good_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(task: ScanTask) -> ScanResult:
+        result = scan_split(task)
+        if task.split.number == 3:
+            raise TargetError("the disk is full")
+        return result
+
+    monkeypatch.setattr("mqstore.pipeline.jobs.rebuild.scan_split", full)
+    with pytest.raises(MqstoreError, match=r"^the disk is full$"):
+        rebuild(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", spark=spark, splits=6)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,153 @@
+"""The Spark source of RabbitMQ stores: the rows of the command `messages`, into however many tasks a store is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from support.golden import CASES, RABBITMQ, GoldenCase, case_id, case_named, opened, unpack
+
+import mqstore
+from mqstore.errors import UsageError
+from mqstore.pipeline.jobs.rabbitmq_export import export
+from mqstore.pipeline.source.rabbitmq import RabbitMQOptions
+from mqstore.pipeline.source.rocketmq import read
+from mqstore.pipeline.spark.session import sentence as told
+from mqstore.rabbitmq.store.task_groups import cut, plan_files, plan_queues, read_group, record_batches
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIXED = case_named("3.10.8/f-mixed-features")
+MERGED = case_named("3.10.8/e-gc-combined")
+EVERYTHING = QueueSelection(everything=True)
+
+
+def ordered(table: Any) -> list[dict[str, Any]]:
+    return sorted(
+        table.to_pylist(), key=lambda row: tuple(str(row[name]) for name in ("vhost", "queue", "priority_level", "seq_id", "msg_id"))
+    )
+
+
+# without Spark: what tasks do
+
+
+@pytest.mark.parametrize("count", [None, 1, 3, 7, 100])
+@pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
+@pytest.mark.parametrize("selection", [QueueSelection(), EVERYTHING], ids=["queued", "everything"])
+def test_groups_put_together_are_the_message_table(case: GoldenCase, count: int | None, selection: QueueSelection) -> None:
+    store = mqstore.open(opened(case))
+    wanted = store.to_arrow(RABBITMQ_COLUMNS, selection).to_pylist()
+    groups = plan_queues(store, count, selection)
+    assert count is None or len(groups) <= count
+    found = [row for group in groups for batch in read_group(store, group, RABBITMQ_COLUMNS, selection) for row in batch.to_pylist()]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_every_record_of_a_message_file_is_in_one_group(count: int) -> None:
+    store = mqstore.open(opened(MERGED))
+    groups = plan_files(store, count)
+    found = [row for group in groups for batch in record_batches(store, group) for row in batch.to_pylist()]
+    assert len(found) == 57
+    assert len({(row["store_file"], row["position"]) for row in found}) == 57
+
+
+def test_a_limit_counts_within_a_group() -> None:
+    store = mqstore.open(opened(MIXED))
+    (group,) = plan_queues(store, 1)
+    assert sum(batch.num_rows for batch in read_group(store, group, ("seq_id",), QueueSelection(limit=5))) == 5
+
+
+def test_runs_are_of_about_equal_size() -> None:
+    assert [list(part) for part in cut([1] * 10, 3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert list(cut([], 3)) == []
+
+
+# on Spark
+
+
+@pytest.mark.parametrize("splits", [1, 3, 7])
+@pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
+def test_a_dataframe_has_the_rows_of_the_command(spark: SparkSession, case: GoldenCase, splits: int) -> None:
+    frame = read(spark, opened(case), format="rabbitmq", splits=splits)
+    assert tuple(frame.columns) == RABBITMQ_COLUMNS
+    assert ordered(frame.toArrow()) == ordered(mqstore.open(opened(case)).to_arrow())
+
+
+def test_only_named_columns_come_and_filters_are_options(spark: SparkSession) -> None:
+    frame = read(spark, opened(MIXED), ["queue", "size", "payload_len"], format="rabbitmq", vhost="/", queue="lazy.mixed,ttl.q")
+    rows = frame.collect()
+    assert {row["queue"] for row in rows} == {"lazy.mixed", "ttl.q"}
+    assert all(row["size"] == row["payload_len"] for row in rows)
+    kept = read(spark, opened(MIXED), ["recovered"], format="rabbitmq", recovered=True)
+    assert kept.count() == 106
+    schema = "queue string, seq_id bigint"
+    assert spark.read.format("rabbitmq").schema(schema).load(str(opened(MIXED))).columns == ["queue", "seq_id"]
+
+
+def test_several_stores_are_told_apart_by_the_column_store(spark: SparkSession) -> None:
+    paths = [str(opened(MIXED)), str(opened(MERGED))]
+    counts = {row["store"]: row["count"] for row in read(spark, paths, format="rabbitmq").groupBy("store").count().collect()}
+    assert counts == {paths[0]: 118, paths[1]: 89}
+
+
+def test_index_and_store_are_views_that_join_by_message_id(spark: SparkSession) -> None:
+    index = read(spark, opened(MERGED), format="rabbitmq", view="index").where("location = 'message_store' and state != 'acknowledged'")
+    records = read(spark, opened(MERGED), format="rabbitmq", view="store")
+    live = index.join(records.where("seen_by_broker"), ["vhost", "msg_id"])
+    stored = [row for row in mqstore.open(opened(MERGED)).to_arrow().to_pylist() if row["location"].startswith("msg_store")]
+    assert {row["msg_id"] for row in live.select("msg_id").collect()} == {row["msg_id"] for row in stored}
+    orphans = records.join(index, ["vhost", "msg_id"], "left_anti")
+    assert orphans.count() == records.count() - len({row["msg_id"] for row in stored})
+
+
+def test_messages_in_no_queue_come_with_the_option_all(spark: SparkSession) -> None:
+    wanted = mqstore.open(opened(MERGED)).to_arrow(RABBITMQ_COLUMNS, EVERYTHING)
+    frame = read(spark, opened(MERGED), format="rabbitmq", all=True, splits=4)
+    assert ordered(frame.toArrow()) == ordered(wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"view": "acks"}, "there is no view 'acks'"),
+        ({"columns": "topic"}, "there is no column 'topic'"),
+        ({"columns": "size", "view": "store"}, "has no column 'size'"),
+        ({"splits": "0"}, "ask for one or more"),
+        ({"fromSeq": "x"}, "give a number"),
+        ({"verdict": "lost"}, "there are intact"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        RabbitMQOptions.of({"path": str(opened(MERGED)), **options})
+
+
+def test_a_store_of_the_other_family_and_an_archive_are_refused_with_what_to_do(spark: SparkSession) -> None:
+    for path, words in ((opened(CASES[0]), 'format("rocketmq")'), (MERGED.archive, "unpack the archive first")):
+        with pytest.raises(PySparkException) as caught:
+            read(spark, path, format="rabbitmq").count()
+        assert words in str(told(caught.value))
+
+
+def test_a_changed_store_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
+    root = unpack(MERGED, tmp_path / "store")
+    assert read(spark, root, ["verdict"], format="rabbitmq").where("verdict = 'intact'").count() == 89
+    for file in root.rglob("*.rdq"):
+        file.chmod(0o644)
+        file.write_bytes(b"")
+    left = read(spark, root, ["location", "verdict"], format="rabbitmq")
+    assert {row["verdict"] for row in left.where("location like 'msg_store%'").collect()} == {"unreachable"}
+
+
+def test_an_export_on_spark_is_that_of_this_process(spark: SparkSession, tmp_path: Path) -> None:
+    store = mqstore.open(opened(MIXED))
+    export(store, tmp_path / "spark", format="jsonl", splits=3, spark=spark)
+    export(store, tmp_path / "here", format="jsonl", splits=3, in_process_threads=1)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "here").glob("part-*")}
+    assert len(files) == 3
+    assert {path.name: path.read_bytes() for path in (tmp_path / "spark").glob("part-*")} == files

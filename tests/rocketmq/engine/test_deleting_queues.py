@@ -1,0 +1,66 @@
+"""The queues of a deleted topic go; its messages stay in the log, and the topic begins anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqstore.errors import TargetError
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
+
+SMALL = StoreConfig(
+    commit_log_file_size=1 << 16, consume_queue_file_size=200, max_hash_slot_num=100, max_index_num=400, services=False, version="4.9.3"
+)
+
+
+def bodies(store: MessageStore, topic: str) -> list[bytes]:
+    return [bytes(record.body) for record in store.get("g", topic, 0, 0).records()]
+
+
+def lived(store: MessageStore) -> None:
+    """Thirty messages, of which the topic is deleted while the last ten are not listed yet; then two more."""
+    for number in range(30):
+        store.put(Message("T", b"old %d" % number))
+        store.put(Message("other", b"%d" % number))
+        if number == 19:
+            store.dispatch_now()
+    assert store.delete_queues("T") == 1
+    assert [store.put(Message("T", b"new %d" % number)).queue_offset for number in range(2)] == [0, 1]
+    store.dispatch_now()
+
+
+def test_a_topic_begins_anew_and_others_stay(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        lived(store)
+        assert bodies(store, "T") == [b"new 0", b"new 1"]
+        assert store.max_offset("other", 0) == 30
+        old = store.by_offset(0)
+        assert old is not None
+        assert old.body == b"old 0"
+
+
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_what_was_deleted_does_not_come_back(tmp_path: Path, end: str) -> None:
+    store = MessageStore.open(tmp_path / "store", SMALL)
+    lived(store)
+    getattr(store, end)()
+    with MessageStore.open(tmp_path / "store", SMALL) as again:
+        assert bodies(again, "T") == [b"new 0", b"new 1"]
+        assert again.put(Message("T", b"new 2")).queue_offset == 2
+        again.dispatch_now()
+        assert bodies(again, "T") == [b"new 0", b"new 1", b"new 2"]
+
+
+def test_what_was_never_there_is_deleted_too(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        assert store.delete_queues("nowhere") == 0
+
+
+def test_a_closed_store_deletes_nothing(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path / "store", SMALL)
+    store.close()
+    with pytest.raises(TargetError):
+        store.delete_queues("T")

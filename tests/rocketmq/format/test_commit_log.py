@@ -1,0 +1,253 @@
+"""Walking a commit log: files, ends, damage, and going on behind it."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.golden import PLAIN, GoldenCase, case_id, expected, opened
+from support.stores import Store, message
+
+import mqstore
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.record import blank, decode, encode
+from mqstore.rocketmq.verify.verification import verify
+
+
+def made(root: Path, count: int = 60, size: int = 4096, **settings: object) -> Store:
+    store = Store(root, file_size=size, **settings)  # type: ignore[arg-type]
+    for number in range(count):
+        store.put(message("orders", bytes(number * 7 % 200), keys=f"k{number}"))
+    store.write()
+    return store
+
+
+def log_of(root: Path) -> CommitLog:
+    return CommitLog(ReadOnlyDirectory(root))
+
+
+def offsets(log: CommitLog, start: int | None = None, stop: int | None = None, chunk: int = 4096) -> list[int]:
+    found: list[int] = []
+    for event in log.scan(start, stop, chunk=chunk):
+        if isinstance(event, Records):
+            found += (event.file.start + event.positions).tolist()
+    return found
+
+
+def damages(log: CommitLog) -> list[Damage]:
+    return [event for event in log.scan() if isinstance(event, Damage)]
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=case_id)
+def test_the_records_of_a_real_log_are_those_its_broker_reads(case: GoldenCase) -> None:
+    log = mqstore.open(opened(case), config=case.config).log
+    rows = {row["physical_offset"]: row["size"] for row in expected(case)}
+    found = offsets(log)
+    assert set(rows) <= set(found)
+    for offset, size in rows.items():
+        raw = log.raw(offset)
+        assert raw is not None
+        assert len(raw) == size
+        assert log.record(offset) == decode(raw)
+
+
+def test_a_log_over_several_files_is_one_run(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    log = log_of(tmp_path)
+    assert offsets(log) == [put.offset for put in store.puts]
+    assert offsets(log, chunk=3) == offsets(log)
+    ends = [event for event in log.scan() if isinstance(event, EndOfFile)]
+    assert len(ends) == len(log.files) - 1
+    assert all(end.position + end.length == 4096 for end in ends)
+    assert (log.start, log.end(), log.file_size, log.size_on_paper) == (
+        0,
+        store.puts[-1].offset + len(store.puts[-1].raw),
+        4096,
+        4096 * len(log.files),
+    )
+    assert damages(log) == []
+
+
+def test_a_part_of_the_log_is_what_starts_in_it(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    log = log_of(tmp_path)
+    every = [put.offset for put in store.puts]
+    for first in (0, 5, 30, 59):
+        for stop in (every[first], every[first] + 1, every[first] + 200, 5000, 10**6):
+            assert offsets(log, every[first], stop) == [at for at in every[first:] if at < stop]
+
+
+def test_the_first_record_of_a_split_is_found(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    log = log_of(tmp_path)
+    for file in log.files:
+        own = [put.offset - file.start for put in store.puts if file.start <= put.offset < file.start + file.size]
+        for start in range(0, 4096, 101):
+            expected_at = next((at for at in own if at >= start), None)
+            assert log.first_record(file, start, 4096) == expected_at
+            if expected_at is not None:
+                assert log.first_record(file, start, expected_at) is None
+
+
+@pytest.mark.parametrize("name", ["no such place", "empty"])
+def test_a_log_without_files_is_empty(tmp_path: Path, name: str) -> None:
+    if name == "empty":
+        (tmp_path / "commitlog").mkdir()
+    log = log_of(tmp_path)
+    assert (log.files, log.start, log.end(), log.last_written(), offsets(log)) == ((), 0, 0, -1, [])
+    assert (log.record(0), log.raw(0), log.file_at(0)) == (None, None, None)
+
+
+def test_a_preallocated_file_behind_the_last_record_is_no_damage(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    for ahead in (1, 2):
+        base = max(store.files) + 4096 * ahead
+        store.write_file(f"commitlog/{base:020d}", bytes(4096))
+    log = log_of(tmp_path)
+    assert damages(log) == []
+    assert log.end() == store.puts[-1].offset + len(store.puts[-1].raw)
+    empty = store.write_file(f"commitlog/{max(store.files) + 3 * 4096:020d}", b"")
+    assert empty.stat().st_size == 0
+    assert damages(log_of(tmp_path)) == []
+
+
+def test_what_lies_outside_the_log_is_no_record(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    log = log_of(tmp_path)
+    for offset in (-1, -(2**63), store.puts[3].offset + 1, 4095, 10**9, 2**63 - 1):
+        assert log.record(offset) is None
+    assert log.raw(10**9) is None
+    assert log.raw(store.puts[3].offset, 10**9) is None
+    assert log.raw(store.puts[3].offset, 8) == store.puts[3].raw[:8]
+
+
+def test_a_record_copied_into_a_body_does_not_take_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(message("orders"))
+    at = sum(len(put.raw) for put in store.puts) + 88
+    inner = encode(message("forged", b"never stored", physical_offset=at))
+    outer = store.put(message("orders", inner + bytes(50)))
+    behind = store.put(message("orders"))
+    store.write()
+    store.patch_log(outer.offset + 28, struct.pack(">q", 1))
+    log = log_of(tmp_path)
+    assert offsets(log) == [0, behind.offset]
+    (item,) = damages(log)
+    assert (item.offset, item.length, item.kind, item.messages) == (outer.offset, len(outer.raw), Kind.BAD_OFFSET, 1)
+
+
+def test_behind_an_unusable_size_the_next_record_is_searched(tmp_path: Path) -> None:
+    store = made(tmp_path, count=30, size=65536)
+    store.patch_log(store.puts[10].offset, b"\x7f\xff\xff\xff")
+    (item,) = damages(log_of(tmp_path))
+    assert (item.offset, item.length, item.kind) == (store.puts[10].offset, len(store.puts[10].raw), Kind.BAD_FRAME)
+
+
+def test_damage_up_to_the_end_of_a_file_does_not_hide_the_next_file(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    second = [put for put in store.puts if put.offset // 4096 == 1]
+    store.patch_log(second[2].offset, b"\xff" * (8192 - second[2].offset))
+    log = log_of(tmp_path)
+    assert offsets(log) == [put.offset for put in store.puts if put.offset < second[2].offset or put.offset >= 8192]
+    (item,) = damages(log)
+    assert (item.offset, item.length) == (second[2].offset - 4096, 8192 - second[2].offset)
+
+
+def test_an_end_of_file_record_must_lead_to_the_end(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    (end,) = [event for event in log_of(tmp_path).scan(0, 4096) if isinstance(event, EndOfFile)]
+    store.patch_log(end.position, blank(end.length - 1))
+    (item,) = damages(log_of(tmp_path))
+    assert (item.offset, item.kind) == (end.position, Kind.BAD_FRAME)
+    assert offsets(log_of(tmp_path)) == [put.offset for put in store.puts]
+
+
+@pytest.mark.parametrize("cut", [9, 50, 120])
+def test_a_torn_last_record_is_told(tmp_path: Path, cut: int) -> None:
+    store = made(tmp_path, count=20, size=65536)
+    last = store.puts[-1]
+    store.patch_log(last.offset + len(last.raw) - cut, bytes(cut))
+    log = log_of(tmp_path)
+    (item,) = damages(log)
+    assert (item.offset, item.kind, item.messages) == (last.offset, Kind.TORN_RECORD, 1)
+    assert offsets(log) == [put.offset for put in store.puts[:-1]]
+
+
+def test_holes_are_not_read(tmp_path: Path) -> None:
+    """A log of 64 files of 1 GiB, of which one holds records: it is walked at once."""
+    store = made(tmp_path, count=20, size=1 << 20)
+    os.truncate(tmp_path / "commitlog" / f"{0:020d}", 1 << 30)
+    for number in range(1, 64):
+        path = store.write_file(f"commitlog/{number << 30:020d}", b"")
+        os.truncate(path, 1 << 30)
+    log = log_of(tmp_path)
+    assert offsets(log) == [put.offset for put in store.puts]
+    assert log.size_on_paper == 64 << 30
+    assert verify(mqstore.open(tmp_path)).checked.messages == 20
+
+
+# any bytes
+
+
+@st.composite
+def files(draw: st.DrawFn) -> list[bytes]:
+    """Log files of 2048 bytes out of records, ends, zeros and noise."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        base, data = 2048 * number, bytearray()
+        while len(data) < 2000 and draw(st.integers(0, 12)):
+            kind = draw(st.sampled_from(["record", "record", "record", "astray", "noise", "zeros", "blank"]))
+            if kind in ("record", "astray"):
+                at = base + len(data) + (kind == "astray")
+                data += encode(message("T", draw(st.binary(max_size=60)), physical_offset=at, properties=draw(st.binary(max_size=30))))
+            elif kind == "noise":
+                data += draw(st.binary(min_size=1, max_size=60))
+            elif kind == "zeros":
+                data += bytes(draw(st.integers(1, 200)))
+            else:
+                data += blank(draw(st.sampled_from([2048 - len(data), 0, -1, 2**31 - 1])))
+        for _ in range(draw(st.integers(0, 2)) if data else 0):
+            data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+        found.append(bytes(data[:2048]).ljust(2048, b"\0") if draw(st.integers(0, 4)) else bytes(data[:2048]))
+    return found
+
+
+@given(files() | st.lists(st.binary(max_size=600), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=120)
+def test_any_bytes_are_walked_once_from_end_to_end(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
+    root = tmp_path_factory.mktemp("log")
+    (root / "commitlog").mkdir()
+    for number, raw in enumerate(parts):
+        (root / "commitlog" / f"{2048 * number:020d}").write_bytes(raw)
+    log = log_of(root)
+    at = {file.relative: 0 for file in log.files}
+    seen: list[int] = []
+    for event in log.scan():
+        if isinstance(event, Records):
+            for position in event.positions.tolist():
+                assert position == at[event.file.relative]
+                message_here = decode(event.data[position:].tobytes())
+                assert message_here.physical_offset == event.file.start + position
+                seen.append(message_here.physical_offset)
+                at[event.file.relative] = position + int.from_bytes(event.data[position : position + 4].tobytes(), "big")
+        elif isinstance(event, EndOfFile):
+            assert event.position == at[event.file.relative]
+            at[event.file.relative] = event.position + event.length
+        else:
+            assert event.offset == at[event.file]
+            assert event.length > 0 or event.kind == Kind.TORN_RECORD
+            at[event.file] = event.offset + event.length
+    for number, file in enumerate(log.files):
+        assert number > log.last_written() or not np.any(log.mapped(file).data[at[file.relative] :]) or at[file.relative] == file.size
+    assert len(set(seen)) == len(seen)
+    report = verify(mqstore.open(root), threads=1)
+    assert report.checked.messages == len(seen)
+    rows = [row for batch in mqstore.open(root).to_batches(milliseconds=True) for row in batch.to_pylist()]
+    assert [row["physical_offset"] for row in rows] == seen

@@ -1,0 +1,183 @@
+"""The driver process of `clusterkit.Driver`: jobs come as lines of JSON on standard input, their reports go to standard output.
+
+    python tests/support/cluster_driver.py MASTER '{"spark.speculation": "true"}'
+    {"job": "rebuild", "store": "/…", "to": "/…", "hold": {"place": "/…", "number": 5, "then": "wait", "done": true}}
+
+A hold makes one task of the job stand still, fail or die at its first attempt; see `clusterkit.Hold`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import mqstore
+import mqstore.pipeline.follow.sinks
+import mqstore.pipeline.jobs.export
+import mqstore.pipeline.jobs.rebuild
+from mqstore.errors import MqstoreError
+from mqstore.pipeline.spark.session import failures, session, stop
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Hold = dict[str, Any]
+
+
+def gate(hold: Hold, number: int) -> None:
+    """In a task: what is asked of the first attempt that comes here."""
+    import json
+    import os
+    import time
+    from pathlib import Path
+
+    place = Path(hold["place"])
+    (place / f"attempt-{number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+    if number < hold["number"]:
+        return
+    draft = place / f"draft-{os.getpid()}-{number}"
+    executor, name = os.getpid(), ""
+    while not name.endswith("(java"):
+        name, _, fields = Path(f"/proc/{executor}/stat").read_text().rpartition(")")
+        if not name.endswith("(java"):
+            executor = int(fields.split()[1])
+        if executor < 2:
+            return  # no task: the driver itself reads a split again
+    draft.write_text(json.dumps({"number": number, "worker": os.getpid(), "executor": executor}))
+    try:
+        os.link(draft, place / "held")
+    except FileExistsError:
+        return
+    if hold["then"] == "fail":
+        raise OSError("injected: the first attempt fails")
+    if hold["then"] == "die":
+        os._exit(1)
+    while not (place / "go").exists():
+        time.sleep(0.02)
+
+
+def held(function: Callable[[Any], Any], hold: Hold, number_of: Callable[[Any], int]) -> Callable[[Any], Any]:
+    """The function of a task, with the gate behind or before its work."""
+    stop_here = gate  # by value: executors have none of the modules of the tests
+
+    def task(of: Any) -> Any:
+        if not hold["done"]:
+            stop_here(hold, number_of(of))
+        result = function(of)
+        if hold["done"]:
+            stop_here(hold, number_of(of))
+        return result
+
+    return task
+
+
+@contextlib.contextmanager
+def holding(module: Any, name: str, hold: Hold | None, number_of: Callable[[Any], int]) -> Iterator[None]:
+    function = getattr(module, name)
+    if hold is not None:
+        setattr(module, name, held(function, hold, number_of))
+    try:
+        yield
+    finally:
+        setattr(module, name, function)
+
+
+def rebuild(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, splits: int = 40) -> Any:
+    with holding(mqstore.pipeline.jobs.rebuild, "scan_split", hold, lambda task: task.split.number):
+        return mqstore.pipeline.jobs.rebuild.rebuild(store, to, spark=spark, splits=splits).as_dict()
+
+
+def export(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, splits: int = 40, **more: Any) -> Any:
+    with holding(mqstore.pipeline.jobs.export, "export_split", hold, lambda task: task.read.split.number):
+        return mqstore.pipeline.jobs.export.export(store, to, spark=spark, splits=splits, **more).as_dict()
+
+
+def follow(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, batch_bytes: int = 100_000, **more: Any) -> Any:
+    from mqstore.pipeline.follow.follow import follow as run
+
+    with holding(mqstore.pipeline.follow.sinks, "_export_range", hold, lambda task: task.part.piece.start):
+        return run(store, to, spark=spark, once=True, batch_bytes=batch_bytes, **more).as_dict()
+
+
+def sink(spark: SparkSession, *, to: str, rows: int, partitions: int, run: str, hold: Hold | None = None) -> Any:
+    """Rows `body 0` … in order, as messages of a new store."""
+    from mqstore.pipeline.source.rocketmq import register
+
+    register(spark)
+    stop_here = gate
+
+    def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        number = context.partitionId()
+        if hold is not None and not hold["done"]:
+            stop_here(hold, number)
+        yield from batches
+        if hold is not None and hold["done"]:
+            stop_here(hold, number)
+
+    frame = spark.range(0, rows, 1, partitions).selectExpr(
+        "if(id % 2 = 0, 'orders', 'bills') topic", "cast(id % 3 as int) queue_id", "cast(concat('body ', id) as binary) body"
+    )
+    frame.mapInArrow(pass_on, frame.schema).write.format("rocketmq").mode("append").options(create="true", runId=run).save(to)
+    return {"rows": rows}
+
+
+def read(spark: SparkSession, *, store: str, hold: Hold | None = None, **options: str) -> Any:
+    """Physical offsets of all messages; each task that reads goes through the gate with its partition's number."""
+    from mqstore.pipeline.source.rocketmq import register
+
+    register(spark)
+    stop_here = gate
+
+    def pass_on(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if hold is not None:
+            stop_here(hold, context.partitionId())
+        yield from batches
+
+    frame = spark.read.format("rocketmq").options(**options).schema("physical_offset long").load(store)
+    return sorted(row[0] for row in frame.mapInArrow(pass_on, frame.schema).collect())
+
+
+def where(spark: SparkSession) -> Any:
+    """Where executors have the package from, and whether its kernels are compiled there."""
+    from mqstore.pipeline.spark.tasks import run_tasks
+
+    def look(_: int) -> dict[str, Any]:
+        import mqstore
+        from mqstore.kernels import is_compiled
+
+        return {"file": mqstore.__file__, "compiled": is_compiled(), "directory": os.getcwd()}
+
+    return run_tasks(spark, range(4), look)
+
+
+JOBS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (rebuild, export, follow, sink, read, where)}
+
+
+def main() -> None:
+    spark = session(sys.argv[1], config=json.loads(sys.argv[2]))
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            with failures():
+                answer = {"report": JOBS[asked.pop("job")](spark, **asked)}
+        except MqstoreError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer, default=str), flush=True)
+    stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""The golden stores: directories that real brokers left behind, with what those brokers themselves read from them.
+
+`CASES` lists those of RocketMQ, `RABBITMQ` those of RabbitMQ; `opened(case)` gives the unpacked directory, once per test process and
+without write permission. What the expectations mean is told in golden/README.md. `run_cli` calls the command the way a person would.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import importlib.util
+import io
+import ipaddress
+import json
+import lzma
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+VERSIONS = ("4.9.3", "5.3.3")
+RABBITMQ_VERSION = "3.10.8"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """One store. kind: `plain` (as a broker left it) or `damaged` (bytes changed afterwards).
+
+    properties: the store options that are not the defaults.
+    """
+
+    version: str
+    name: str
+    path: Path
+    kind: str
+    properties: dict[str, str] = field(hash=False)
+
+    @property
+    def id(self) -> str:
+        return f"{self.version}/{self.name}"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "store.properties"
+
+    @property
+    def archive(self) -> Path:
+        return self.path / ("store.tar.xz" if self.version in VERSIONS else "msg_stores.tar.xz")
+
+
+def _properties(path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if line)
+
+
+def _cases() -> Iterator[GoldenCase]:
+    for version in VERSIONS:
+        root = GOLDEN / f"rocketmq-{version}"
+        for packed in sorted(root.rglob("store.tar.xz")):
+            path = packed.parent
+            kind = "damaged" if (path / "damage.json").exists() else "plain"
+            yield GoldenCase(version, path.relative_to(root).as_posix(), path, kind, _properties(path / "store.properties"))
+
+
+CASES: tuple[GoldenCase, ...] = tuple(_cases())
+PLAIN: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "plain")
+DAMAGED: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "damaged")
+
+
+RABBITMQ: tuple[GoldenCase, ...] = tuple(
+    GoldenCase(RABBITMQ_VERSION, packed.parent.name, packed.parent, "plain", {})
+    for packed in sorted((GOLDEN / f"rabbitmq-{RABBITMQ_VERSION}").glob("*/msg_stores.tar.xz"))
+)
+
+
+def case_named(identity: str) -> GoldenCase:
+    """The case with an id such as `4.9.3/b-kill9` or `3.10.8/a-small-clean`."""
+    return next(case for case in (*CASES, *RABBITMQ) if case.id == identity)
+
+
+def case_id(case: object) -> str | None:
+    """For `pytest.mark.parametrize(..., ids=case_id)`."""
+    return case.id if isinstance(case, GoldenCase) else None
+
+
+# stores
+
+
+def unpack(case: GoldenCase, target: Path) -> Path:
+    """Unpack the store into target, which is made; holes stay holes and file times are kept. RabbitMQ: target gets `msg_stores`."""
+    with tarfile.open(case.archive, "r:xz") as archive:
+        archive.extractall(target, filter="tar")
+    return target
+
+
+@cache
+def _scratch() -> Path:
+    root = Path(tempfile.mkdtemp(prefix="mqstore-golden-"))
+
+    def remove() -> None:
+        for directory, names, _ in os.walk(root):
+            for name in (".", *names):
+                (Path(directory) / name).chmod(0o755)
+        shutil.rmtree(root)
+
+    atexit.register(remove)
+    return root
+
+
+@cache
+def opened(case: GoldenCase) -> Path:
+    """The unpacked store, made once per process, without write permission. Tests that change a store unpack their own."""
+    target = unpack(case, _scratch() / case.id)
+    for directory, _, files in os.walk(target, topdown=False):
+        for name in files:
+            (Path(directory) / name).chmod(0o444)
+        Path(directory).chmod(0o555)
+    return target
+
+
+_BLOCK = 1 << 16
+_ZEROS = bytes(_BLOCK)
+
+
+def _written(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The blocks of a file that hold anything but zeros; holes are not read."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        position = 0
+        while position < size:
+            try:
+                start = os.lseek(file.fileno(), position, os.SEEK_DATA)
+            except OSError:
+                return
+            stop = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            position = start - start % _BLOCK
+            while position < stop:
+                file.seek(position)
+                block = file.read(_BLOCK)
+                if block != _ZEROS[: len(block)]:
+                    yield position, block
+                position += _BLOCK
+
+
+def tree_checksum(root: Path) -> str:
+    """One digest of a directory: names, kinds, permissions, sizes, modification times and contents of everything in it."""
+    digest = hashlib.sha256()
+    for path in sorted((root, *root.rglob("*"))):
+        found = path.lstat()
+        size = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        digest.update(f"{path.relative_to(root)}\0{found.st_mode}\0{size}\0{found.st_mtime_ns}\0".encode())
+        if stat.S_ISREG(found.st_mode):
+            for position, block in _written(path):
+                digest.update(position.to_bytes(8, "big"))
+                digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def unchanged(root: Path) -> Iterator[None]:
+    """Fails when anything in the directory is different afterwards."""
+    before = tree_checksum(root)
+    yield
+    assert tree_checksum(root) == before, f"{root} was changed"
+
+
+# expectations
+
+
+def _text(case: GoldenCase, name: str) -> str | None:
+    plain = case.path / name
+    if plain.exists():
+        return plain.read_text(encoding="utf-8")
+    packed = case.path / f"{name}.xz"
+    return lzma.decompress(packed.read_bytes()).decode("utf-8") if packed.exists() else None
+
+
+def _rows(name: str) -> Callable[[GoldenCase], list[Row]]:
+    @cache
+    def load(case: GoldenCase) -> list[Row]:
+        text = _text(case, name)
+        assert text is not None, f"{case.id} has no {name}"
+        return [json.loads(line) for line in text.split("\n") if line]
+
+    return load
+
+
+def _document(name: str) -> Callable[[GoldenCase], Any]:
+    @cache
+    def load(case: GoldenCase) -> Any:
+        text = _text(case, name)
+        assert text is not None, f"{case.id} has no {name}"
+        return json.loads(text)
+
+    return load
+
+
+expected = _rows("expected.jsonl")
+queues = _rows("queues.jsonl")
+queries = _rows("queries.jsonl")
+queries_clean = _rows("queries_clean.jsonl")
+reads = _rows("reads.jsonl")
+bytime = _rows("bytime.jsonl")
+groups = _document("groups.json")
+boot = _document("boot.json")
+boot_abort = _document("boot_abort.json")
+damage = _document("damage.json")
+rdq_oracle = _document("rdq_oracle.json")
+
+
+def has(case: GoldenCase, name: str) -> bool:
+    """Whether the case has that file of expectations, such as `queries.jsonl`."""
+    return (case.path / name).exists() or (case.path / f"{name}.xz").exists()
+
+
+# comparing
+
+HOSTS = frozenset({"born_host", "store_host"})
+
+
+def address(text: str | None) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int] | None:
+    """`ip:port` or `[ipv6]:port` as values, since one IPv6 address has many texts."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    return ipaddress.ip_address(host.strip("[]")), int(port)
+
+
+def same_fields(found: Row, wanted: Row, names: Iterable[str]) -> list[str]:
+    """The names of the fields that differ, each with both values; addresses are compared as addresses."""
+    differences = []
+    for name in names:
+        if name not in found:
+            differences.append(f"{name}: missing")
+            continue
+        a, b = found[name], wanted[name]
+        if (address(a) != address(b)) if name in HOSTS else (a != b or type(a) is not type(b)):
+            differences.append(f"{name}: found {a!r}, wanted {b!r}")
+    return differences
+
+
+def keys_of(message: Row) -> set[str]:
+    """The keys a message of expected.jsonl can be asked for by."""
+    found = set((message["keys"] or "").split(" ")) - {""}
+    return found | ({message["uniq_key"]} if message["uniq_key"] else set())
+
+
+# the command
+
+
+class Outcome(NamedTuple):
+    """What a command left behind: exit status and both outputs."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def rows(self) -> list[Row]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.stdout.split("\n") if line]
+
+    @property
+    def document(self) -> Any:
+        """Standard output as one JSON document."""
+        return json.loads(self.stdout)
+
+
+def run_cli(*args: object, subprocess_: bool = False) -> Outcome:
+    """Run `mqstore` with these arguments, in this process unless a process of its own is asked for."""
+    argv = [str(arg) for arg in args]
+    if not subprocess_ and importlib.util.find_spec("mqstore.cli.main") is not None:
+        from mqstore.cli.main import run
+
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = run(argv)
+        texts = []
+        for stream in (out, err):
+            assert isinstance(stream.buffer, io.BytesIO)
+            texts.append(stream.buffer.getvalue().decode("utf-8"))
+        return Outcome(status, *texts)
+    done = subprocess.run([sys.executable, "-m", "mqstore", *argv], capture_output=True, check=False, timeout=300)
+    return Outcome(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))

@@ -1,0 +1,109 @@
+"""Guide pages that are notebooks: their `python` cells run in order in one namespace, and what a cell prints stands below it.
+
+    ```python
+    print(1 + 1)
+    ```
+
+    ```text
+    2
+    ```
+
+Cells run in a process of their own, in a directory that holds golden stores under plain names. Pictures that they save are those
+beside the page, in the directory of its name. They are compared by what is on them: other versions of matplotlib draw letters a
+little differently.
+
+    python tests/support/notebook.py        writes outputs and pictures of all pages anew
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from support import golden as goldenkit
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
+PAGES = (GUIDE / "analysis.md",)
+STORES = {"rolled": "4.9.3/d-rolled", "killed": "4.9.3/b-kill9", "broker": "4.9.3/f-broker-offsets"}
+
+_CELL = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<told>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+
+@contextlib.contextmanager
+def stores() -> Iterator[Path]:
+    """A directory with the golden stores."""
+    with TemporaryDirectory() as place:
+        for name, case in STORES.items():
+            Path(place, name).symlink_to(goldenkit.opened(goldenkit.case_named(case)))
+        yield Path(place)
+
+
+def cells(page: Path) -> list[re.Match[str]]:
+    """The cells of a page, each with `code` and what it shows below, `told`."""
+    return list(_CELL.finditer(page.read_text(encoding="utf-8")))
+
+
+def run(page: Path, place: Path) -> list[str]:
+    """What each cell of a page prints now, in a process of its own that works in `place`."""
+    plain = {"MPLBACKEND": "agg", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
+    argv = [sys.executable, __file__, "--run", str(page)]
+    done = subprocess.run(argv, cwd=place, env={**os.environ, **plain}, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told: list[str] = json.loads(done.stdout)
+    return told
+
+
+def _run_here(page: Path) -> list[str]:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    told = []
+    for cell in cells(page):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(cell["code"], page.name, "exec"), names)
+        told.append("".join(f"{line.rstrip()}\n" for line in printed.getvalue().rstrip().splitlines()))
+    return told
+
+
+def pictures(page: Path) -> dict[str, Path]:
+    """The pictures that a page shows."""
+    shown = re.findall(r"^!\[[^\]]+\]\(([^)]+\.png)\)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {Path(name).name: page.parent / name for name in shown}
+
+
+def difference(one: Path, other: Path) -> float:
+    """The mean difference of two pictures, 0 to 1; 1 if their sizes differ."""
+    from matplotlib.image import imread
+
+    a, b = (np.asarray(imread(path), np.float64)[..., :3] for path in (one, other))
+    return float(np.abs(a - b).mean()) if a.shape == b.shape else 1.0
+
+
+def write(page: Path) -> None:
+    """Write what the cells of a page print, and the pictures they make, anew."""
+    text = page.read_text(encoding="utf-8")
+    with stores() as place:
+        for cell, told in zip(cells(page), run(page, place), strict=True):
+            output = f"\n```text\n{told}```\n" if told else ""
+            text = text.replace(cell[0], f"```python\n{cell['code']}```\n{output}")
+        for name, path in pictures(page).items():
+            path.parent.mkdir(exist_ok=True)
+            shutil.copyfile(place / name, path)
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]:
+        json.dump(_run_here(Path(sys.argv[2])), sys.stdout)
+    else:
+        for each in PAGES:
+            write(each)

@@ -1,0 +1,115 @@
+"""An S3 endpoint of this machine, which counts what it is asked: moto's server, in a thread of the test process.
+
+`endpoint()` runs one for the process. `uploaded(root)` puts a directory into a bucket of its own and gives its URL. What was asked is in
+`Endpoint.asked`, one `Asked` a request. `locked()` makes the endpoint check keys and signatures as Amazon's does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqstore.files.location import Url
+
+KEY, SECRET = "AKIDEXAMPLEOFMQSTORE", "a-secret-nobody-may-see"
+
+
+class Asked(NamedTuple):
+    """One request. length: bytes of its range; None where it asked for no range."""
+
+    method: str
+    path: str
+    length: int | None
+
+
+@dataclass
+class Endpoint:
+    """A running endpoint. url: `http://127.0.0.1:…`."""
+
+    url: str
+    client: Any
+    asked: list[Asked] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def options(self, **more: object) -> dict[str, str]:
+        """How its buckets are reached."""
+        return {"endpoint_url": self.url, "key": KEY, "secret": SECRET, **{name: str(value) for name, value in more.items()}}
+
+    def uploaded(self, root: Path, below: str = "store", **more: object) -> Url:
+        """The URL of a copy of a directory, in a new bucket."""
+        bucket = f"bucket-{next(self._numbers)}"
+        self.client.create_bucket(Bucket=bucket)
+        for path in sorted(root.rglob("*")):
+            if path.is_file():
+                self.client.put_object(Bucket=bucket, Key=f"{below}/{path.relative_to(root).as_posix()}", Body=path.read_bytes())
+        return Url(f"s3://{bucket}/{below}", self.options(**more))
+
+    def put(self, url: Url, relative: str, body: bytes) -> None:
+        """Lay another object in the place of one."""
+        self.client.put_object(Bucket=_bucket(url), Key=f"store/{relative}", Body=body)
+
+    def delete(self, url: Url, relative: str) -> None:
+        self.client.delete_object(Bucket=_bucket(url), Key=f"store/{relative}")
+
+    def fetched(self, url: Url, below: str = "") -> list[Asked]:
+        """The requests for bytes of objects of a store."""
+        prefix = f"/{_bucket(url)}/store/{below}"
+        return [asked for asked in self.asked if asked.method == "GET" and asked.path.startswith(prefix)]
+
+
+def _bucket(url: Url) -> str:
+    return url.url.split("/")[2]
+
+
+def _length(header: str) -> int | None:
+    if not header:
+        return None
+    low, _, high = header.partition("=")[2].partition("-")
+    return int(high) - int(low) + 1
+
+
+@cache
+def endpoint() -> Endpoint:
+    """The endpoint of this process; it ends with it."""
+    import boto3
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application = DomainDispatcherApplication(create_backend_app)
+    asked: list[Asked] = []
+
+    def counting(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        asked.append(Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], _length(environ.get("HTTP_RANGE", ""))))
+        answer: Iterable[bytes] = application(environ, start_response)
+        return answer
+
+    server = make_server("127.0.0.1", 0, counting, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    client = boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1")
+    return Endpoint(url, client, asked)
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """The endpoint asks every request for a key that it knows and a signature that fits: nobody has one."""
+    _authenticate("0")
+    try:
+        yield
+    finally:
+        _authenticate("inf")
+
+
+def _authenticate(after: str) -> None:
+    """Let so many requests pass unchecked, and no more."""
+    request = urllib.request.Request(f"{endpoint().url}/moto-api/reset-auth", after.encode(), {"Content-Type": "text/plain"}, method="POST")
+    urllib.request.urlopen(request, timeout=30).close()

@@ -1,0 +1,125 @@
+"""Command output in the documentation: fenced `console` blocks, run for real and compared or written anew.
+
+    ```console
+    $ mqstore topics store
+    …
+    ```
+
+Blocks of a page run in order in one directory that holds golden stores under plain names: `store` (a 4.9.3 broker that was
+killed) and `damaged` (bytes of a store changed afterwards). `console head=8` keeps the first eight lines of each output. Sizes,
+times and rates differ between machines, so they are compared by their shape. Blocks that need Spark are `console spark`. A command
+may end with `> file`.
+
+    python tests/support/transcripts.py        writes the output of all blocks anew
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from support import golden as goldenkit
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "commands.md", ROOT / "docs" / "guide" / "rabbitmq.md")
+STORES = {
+    "store": "4.9.3/b-kill9",
+    "damaged": "4.9.3/m-damaged/01-body-flip",
+    "broker": "4.9.3/f-broker-offsets",
+    "node": "3.10.8/f-mixed-features",
+    "wreck": "3.10.8/e2-gc-interrupted",
+}
+MORE = "…"
+
+_BLOCK = re.compile(r"^```console(?P<words>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_MEASURED = re.compile(r"\d[\d,.]* (?:ms|min|s|[KMG]?i?B/s|[KMGT]iB|[KMGT]?B|bytes)(?!\w)")
+
+
+@contextmanager
+def stores() -> Iterator[Path]:
+    """A directory with the golden stores under their plain names."""
+    with TemporaryDirectory() as place:
+        for name, case in STORES.items():
+            found = goldenkit.case_named(case)
+            (Path(place) / name).symlink_to(goldenkit.opened(found))
+        yield Path(place)
+
+
+def run(command: str, place: Path) -> str:
+    """What a command line prints, both streams together."""
+    words = shlex.split(command)
+    into = place / words[-1] if words[-2:-1] == [">"] else None
+    words = words[:-2] if into is not None else words
+    start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
+    argv = [sys.executable, "-c", start, *words[1:]] if words[0] == "mqstore" else words
+    plain = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **plain}
+    errors = subprocess.STDOUT if into is None else subprocess.PIPE
+    outcome = subprocess.run(argv, cwd=place, env=environment, text=True, check=False, timeout=300, stdout=subprocess.PIPE, stderr=errors)
+    if into is not None:
+        into.write_text(outcome.stdout, encoding="utf-8")
+    told = outcome.stdout if into is None else outcome.stderr
+    return "\n".join(line.rstrip() for line in told.replace(f"{place}/", "").strip().splitlines())
+
+
+def blocks(page: Path, *, spark: bool) -> list[tuple[str, int | None]]:
+    """The blocks of a page with how many lines of each output they keep."""
+    found = []
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        words = block["words"].split()
+        if spark or "spark" not in words:
+            found.append((block["text"], _head(words)))
+    return found
+
+
+def _head(words: list[str]) -> int | None:
+    return next((int(word.removeprefix("head=")) for word in words if word.startswith("head=")), None)
+
+
+def commands(text: str) -> list[str]:
+    """The command lines of a block."""
+    return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+
+
+def transcript(text: str, head: int | None, place: Path) -> str:
+    """A block as it would be printed now."""
+    told = []
+    for command in commands(text):
+        lines = run(command, place).splitlines()
+        if head is not None and len(lines) > head:
+            lines = [*lines[:head], MORE]
+        told.append("\n".join([f"$ {command}", *lines, ""]))
+    return "\n".join(told)
+
+
+def shape(text: str) -> str:
+    """The text without what a machine decides: measured figures, and the widths and line breaks that follow from them."""
+    return " ".join(re.sub(r"─+", "─", _MEASURED.sub("N", " ".join(text.split()))).split())
+
+
+def write(page: Path, place: Path) -> None:
+    """Write the output of all blocks of a page anew; one that differs in measured figures only stays as it is."""
+
+    def anew(block: re.Match[str]) -> str:
+        words = block["words"]
+        told = transcript(block["text"], _head(words.split()), place)
+        if "Traceback" in told or "a bug in mqstore" in told:
+            raise SystemExit(f"{page.name} is left as it was: {told}")
+        if shape(told) == shape(block["text"]):
+            return block[0]
+        return f"```console{words}\n{told}```"
+
+    page.write_text(_BLOCK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for each in PAGES:
+        with stores() as directory:
+            write(each, directory)

@@ -33,7 +33,7 @@ def main() -> None:
             opened: list[MessageStore] = []
             ours.append(timed(lambda copy=copy, opened=opened: opened.append(MessageStore.open(copy, StoreConfig(version="4.9.3")))))
             (store,) = opened
-            assert store.dispatch_behind == 0
+            assert store.dispatch_lag == 0
             assert sum(queue.max_offset for queue in store.queues()) == messages
             size = store.log_max
             store.close()

@@ -381,7 +381,7 @@ def test_a_pull_returns_the_bytes_of_the_log(served: BrokerThread, wire: Wire, t
     found = wire.pull(topic, 0)
     assert (found.code, found.field("nextBeginOffset"), found.field("minOffset"), found.field("maxOffset")) == (0, "3", "0", "3")
     store = served.broker.store
-    assert found.body == b"".join(bytes(store.raw_by_offset(position) or b"") for position in positions)
+    assert found.body == b"".join(bytes(store.raw_record_at(position) or b"") for position in positions)
 
 
 @items(41, 42, 56)

@@ -204,7 +204,7 @@ def messages(store: MessageStore) -> list[Row]:
 
 
 def _message_row(store: MessageStore, at: int, size: int) -> Row:
-    stored = store.by_offset(at)
+    stored = store.record_at(at)
     assert stored is not None, f"no record at {at}"
     properties = stored.property_map()
     return {

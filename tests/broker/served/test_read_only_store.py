@@ -46,7 +46,7 @@ def drained(served: ReadOnlyStore) -> dict[int, bytes]:
 
 
 def bodies_in_log(served: ReadOnlyStore) -> dict[int, bytes]:
-    return {record.physical_offset: record.body for record in map(served.by_offset, offsets_in_log(served)) if record is not None}
+    return {record.physical_offset: record.body for record in map(served.record_at, offsets_in_log(served)) if record is not None}
 
 
 def offsets_in_log(served: ReadOnlyStore) -> list[int]:

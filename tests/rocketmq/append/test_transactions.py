@@ -160,7 +160,7 @@ def test_a_message_is_seen_once_its_transaction_is_committed(version: str, openi
         assert store.transactions.rollback(first.physical_offset).stored
         assert bodies(store) == [b"2"]
         assert [each.physical_offset for each in store.transactions.pending()] == [third.physical_offset]
-        stored = store.by_offset(put.physical_offset)
+        stored = store.record_at(put.physical_offset)
         assert stored is not None
         assert (stored.sys_flag & 0xC, stored.prepared_transaction_offset) == (8, second.physical_offset)
         assert [each.sys_flag for each in store.get("g", HALF_TOPIC, 0, 0).records()] == [0, 0, 0]
@@ -170,7 +170,7 @@ def test_a_message_is_seen_once_its_transaction_is_committed(version: str, openi
 def test_prepare_marks_the_message_and_takes_a_delay_out(opening: Callable[..., MessageStore]) -> None:
     with opening("5.3.3") as store:
         put = store.transactions.prepare(message(DELAY="3"))
-        found = store.by_offset(put.physical_offset)
+        found = store.record_at(put.physical_offset)
         assert found is not None
         assert (found.topic, found.property_map()["TRAN_MSG"]) == (HALF_TOPIC, "true")
         assert "DELAY" not in found.property_map()

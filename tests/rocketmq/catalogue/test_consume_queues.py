@@ -145,7 +145,7 @@ def test_entries_follow_each_other_to_the_last(tmp_path: Path) -> None:
             assert entry_at(queue, start) == rows[0]
         assert {ext.tags_code(code) for code in queue.entries(0, 100)["tags_code"].tolist()} == {2598919}
         for number in (0, 99):
-            found = store.by_offset(positions[number])
+            found = store.record_at(positions[number])
             assert found is not None
             assert found.queue_offset == number
 

@@ -111,7 +111,7 @@ def test_what_is_held_of_a_removed_file_stays_readable(version: str, tmp_path: P
         put_some(store, 5, "T", properties=b"a\x01" + b"v" * 20)
         held = store.get("g", "T", 0, 0, 1)
         assert store.run_retention(START).log_files == 4
-        assert (store.log_min, store.slice(1, 10), store.by_offset(128)) == (512, None, None)
+        assert (store.log_min, store.slice(1, 10), store.record_at(128)) == (512, None, None)
         assert held.records()[0].body == b"0"
         assert not (tmp_path / "store" / "commitlog" / f"{0:020d}").exists()
 
@@ -234,7 +234,7 @@ def test_a_shutdown_while_dispatch_is_behind_leaves_abort(version: str, tmp_path
         store.put(Message("FooBar", b"%d" % number))
     with pytest.raises(TargetError):
         store.close()
-    assert store.dispatch_behind == store.log_max > 0
+    assert store.dispatch_lag == store.log_max > 0
     assert (root / "abort").exists()
     with opened(root, version) as again:
         assert bodies(again) == [b"%d" % number for number in range(10)]

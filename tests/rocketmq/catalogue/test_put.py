@@ -58,7 +58,7 @@ def test_the_messages_of_a_batch_are_records_of_their_own(version: str, host: st
         assert (result.status, result.count, result.size) == (PutStatus.PUT_OK, 10, store.log_max)
         assert len(set(ids)) == 10
         assert {len(each) for each in ids} == {56 if host == IPV6 else 32}
-        found = [store.by_id(each) for each in ids]
+        found = [store.record_by_id(each) for each in ids]
         assert [each and each.queue_offset for each in found] == list(range(10))
         assert {
             (each.topic, each.body, each.property_map()["TAGS"], each.born_host, each.born_timestamp, each.store_timestamp)
@@ -291,7 +291,7 @@ def test_a_record_is_stored_as_it_is(tmp_path: Path) -> None:
     given = Record("FooBar", b"body", flag=7, born_host=IPV6, store_host=IPV6, reconsume_times=2, properties=b"a\x01b\x02")
     with opened(tmp_path / "store", "5.3.3") as store:
         store.put_stored(given)
-        found = store.by_offset(0)
+        found = store.record_at(0)
         assert found is not None
         assert (found.topic, found.body, found.flag, found.born_host, found.store_host, found.reconsume_times, found.properties) == (
             given.topic,

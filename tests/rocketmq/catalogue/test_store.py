@@ -61,11 +61,11 @@ def test_messages_are_looked_at_by_their_place_in_the_log(version: str, tmp_path
     with opened(tmp_path / "store", version) as store:
         results = put_some(store, 10)
         for number in (0, 9):
-            found = store.by_offset(results[number].physical_offset)
+            found = store.record_at(results[number].physical_offset)
             assert found is not None
             assert found.body == b"%d" % number
-        assert store.by_offset(results[9].physical_offset + results[9].size) is None
-        assert store.by_offset(-1) is None
+        assert store.record_at(results[9].physical_offset + results[9].size) is None
+        assert store.record_at(-1) is None
 
 
 @VERSIONS
@@ -218,7 +218,7 @@ def test_what_is_not_dispatched_is_not_in_the_queue_yet(version: str, tmp_path: 
         for number in range(2):
             assert store.put(Message("FooBar", b"late")).queue_offset == 3 + number
         assert store.max_offset("FooBar", 0) == 3
-        assert store.dispatch_behind > 0
+        assert store.dispatch_lag > 0
         assert store.put(Message("FooBar", b"late")).queue_offset == 5
 
 

@@ -275,7 +275,7 @@ def test_queries_with_absurd_ranges(tmp_path: Path) -> None:
         for key in ("", "\0", "x" * 1_000_000, "\ud800"):
             assert opened.query("orders", key).records == []
         for physical in (*HUGE, *(-number for number in HUGE), -1, 1, opened.log_max):
-            assert opened.by_offset(physical) is None
+            assert opened.record_at(physical) is None
             assert opened.slice(physical, 100) is None or physical == 1
         for size in (-1, -(1 << 63), 1 << 62, 1 << 100):
             assert opened.slice(0, size) is None
@@ -283,10 +283,10 @@ def test_queries_with_absurd_ranges(tmp_path: Path) -> None:
             assert 0 <= opened.offset_by_time("orders", 0, moment) <= 40
         for text in ("", "x", "0" * 31, "G" * 32, "0" * 57, "\ud800", "F" * 32):
             if len(text) == 32 and text.strip("0123456789ABCDEF") == "":
-                assert opened.by_id(text) is None
+                assert opened.record_by_id(text) is None
             else:
                 with pytest.raises(UsageError, match="message id"):
-                    opened.by_id(text)
+                    opened.record_by_id(text)
 
 
 # disks and directories

@@ -37,7 +37,7 @@ def test_a_topic_begins_anew_and_others_stay(tmp_path: Path) -> None:
         lived(store)
         assert bodies(store, "T") == [b"new 0", b"new 1"]
         assert store.max_offset("other", 0) == 30
-        old = store.by_offset(0)
+        old = store.record_at(0)
         assert old is not None
         assert old.body == b"old 0"
 

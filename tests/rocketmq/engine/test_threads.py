@@ -131,7 +131,7 @@ class Crowd:
             known = self.put[chance.randrange(PRODUCERS)]
             if known:
                 queue_id, queue_offset, physical, body = known[chance.randrange(len(known))]
-                found = self.store.by_offset(physical)
+                found = self.store.record_at(physical)
                 if found is None:
                     assert physical < self.store.log_min, f"the record at {physical} is not found, the log begins at {self.store.log_min}"
                 elif physical or self.store.log_min == 0:

@@ -166,7 +166,7 @@ def _of_store(context: Context) -> dict[str, str]:
         "earliestMessageTimeStamp": str(store.earliest_time()),
         "commitLogMinOffset": str(store.log_min),
         "commitLogMaxOffset": str(store.log_max),
-        "dispatchBehindBytes": str(0 if live is None else live.dispatch_behind),
+        "dispatchBehindBytes": str(0 if live is None else live.dispatch_lag),
         "remainHowManyDataToFlush": readable(0 if live is None else max(0, live.log_max - live.log.flushed)),
         "commitLogDiskRatio": "0.0",
         "consumeQueueDiskRatio": "0.0",
@@ -249,7 +249,7 @@ async def resume_check(context: Context, connection: Connection, request: Frame)
     store = context.writing()
     msg_id = headers.text(request, "msgId")
     try:
-        found = store.by_id(msg_id)
+        found = store.record_by_id(msg_id)
     except UsageError as error:
         raise AnswerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     if found is None or found.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):

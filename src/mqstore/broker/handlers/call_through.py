@@ -49,7 +49,7 @@ async def consume_directly(context: Context, connection: Connection, asked: Fram
     body = b""
     if msg_id is not None:
         position = position_in_id(msg_id)
-        record = context.store.raw_by_offset(position)
+        record = context.store.raw_record_at(position)
         if record is None:
             raise AnswerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
         body = context.outgoing([record])

@@ -61,13 +61,13 @@ class LongPolling(Part):
     def start(self) -> None:
         store = self.context.store.writable
         if store is not None:
-            store.tell_dispatched(self.told)
+            store.on_dispatch(self.told)
         self.context.spawn(self._look_again())
 
     async def stop(self) -> None:
         store = self.context.store.writable
         if store is not None:
-            store.tell_dispatched(None)
+            store.on_dispatch(None)
         self._answer([held for queue in list(self._by_queue.values()) for held in queue])
 
     def connection_lost(self, connection: Connection) -> None:

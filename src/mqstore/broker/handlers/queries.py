@@ -81,7 +81,7 @@ def _found(context: Context, request: Frame, found: QueryResult) -> Frame:
 def view_message(context: Context, connection: Connection, request: Frame) -> Frame:
     """33: the record at a physical offset."""
     physical = headers.int64(request, "offset")
-    found = context.store.raw_by_offset(physical)
+    found = context.store.raw_record_at(physical)
     if found is None:
         raise AnswerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
     return answer(request, body=context.outgoing([found]))

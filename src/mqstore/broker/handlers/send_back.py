@@ -47,7 +47,7 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
     config = store.topics.get(retry_topic(name))
     if config is None or not config.perm & WRITE:
         raise AnswerError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic(name)}] sending message is forbidden")
-    found = store.by_offset(physical)
+    found = store.record_at(physical)
     if found is None:
         raise AnswerError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}")
     most = group.retry_max_times

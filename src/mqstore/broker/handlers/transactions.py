@@ -62,7 +62,7 @@ async def end_transaction(context: Context, connection: Connection, asked: Frame
 
 def _check(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
     """Raises AnswerError unless the half message is there, and is the producer's."""
-    found = context.store.by_offset(physical)
+    found = context.store.record_at(physical)
     if found is None or found.topic != HALF_TOPIC:
         raise AnswerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
     properties = found.property_map()

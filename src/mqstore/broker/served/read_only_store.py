@@ -149,13 +149,13 @@ class ReadOnlyStore:
     def _index(self) -> Sequence[IndexFileLike]:
         return (self._store.view() if self._recovered is None else self._recovered).index_files()
 
-    def by_offset(self, physical: int) -> Record | None:
+    def record_at(self, physical: int) -> Record | None:
         """The record at a physical offset."""
         return point_lookup.by_offset(self.log, physical)
 
-    def raw_by_offset(self, physical: int) -> memoryview | None:
+    def raw_record_at(self, physical: int) -> memoryview | None:
         """The bytes of the record at a physical offset; None where none can be decoded."""
-        return None if self.by_offset(physical) is None else point_lookup.raw_by_offset(self.log, physical)
+        return None if self.record_at(physical) is None else point_lookup.raw_by_offset(self.log, physical)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = "lower") -> int:
         """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue."""

@@ -62,8 +62,8 @@ class ServedStore(Protocol):
         filter: TagFilter | str | None = None,  # noqa: A002 - as in MessageStore
     ) -> GetResult: ...
     def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> point_lookup.QueryResult: ...
-    def by_offset(self, physical: int) -> Record | None: ...
-    def raw_by_offset(self, physical: int) -> memoryview | None:
+    def record_at(self, physical: int) -> Record | None: ...
+    def raw_record_at(self, physical: int) -> memoryview | None:
         """The bytes of the record at a physical offset; None where none can be decoded."""
         ...
 
@@ -90,9 +90,9 @@ class LiveStore(MessageStore):
     def writable(self) -> MessageStore | None:
         return self
 
-    def raw_by_offset(self, physical: int) -> memoryview | None:
+    def raw_record_at(self, physical: int) -> memoryview | None:
         """The bytes of the record at a physical offset; None where none can be decoded."""
-        return None if self.by_offset(physical) is None else point_lookup.raw_by_offset(self.log, physical)
+        return None if self.record_at(physical) is None else point_lookup.raw_by_offset(self.log, physical)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of the message at a queue offset, ms; -1 where there is none."""

@@ -54,7 +54,7 @@ def put(
             opened, new = open_target(out, target)
             with opened:
                 result = opened.put(message)
-                stored = opened.by_offset(result.physical_offset) if result.stored else None
+                stored = opened.record_at(result.physical_offset) if result.stored else None
             version = opened.version
             if stored is None:
                 raise refusal(result.status, result.detail, version)

@@ -136,9 +136,9 @@ class Appender:
 
     def put(self, message: Message) -> PutResult:
         """Append one message; the caller has checked that the store takes messages."""
-        return self.path.put(message) or self.put_the_long_way(message)
+        return self.path.put(message) or self.put_slow(message)
 
-    def put_the_long_way(self, message: Message) -> PutResult:
+    def put_slow(self, message: Message) -> PutResult:
         """As `put`, for a message that `path` has not taken."""
         given = message.properties
         properties = given if type(given) is bytes else message.encoded_properties(self.version)

@@ -143,7 +143,7 @@ class Store(Protocol):
 
     def put(self, message: Message) -> PutResult: ...
 
-    def by_offset(self, physical: int, /) -> record.Record | None: ...
+    def record_at(self, physical: int, /) -> record.Record | None: ...
 
     def queue_or_none(self, topic: str, queue_id: int, /) -> ScheduleQueue | None: ...
 
@@ -266,13 +266,13 @@ class DelayService:
         if is_address(tags_code):
             tags_code = ConsumeQueueExt(self._store.reading, SCHEDULE_TOPIC, level - 1).tags_code(tags_code)
             if is_address(tags_code):
-                found = self._store.by_offset(physical)
+                found = self._store.record_at(physical)
                 tags_code = now if found is None else found.store_timestamp + delay
         return now if tags_code > now + delay else tags_code
 
     def _message(self, physical: int) -> Due | None:
         """What to put for an entry; None if nothing."""
-        found = self._store.by_offset(physical)
+        found = self._store.record_at(physical)
         if found is not None:
             try:
                 message = deliverable(found, self._store.version)

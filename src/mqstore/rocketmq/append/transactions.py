@@ -73,7 +73,7 @@ class Store(Protocol):
 
     def put(self, message: Message, /) -> PutResult: ...
 
-    def by_offset(self, physical: int, /) -> record.Record | None: ...
+    def record_at(self, physical: int, /) -> record.Record | None: ...
 
     def queue_or_none(self, topic: str, queue_id: int, /) -> TransactionQueue | None: ...
 
@@ -225,7 +225,7 @@ class Transactions:
             raise _EndOfCheckError
         put = self._put(half_message.renewed(found, version, check_times=times))
         self._renewed[queue_offset] = put.queue_offset
-        stored = self._store.by_offset(put.physical_offset)
+        stored = self._store.record_at(put.physical_offset)
         if stored is None:
             raise _EndOfCheckError(f"the half message renewed at {put.physical_offset} cannot be read")
         return "asked", replace(stored, topic=properties.get("REAL_TOPIC", ""), queue_id=_number(properties.get("REAL_QID", "")))
@@ -239,7 +239,7 @@ class Transactions:
     @contextlib.contextmanager
     def _settling(self, physical_offset: int, producer_group: str | None) -> Iterator[tuple[record.Record, int]]:
         """(half record, queue offset of the one that has taken its place by now), kept from anyone else meanwhile."""
-        found = self._store.by_offset(physical_offset)
+        found = self._store.record_at(physical_offset)
         if found is None or found.topic != HALF_TOPIC:
             what = "no record" if found is None else f"a record of {found.topic}"
             raise NotFoundError(
@@ -329,7 +329,7 @@ class Transactions:
             if not len(rows):
                 return
             for at, physical in enumerate(rows["physical_offset"].tolist(), start):
-                yield at, self._store.by_offset(physical)
+                yield at, self._store.record_at(physical)
             start += len(rows)
 
 

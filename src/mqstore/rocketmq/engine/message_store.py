@@ -151,7 +151,7 @@ class MessageStore:
         """Store one message. What cannot be stored is told by the status, with a sentence in `detail`; nothing raises for it."""
         result = self._path.put(message)
         if result is None:
-            result = self._refusal() or self._appender.put_the_long_way(message)
+            result = self._refusal() or self._appender.put_slow(message)
         if self._sync_flush and result.stored and _waits(message):
             self._await_flush(result)
         return result
@@ -253,7 +253,7 @@ class MessageStore:
                 self._listener(frozenset(listed))
             return found
 
-    def tell_dispatched(self, listener: Callable[[frozenset[tuple[str, int]]], object] | None) -> None:
+    def on_dispatch(self, listener: Callable[[frozenset[tuple[str, int]]], object] | None) -> None:
         """Call a function with the (topic, queue id) of queues in which messages were listed, each time; None ends that.
 
         It is called by whichever thread dispatches, with the store held: it must return at once, and not call the store.
@@ -308,12 +308,12 @@ class MessageStore:
             waiting.clear()
             self._loaded.checkpoint.write()
 
-    def ease_puts(self, microseconds: int) -> None:
+    def set_put_yield(self, microseconds: int) -> None:
         """Let each 256th put give way to other threads for so long; 0: none."""
         self._path.ease = microseconds
 
     @property
-    def dispatch_behind(self) -> int:
+    def dispatch_lag(self) -> int:
         """Bytes of log that are not listed in queues and index yet."""
         return max(0, self.log.max_offset - self._dispatched)
 
@@ -461,11 +461,11 @@ class MessageStore:
         files = index.files if index is not None else ()
         return point_lookup.query_message(files, self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
 
-    def by_offset(self, physical: int) -> Record | None:
+    def record_at(self, physical: int) -> Record | None:
         """The record at a physical offset."""
         return point_lookup.by_offset(self.log, physical)
 
-    def by_id(self, msg_id: str) -> Record | None:
+    def record_by_id(self, msg_id: str) -> Record | None:
         """The record of an offset message id. Raises UsageError for what is none."""
         return point_lookup.by_id(self.log, msg_id)
 

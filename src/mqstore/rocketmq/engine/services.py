@@ -63,11 +63,11 @@ class Services:
         while not self._stop.is_set():
             found = 0
             try:
-                if store.dispatch_behind:
+                if store.dispatch_lag:
                     found = store.dispatch_now()
             except MqstoreError:
                 self._stop.wait(1.0)  # puts are refused meanwhile
-            store.ease_puts(EASE if store.dispatch_behind > FAR_BEHIND else 0)
+            store.set_put_yield(EASE if store.dispatch_lag > FAR_BEHIND else 0)
             time.sleep(BUSY if found else IDLE)
 
     def _housekeep(self) -> None:

@@ -18,11 +18,11 @@ from support.golden import case_named, opened, run_cli, unchanged
 
 import mqstore
 from mqstore.errors import TargetError, UsageError
+from mqstore.pipeline.follow.added_batch import AddedBatch
 from mqstore.pipeline.follow.delta import APPLICATION, DeltaBatches, bounds
 from mqstore.pipeline.follow.follow import FollowedBatch, FollowReport, follow
 from mqstore.pipeline.follow.iceberg import IcebergBatches
 from mqstore.pipeline.follow.sinks import STATE
-from mqstore.pipeline.follow.tables import AddedBatch
 from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig

@@ -16,8 +16,9 @@ from support.stores import BEGIN, Store, message
 import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.source.explain import explain_read
+from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
-from mqstore.pipeline.source.rocketmq import PushingReader, ReadOptions, RocketMQReader, read, register, schema_text
+from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQReader, read, register, schema_text
 from mqstore.pipeline.source.stores import store_paths
 from mqstore.pipeline.spark.session import sentence as told
 from mqstore.rocketmq.lookup.point_reader import PointTask

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from mqstore.pipeline.follow.tables import AddedBatch
+    from mqstore.pipeline.follow.added_batch import AddedBatch
 
 __all__ = ["IcebergBatches", "SyncedFileIO"]
 

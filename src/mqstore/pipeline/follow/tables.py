@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import MqstoreError, TargetError
+from mqstore.pipeline.follow.added_batch import AddedBatch
 from mqstore.pipeline.follow.sinks import MANIFEST, ParquetSink, Place, Taken
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, said_by
 
@@ -27,24 +27,9 @@ if TYPE_CHECKING:
 
     from mqstore.pipeline.source.stream import LogRange
 
-__all__ = ["AddedBatch", "BatchTable", "TableSink", "open_table"]
+__all__ = ["BatchTable", "TableSink", "open_table"]
 
 _METADATA = {"iceberg": "metadata and catalog.db", "delta": "_delta_log"}
-
-
-@dataclass(frozen=True, slots=True)
-class AddedBatch:
-    """A batch that is on disk. files: below OUT, with their bytes. start, stop: physical offsets."""
-
-    number: int
-    start: int
-    stop: int
-    files: tuple[tuple[str, int], ...]
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """What the commit of a batch says of it."""
-        return {"mqstore.batch": str(self.number), "mqstore.start": str(self.start), "mqstore.stop": str(self.stop)}
 
 
 class BatchTable(Protocol):

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.lookup.pruning import Narrowed
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["LogPart", "ReadOptions", "RocketMQDataSource", "read", "register"]
+__all__ = ["LogPart", "RocketMQDataSource", "read", "register"]
 
 FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

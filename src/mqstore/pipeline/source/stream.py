@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from mqstore.errors import CannotOpenError, PipelineError, UsageError
 from mqstore.files.location import local_store, place_of
-from mqstore.pipeline.source.rocketmq import ReadOptions
+from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import settle
 from mqstore.rocketmq.config.broker_config import BrokerConfig

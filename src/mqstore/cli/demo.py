@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import option, verb
-from mqstore.cli.common.formatting import clock, command, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.jobs.rebuild_export import ExportFormat, export, rebuild
@@ -30,6 +29,7 @@ from mqstore.cli.read.inspect import inspect
 from mqstore.cli.read.query import ask
 from mqstore.cli.read.verify import verify
 from mqstore.errors import UsageError
+from mqstore.table.formatting import clock, command, size
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -20,7 +20,6 @@ import typer
 import mqstore
 from mqstore.cli import demo
 from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
-from mqstore.cli.common.formatting import printable
 from mqstore.cli.common.output import Format, Settings
 from mqstore.cli.jobs import follow, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
@@ -32,6 +31,7 @@ from mqstore.cli.write import load as loading
 from mqstore.cli.write import put as putting
 from mqstore.cli.write.target import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
+from mqstore.table.formatting import printable
 
 __all__ = ["app", "failed", "main", "run"]
 

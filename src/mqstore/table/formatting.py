@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from mqstore.errors import UsageError
 
-__all__ = ["TELLING", "clock", "command", "count", "moment", "pace", "parse_time", "printable", "shorten", "size"]
+__all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", "parse_time", "printable", "shorten", "size"]
 
-TELLING = 64 << 20  # bytes from which on a rate says something about the machine rather than about starting up
+MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # a terminal obeys control characters, and a store may hold any; lone surrogates cannot be encoded
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -69,7 +69,7 @@ def pace(count_of_bytes: int, seconds: float) -> str:
     >>> pace(4_000_000_000, 2.0), pace(1000, 0.5)
     ('2.0 s, 2.00 GB/s', '500 ms')
     """
-    fast = f", {count_of_bytes / seconds / 1e9:.2f} GB/s" if seconds > 0 and count_of_bytes >= TELLING else ""
+    fast = f", {count_of_bytes / seconds / 1e9:.2f} GB/s" if seconds > 0 and count_of_bytes >= MIN_BYTES_FOR_RATE else ""
     return clock(seconds) + fast
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqstore.cli.common.arguments import Shown
-from mqstore.cli.common.formatting import count
 from mqstore.cli.common.output import Output
+from mqstore.table.formatting import count
 
 __all__ = ["PREVIEW", "print_body", "write_body"]
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mqstore.cli.common.formatting import count
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from mqstore.cli.common.arguments import option
-from mqstore.cli.common.formatting import parse_time
 from mqstore.errors import UsageError
 from mqstore.table.columns import Selection
+from mqstore.table.formatting import parse_time
 
 __all__ = [
     "FromOffset",

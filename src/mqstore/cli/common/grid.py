@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from unicodedata import east_asian_width
 
-from mqstore.cli.common.formatting import printable
+from mqstore.table.formatting import printable
 
 __all__ = ["Column", "Grid", "cells"]
 

@@ -19,9 +19,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mqstore.cli.common.formatting import printable
 from mqstore.cli.common.grid import Column, Grid
 from mqstore.cli.common.progress import Report, progress_bar
+from mqstore.table.formatting import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,8 @@ import typer
 
 from mqstore.cli.common.arguments import Config, Master, Store, option, verb
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.formatting import clock, count, size
 from mqstore.cli.common.output import Format, Output
+from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
     from mqstore.pipeline.follow.follow import FollowedBatch, FollowReport

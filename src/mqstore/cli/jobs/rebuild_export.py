@@ -12,10 +12,10 @@ from mqstore.cli.common.arguments import Config, GrepOption, Master, Store, open
 from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.export_options import ExportFormat, Splits, Threads, To, check_target
 from mqstore.cli.common.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
-from mqstore.cli.common.formatting import clock, command, count, pace, size
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq import export as rabbitexport
 from mqstore.errors import UsageError
+from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.pipeline.jobs.report import ExportReport, RebuildReport

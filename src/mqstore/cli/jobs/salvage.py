@@ -10,12 +10,12 @@ import typer
 
 from mqstore.cli.common.arguments import Store, option, verb
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.formatting import clock, command, count, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq.store import MessageNames, read_names
 from mqstore.errors import NotAStoreError, UsageError
 from mqstore.findings import Verdict
+from mqstore.table.formatting import clock, command, count, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

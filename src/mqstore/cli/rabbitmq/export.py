@@ -10,11 +10,11 @@ from mqstore.cli.common.arguments import GrepOption, Master, Store, ViewName, Vi
 from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.export_options import ExportFormat, Splits, Threads, To, check_target
 from mqstore.cli.common.filters import Limit, Queues, Since, Until
-from mqstore.cli.common.formatting import count, pace, parse_time, size
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq.messages import Everything, FromSeq, ToSeq, Verdicts, queue_selection
 from mqstore.cli.rabbitmq.store import MessageNames, Vhosts, open_rabbitmq
 from mqstore.errors import UsageError
+from mqstore.table.formatting import count, pace, parse_time, size
 
 __all__ = ["export"]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import Store
-from mqstore.cli.common.formatting import command, count, moment, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq.queues import vhost_rows
 from mqstore.cli.rabbitmq.store import MessageNames, open_rabbitmq
+from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage

@@ -17,12 +17,12 @@ import typer
 from mqstore.cli.common.arguments import GrepOption, Shown, Store, ViewName, ViewOption, option
 from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
 from mqstore.cli.common.filters import Limit, Queues, Since, Until, pattern
-from mqstore.cli.common.formatting import count, moment, parse_time, shorten
 from mqstore.cli.common.grid import Column, cells
 from mqstore.cli.common.output import Output
 from mqstore.cli.rabbitmq.store import MessageNames, Now, Vhosts, level, only_vhost, open_rabbitmq, tell_findings
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
+from mqstore.table.formatting import count, moment, parse_time, shorten
 from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, told_batch
 
 if TYPE_CHECKING:

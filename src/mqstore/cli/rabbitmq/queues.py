@@ -10,13 +10,13 @@ import typer
 
 from mqstore.cli.common.arguments import Store, ViewName, ViewOption, option
 from mqstore.cli.common.filters import Limit, Queues
-from mqstore.cli.common.formatting import count, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.rabbitmq.messages import FromSeq, ToSeq
 from mqstore.cli.rabbitmq.store import MessageNames, Now, Vhosts, open_rabbitmq
 from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, QUEUE_NAMES, entry_rows, queue_rows, vhost_rows
 from mqstore.table.columns import QueueSelection
+from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.queue import Queue

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mqstore.cli.common.arguments import option
-from mqstore.cli.common.formatting import parse_time
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, UsageError
+from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage

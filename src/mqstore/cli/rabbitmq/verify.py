@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mqstore.cli.common.arguments import Store, option
 from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
-from mqstore.cli.common.formatting import command, count, pace, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq.store import MessageNames, open_rabbitmq
 from mqstore.errors import UsageError
+from mqstore.table.formatting import command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Report

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mqstore.cli.common.arguments import Config, Store, open_store, verb
-from mqstore.cli.common.formatting import command, count, moment, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq import inspect as rabbitinspect
+from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage

@@ -10,10 +10,10 @@ import typer
 
 from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.formatting import clock, count, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.errors import UsageError
+from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
     from mqstore.pipeline.jobs.lookup_answer import LookupReport

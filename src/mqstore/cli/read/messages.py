@@ -25,12 +25,12 @@ from mqstore.cli.common.arguments import (
 )
 from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
 from mqstore.cli.common.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, queue_number, selection
-from mqstore.cli.common.formatting import count, moment, shorten
 from mqstore.cli.common.grid import Column, cells
 from mqstore.cli.common.output import Output
 from mqstore.cli.rabbitmq import messages as rabbitmessages
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import Selection
+from mqstore.table.formatting import count, moment, shorten
 from mqstore.table.text import body_text, columns_for, python_rows
 
 if TYPE_CHECKING:

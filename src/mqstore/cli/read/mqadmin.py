@@ -22,13 +22,13 @@ from typing import Annotated
 import typer
 
 from mqstore.cli.common.arguments import AsVersion, Config, Shown, Store, ViewName, ViewOption, open_store, open_view, option, verb
-from mqstore.cli.common.formatting import parse_time
 from mqstore.cli.common.output import Output
 from mqstore.cli.read.messages import get, messages
 from mqstore.cli.read.query import END_OF_TIME, ask
 from mqstore.cli.read.queues import groups, queue, topics
 from mqstore.cli.write.put import put
 from mqstore.cli.write.target import AsWriter, WritableStore
+from mqstore.table.formatting import parse_time
 
 __all__ = ["register"]
 

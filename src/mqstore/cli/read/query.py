@@ -20,11 +20,11 @@ from mqstore.cli.common.arguments import (
     option,
     verb,
 )
-from mqstore.cli.common.formatting import command, count, moment, parse_time
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.read.messages import GRID, GRID_COLUMNS, grid_rows, message_rows
 from mqstore.table.columns import Selection
+from mqstore.table.formatting import command, count, moment, parse_time
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:

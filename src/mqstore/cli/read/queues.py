@@ -13,12 +13,12 @@ import typer
 
 from mqstore.cli.common.arguments import AsVersion, Config, Store, ViewName, ViewOption, open_store, open_view, option, verb
 from mqstore.cli.common.filters import queue_number
-from mqstore.cli.common.formatting import count, moment, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.rabbitmq import queues
 from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UsageError
+from mqstore.table.formatting import count, moment, size
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,11 +9,11 @@ import typer
 
 from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.formatting import count, moment, pace, size
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq import verify
 from mqstore.errors import UsageError
+from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
     from mqstore.pipeline.jobs.usage import UsageReport

@@ -11,10 +11,10 @@ import typer
 
 from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
 from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
-from mqstore.cli.common.formatting import command, count, pace, size
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq import verify as rabbitchecks
 from mqstore.errors import UsageError
+from mqstore.table.formatting import command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage, Report

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from mqstore.cli.common.arguments import STORE_HELP, option, path, verb
-from mqstore.cli.common.formatting import command
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, UsageError
+from mqstore.table.formatting import command
 
 __all__ = ["console", "register"]
 

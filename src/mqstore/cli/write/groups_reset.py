@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mqstore.cli.common.arguments import Broker, open_store
-from mqstore.cli.common.formatting import count, moment, parse_time
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, TargetError, UsageError
+from mqstore.table.formatting import count, moment, parse_time
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.config.consumer_offsets import OffsetChange

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import Config, option, verb
-from mqstore.cli.common.formatting import count, pace, size
 from mqstore.cli.common.output import Output
 from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, Rows, Source, open_source
 from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoppedError, Sync, Target, WritableStore, open_target, refusal
 from mqstore.errors import MqstoreError, TargetError, UsageError
+from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.append.batch_appender import BatchResult

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from mqstore.cli.common.formatting import shorten
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, rocketmq_schema
+from mqstore.table.formatting import shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,45 @@
+"""Times, sizes and counts as text, and text from a store made harmless for a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqstore.errors import UsageError
+from mqstore.table.formatting import count, moment, parse_time, printable, size
+
+
+def test_control_characters_and_direction_marks_are_shown_not_obeyed() -> None:
+    assert printable("a\x1b[31mred\x07\u202eevil\udcff\n") == "a\\x1b[31mred\\x07\\u202eevil\\udcff\\x0a"
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("-5", -5),
+        ("1640995200123", 1_640_995_200_123),
+        ("2022-01-01T00:00:00.123Z", 1_640_995_200_123),
+        ("2022-01-01", 1_640_995_200_000),
+        ("2022-01-01 02:00+02:00", 1_640_995_200_000),
+        ("1969-12-31T23:59:59.999", -1),
+    ],
+)
+def test_a_time_is_milliseconds_or_iso_in_utc(text: str, milliseconds: int) -> None:
+    assert parse_time(text, "--since") == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12:30", "2022-13-01", "1.5"])
+def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--since .* is no time; give milliseconds"):
+        parse_time(text, "--since")
+
+
+def test_times_outside_the_calendar_are_shown_as_numbers() -> None:
+    assert moment(2**63 - 1) == "9223372036854775807"
+    assert moment(-(2**63)) == "-9223372036854775808"
+    assert moment(None) == "-"
+
+
+def test_sizes_and_counts() -> None:
+    assert [size(n) for n in (0, 1023, 1024, 5 << 30, 3 << 40)] == ["0 bytes", "1023 bytes", "1.0 KiB", "5.0 GiB", "3.0 TiB"]
+    assert [count(0, "entry"), count(1, "entry"), count(1000, "key")] == ["0 entries", "1 entry", "1,000 keys"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import run_cli
 from support.stores import Store, message
@@ -50,11 +50,13 @@ def wanted(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"body": None if row["body"] is None else row["body"].decode("utf-8", "replace")}
 
 
+@settings(deadline=None)  # the first call imports pyarrow
 @given(ROWS)
 def test_every_row_is_valid_json_with_the_values_of_the_batch(rows: list[dict[str, Any]]) -> None:
     assert [json.loads(line) for line in json_rows(batch(rows), "text")] == [wanted(row) for row in rows]
 
 
+@settings(deadline=None)  # the first call imports pyarrow
 @given(ROWS)
 def test_a_row_is_one_line(rows: list[dict[str, Any]]) -> None:
     assert all("\n" not in line and "\r" not in line for line in json_rows(batch(rows), "base64"))

@@ -11,12 +11,12 @@ from support.kernels import sources
 from mqstore.errors import UnsupportedError
 from mqstore.kernels.rabbitmq import id_table
 from mqstore.rabbitmq.engine import message_locations as locations
-from mqstore.rabbitmq.engine.message_locations import Location, Locations
+from mqstore.rabbitmq.engine.message_locations import MessageLocation, MessageLocations
 
 
 @pytest.fixture(params=["installed", "plain"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(locations, "kernel", id_table if request.param == "installed" else sources(id_table)[0])
+    monkeypatch.setattr(locations, "id_table", id_table if request.param == "installed" else sources(id_table)[0])
     return str(request.param)
 
 
@@ -29,26 +29,26 @@ def test_a_table_says_what_a_dictionary_would(kernel: str) -> None:
     chance = random.Random(11)
     steps = 40_000 if kernel == "installed" else 4_000
     ids = [chance.randbytes(16) for _ in range(steps // 10)]
-    table, twin = Locations(), dict[bytes, list[int]]()
+    table, twin = MessageLocations(), dict[bytes, list[int]]()
     for _ in range(steps):
         each = chance.choice(ids)
         if chance.random() < 0.6:
             more = chance.randrange(1, 4)
-            assert table.refer_again(each, more) == (each in twin)
+            assert table.add_references(each, more) == (each in twin)
             if each in twin:
                 twin[each][0] += more
             else:
                 twin[each] = [more, chance.randrange(3), chance.randrange(1 << 32), chance.randrange(1, 1 << 32)]
-                table.add(each, Location(*twin[each]))
+                table.add(each, MessageLocation(*twin[each]))
         elif each in twin:
             twin[each][0] -= 1
-            assert table.release(each) == Location(*twin[each])
+            assert table.release(each) == MessageLocation(*twin[each])
             if not twin[each][0]:
                 del twin[each]
         else:
             assert table.release(each) is None
         assert len(table) == len(twin)
-    assert [table.get(each) for each in ids] == [Location(*twin[each]) if each in twin else None for each in ids]
+    assert [table.get(each) for each in ids] == [MessageLocation(*twin[each]) if each in twin else None for each in ids]
     for number in range(3):
         mine = sorted((at, total) for _, file, at, total in twin.values() if file == number)
         at, total = table.of_file(number)
@@ -58,20 +58,20 @@ def test_a_table_says_what_a_dictionary_would(kernel: str) -> None:
 
 def test_ids_get_the_place_of_their_last_record_in_the_first_file_that_has_one(kernel: str) -> None:
     ids = [bytes([k]) * 16 for k in range(250)]
-    table = Locations()
-    table.refer(*halves(ids))
-    table.refer(*halves(ids[:10]))
+    table = MessageLocations()
+    table.count_references(*halves(ids))
+    table.count_references(*halves(ids[:10]))
     assert table.unplaced == 250
     again = [*ids[:100], *ids[:5]]
     at = np.arange(105) * 50
     table.place(3, halves(again), at, np.full(105, 50))
     table.place(4, halves(ids[:200]), np.arange(200) * 40, np.full(200, 40))
     assert table.unplaced == 50
-    assert table.get(ids[2]) == Location(2, 3, 102 * 50, 50)
-    assert table.get(ids[99]) == Location(1, 3, 99 * 50, 50)
-    assert table.get(ids[150]) == Location(1, 4, 150 * 40, 40)
+    assert table.get(ids[2]) == MessageLocation(2, 3, 102 * 50, 50)
+    assert table.get(ids[99]) == MessageLocation(1, 3, 99 * 50, 50)
+    assert table.get(ids[150]) == MessageLocation(1, 4, 150 * 40, 40)
     assert table.placed(*halves(ids)).tolist() == [True] * 200 + [False] * 50
-    assert table.stand(3, halves(again), at).tolist() == [False] * 5 + [True] * 100
+    assert table.are_current(3, halves(again), at).tolist() == [False] * 5 + [True] * 100
     table.drop_unplaced()
     assert (len(table), table.unplaced, table.get(ids[249])) == (200, 0, None)
     assert [table.get(each) is not None for each in ids] == [True] * 200 + [False] * 50
@@ -79,19 +79,19 @@ def test_ids_get_the_place_of_their_last_record_in_the_first_file_that_has_one(k
 
 def test_ids_that_are_numbers_in_a_row_and_ids_that_come_together_stay_apart(kernel: str) -> None:
     count = 20_000 if kernel == "installed" else 3_000
-    table = Locations()
+    table = MessageLocations()
     ids = [number.to_bytes(16, "big") for number in range(count)] + [
         number.to_bytes(16, "little") for number in range(1 << 100, (1 << 100) + 9)
     ]
-    table.refer(*halves(ids))
+    table.count_references(*halves(ids))
     assert len(table) == len(ids)
-    assert all(table.get(each) == Location(1, 0, 0, 0) for each in ids)
+    assert all(table.get(each) == MessageLocation(1, 0, 0, 0) for each in ids)
 
 
 def test_a_record_beyond_four_gibibytes_is_refused_with_a_sentence() -> None:
-    table = Locations()
-    table.refer(*halves([bytes(16)]))
+    table = MessageLocations()
+    table.count_references(*halves([bytes(16)]))
     with pytest.raises(UnsupportedError, match="salvage"):
         table.place(0, halves([bytes(16)]), np.array([1 << 32]), np.array([300]))
     with pytest.raises(UnsupportedError, match="4 GiB"):
-        table.add(b"0123456789abcdef", Location(1, 0, 1 << 32, 300))
+        table.add(b"0123456789abcdef", MessageLocation(1, 0, 1 << 32, 300))

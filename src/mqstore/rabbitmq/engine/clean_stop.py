@@ -17,22 +17,19 @@ Format: docs/formats/rabbitmq.md, sections 8 and 15.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rabbitmq.engine.live_message_store import LiveStore
+from mqstore.rabbitmq.engine.live_message_store import LiveMessageStore
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
+from mqstore.rabbitmq.engine.running_vhost import RunningVhost
 from mqstore.rabbitmq.erlang.dets import read_objects
 from mqstore.rabbitmq.erlang.disk_log import CLOSED, END_OF_TABLE, ITEM, MAGIC, write_log
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, clean_dot, read_terms, write_terms
-
-if TYPE_CHECKING:
-    from mqstore.rabbitmq.engine.start_vhost import Started
 
 __all__ = ["RECOVERY", "SIDE_FILES", "take_terms", "write_side_files"]
 
@@ -61,11 +58,11 @@ def take_terms(directory: DurableDirectory, reading: ReadOnlyDirectory, place: s
     return found
 
 
-def write_side_files(started: Started) -> None:
+def write_side_files(started: RunningVhost) -> None:
     """Note what the next start needs to go on as if nothing had been. Everything else is on the disk already."""
-    terms = {name: _terms(queue) for name, queue in started.queues.items()}
+    terms = {name: _queue_terms(queue) for name, queue in started.queues.items()}
     store, directory = started.store, started.directory
-    if _files_are_as_told(store, started.reading):
+    if _sizes_match(store, started.reading):
         directory.write_small(f"{store.place}/file_summary.ets", _file_summary(store))
         _write_index(store, directory)
         references = [noted.reference for noted in terms.values() if noted.reference is not None]
@@ -73,7 +70,7 @@ def write_side_files(started: Started) -> None:
     directory.write_small(f"{started.place}/{RECOVERY}", write_terms(terms))
 
 
-def _files_are_as_told(store: LiveStore, reading: ReadOnlyDirectory) -> bool:
+def _sizes_match(store: LiveMessageStore, reading: ReadOnlyDirectory) -> bool:
     """Whether the tables can say where everything is: no file has bytes behind its records, nor numbers that are too large."""
     sizes = {entry.name: entry.size for entry in reading.entries(store.place)}
     return all(
@@ -100,7 +97,7 @@ def _table(name: str, kind: str, count: int) -> tuple[list[Term], list[Term]]:
     return [tuple((Atom(key), value) for key, value in said.items())], [[END_OF_TABLE, [(Atom("count"), count)]]]
 
 
-def _file_summary(store: LiveStore) -> bytes:
+def _file_summary(store: LiveMessageStore) -> bytes:
     numbers = sorted(store.files)
     undefined = Atom("undefined")
     rows: list[Term] = []
@@ -111,7 +108,7 @@ def _file_summary(store: LiveStore) -> bytes:
     return write_log([*first, *rows, *last])
 
 
-def _write_index(store: LiveStore, directory: DurableDirectory) -> None:
+def _write_index(store: LiveMessageStore, directory: DurableDirectory) -> None:
     """The table of all stored messages, some at a time: it may be large."""
     name = f"{store.place}/msg_store_index.ets"
     first, last = _table("rabbit_msg_store_ets_index", "set", len(store.locations))
@@ -136,7 +133,7 @@ def _objects(rows: NDArray[np.uint64]) -> NDArray[np.void]:
     return items
 
 
-def _terms(queue: LiveQueue) -> QueueTerms:
+def _queue_terms(queue: LiveQueue) -> QueueTerms:
     counts = queue.index.unacked_by_segment()
     one, two = (counts, None) if queue.index.version == 1 else (None, counts)
     return QueueTerms(one, two, queue.next_seq, queue.next_deliver, os.urandom(16), queue.persistent, queue.persistent_bytes)

@@ -16,7 +16,7 @@ from mqstore.rabbitmq.format.segment import MOST_ENTRIES
 
 __all__ = ["EngineConfig", "microseconds"]
 
-MOST_FILE_BYTES = 1 << 31
+MAX_FILE_BYTES = 1 << 31
 
 
 def microseconds() -> int:
@@ -51,5 +51,5 @@ class EngineConfig:
             raise UsageError(f"a classic queue has version 1 or 2, not {self.classic_queue_default_version}")
         if min(self.queue_index_max_journal_entries, self.msg_store_file_size_limit, self.classic_queue_index_v2_segment_entry_count) < 1:
             raise UsageError("limits of the journal, of message store files and of version 2 segments are at least 1")
-        if self.msg_store_file_size_limit > MOST_FILE_BYTES:
-            raise UsageError(f"msg_store_file_size_limit is at most {MOST_FILE_BYTES} bytes here, not {self.msg_store_file_size_limit}")
+        if self.msg_store_file_size_limit > MAX_FILE_BYTES:
+            raise UsageError(f"msg_store_file_size_limit is at most {MAX_FILE_BYTES} bytes here, not {self.msg_store_file_size_limit}")

@@ -41,7 +41,7 @@ from mqstore.kernels.rabbitmq import queue_index
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.format.segment import read_segment
 
-__all__ = ["Entry", "LiveIndex", "LiveSegment", "Stored"]
+__all__ = ["LiveEntry", "LiveIndexV1", "LiveSegmentV1", "StoreReferences"]
 
 P, D, A = queue_index.P, queue_index.D, queue_index.A
 _DELIVER = 2 << 62
@@ -52,7 +52,7 @@ _FIXED = struct.Struct(">16sQII")
 _MARKS = struct.Struct(">H")
 
 
-class Entry(NamedTuple):
+class LiveEntry(NamedTuple):
     """A live index entry. embedded: the message term, empty where the message store has it."""
 
     id: bytes
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     size: int
 
 
-class Stored(NamedTuple):
+class StoreReferences(NamedTuple):
     """Live entries whose messages the message store has. hi, lo: halves of their ids."""
 
     seq: NDArray[np.int64]
@@ -71,7 +71,7 @@ class Stored(NamedTuple):
     size: NDArray[np.int64]
 
 
-class LiveSegment:
+class LiveSegmentV1:
     """One segment. size: bytes of its file, -1 without one. state: J; at: where in the journal a publish begins; None if J is empty."""
 
     __slots__ = ("at", "number", "size", "state", "unacked")
@@ -91,7 +91,7 @@ class LiveSegment:
         return self.state
 
 
-class LiveIndex:
+class LiveIndexV1:
     """The index of one queue. place: its directory relative to that of the vhost. entries: N.
 
     journal: the records since the last flush, of which `written` bytes are in the file.
@@ -102,7 +102,7 @@ class LiveIndex:
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig) -> None:
         self.place = place
         self.entries = entries
-        self.segments: dict[int, LiveSegment] = {}
+        self.segments: dict[int, LiveSegmentV1] = {}
         self.journal = bytearray()
         self.written = 0
         self.dirty = 0
@@ -121,7 +121,7 @@ class LiveIndex:
         number, rel = divmod(seq, self.entries)
         segment = self.segments.get(number)
         if segment is None:
-            segment = self.segments[number] = LiveSegment(number)
+            segment = self.segments[number] = LiveSegmentV1(number)
         state = segment.state
         if state is None:
             state = segment.open_map(self.entries)
@@ -164,7 +164,7 @@ class LiveIndex:
 
     # reading
 
-    def entry(self, seq: int) -> Entry | None:
+    def entry(self, seq: int) -> LiveEntry | None:
         """The live entry of a sequence id, or None."""
         number, rel = divmod(seq, self.entries)
         segment = self.segments.get(number)
@@ -186,11 +186,11 @@ class LiveIndex:
         return self._entry_at(data, at + 2, bool(data[at] & 0x40))
 
     @staticmethod
-    def _entry_at(octets: bytearray | Bytes, at: int, persistent: bool) -> Entry:
+    def _entry_at(octets: bytearray | Bytes, at: int, persistent: bool) -> LiveEntry:
         message_id, expiry, size, embedded = _FIXED.unpack(bytes(octets[at : at + 32]))
-        return Entry(message_id, bytes(octets[at + 32 : at + 32 + embedded]), persistent, expiry, size)
+        return LiveEntry(message_id, bytes(octets[at + 32 : at + 32 + embedded]), persistent, expiry, size)
 
-    def _segment(self, segment: LiveSegment) -> tuple[Bytes, NDArray[np.uint8], NDArray[np.int64]]:
+    def _segment(self, segment: LiveSegmentV1) -> tuple[Bytes, NDArray[np.uint8], NDArray[np.int64]]:
         """What the file of a segment says; kept until another one is asked for or it changes."""
         if self._view is None or self._view[:2] != (segment.number, segment.size):
             data = self._reading.map(f"{self.place}/{segment.number}.idx").data
@@ -219,7 +219,7 @@ class LiveIndex:
             bits = bits | np.frombuffer(bytes(segment.state), np.uint8)
         return np.flatnonzero(bits & (P | A) == P).astype(np.int64) + number * self.entries
 
-    def stored(self, number: int) -> Stored:
+    def store_references(self, number: int) -> StoreReferences:
         """The live entries of a segment whose messages are in the message store."""
         segment, seqs = self.segments[number], self.live(number)
         rels = seqs - number * self.entries
@@ -239,7 +239,7 @@ class LiveIndex:
             columns[:, mine] = found
         hi, lo, _, size, embedded = columns
         away = embedded == 0
-        return Stored(seqs[away], hi[away], lo[away], size[away])
+        return StoreReferences(seqs[away], hi[away], lo[away], size[away])
 
     def unacked_by_segment(self) -> dict[int, int]:
         """How many messages are in each segment."""
@@ -301,13 +301,13 @@ class LiveIndex:
             self._directory.sync_directory(self.place)
         self._cut_journal()
 
-    def replace_file(self, segment: LiveSegment, content: bytes) -> None:
+    def replace_file(self, segment: LiveSegmentV1, content: bytes) -> None:
         """Put another file in place of a segment's, whole at any moment."""
         self._directory.write_small(f"{self.place}/{segment.number}.idx", content)
         segment.size = len(content)
         self._view = None
 
-    def _run(self, segment: LiveSegment) -> bytes:
+    def _run(self, segment: LiveSegmentV1) -> bytes:
         """What a flush appends to a segment: by descending rel the publish, then a mark for each of delivery and acknowledgement."""
         state, at = segment.state, segment.at
         assert state is not None

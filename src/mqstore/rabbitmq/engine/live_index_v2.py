@@ -23,18 +23,18 @@ from numpy.typing import NDArray
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
-from mqstore.rabbitmq.engine.live_index_v1 import Entry, Stored
+from mqstore.rabbitmq.engine.live_index_v1 import LiveEntry, StoreReferences
 from mqstore.rabbitmq.format import index_v2 as qi
 from mqstore.rabbitmq.format import queue_store as qs
 
-__all__ = ["LiveQi", "QiSegment"]
+__all__ = ["LiveIndexV2", "LiveSegmentV2"]
 
 _ENTRY = struct.Struct(">BBBB16sIQ")
 _PLACE = struct.Struct(">QII")
 _GONE = bytes(qi.ENTRY_SIZE)
 
 
-class QiSegment:
+class LiveSegmentV2:
     """One segment. qi, qs: bytes of its files, 0 without one. data: of the `.qs` what is not written yet."""
 
     __slots__ = ("data", "number", "qi", "qs", "unacked")
@@ -47,7 +47,7 @@ class QiSegment:
         self.data = bytearray()
 
 
-class LiveQi:
+class LiveIndexV2:
     """The index of one queue. place: its directory relative to that of the vhost."""
 
     version = 2
@@ -55,7 +55,7 @@ class LiveQi:
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> None:
         self.place = place
         self.entries = config.classic_queue_index_v2_segment_entry_count
-        self.segments: dict[int, QiSegment] = {}
+        self.segments: dict[int, LiveSegmentV2] = {}
         self._directory = directory
         self._reading = reading
         self._changes: dict[int, bytes] = {}
@@ -70,7 +70,7 @@ class LiveQi:
         number = seq // self.entries
         segment = self.segments.get(number)
         if segment is None:
-            segment = self.segments[number] = QiSegment(number)
+            segment = self.segments[number] = LiveSegmentV2(number)
         if embedded:
             if not segment.qs and not segment.data:
                 segment.data += qi.header(number * self.entries, self.entries, store=True)
@@ -101,12 +101,12 @@ class LiveQi:
         """Let the next writing delete the files of a segment without messages."""
         self._empty.add(number)
 
-    def _is_written(self, segment: QiSegment, seq: int) -> bool:
+    def _is_written(self, segment: LiveSegmentV2, seq: int) -> bool:
         return qs.HEADER_SIZE + qi.ENTRY_SIZE * (seq - segment.number * self.entries) < segment.qi
 
     # reading
 
-    def entry(self, seq: int) -> Entry | None:
+    def entry(self, seq: int) -> LiveEntry | None:
         """The live entry of a sequence id, or None."""
         number = seq // self.entries
         segment = self.segments.get(number)
@@ -121,11 +121,11 @@ class LiveQi:
         if status != 1:
             return None
         if location == qi.SHARED:
-            return Entry(place, b"", bool(flags & 1), expiry, size)
+            return LiveEntry(place, b"", bool(flags & 1), expiry, size)
         embedded = self._stored(segment, place)
-        return Entry(b"", embedded, bool(flags & 1), expiry, size)
+        return LiveEntry(b"", embedded, bool(flags & 1), expiry, size)
 
-    def _stored(self, segment: QiSegment, place: bytes) -> bytes:
+    def _stored(self, segment: LiveSegmentV2, place: bytes) -> bytes:
         offset, length, _ = _PLACE.unpack(place)
         start = offset + qs.ENTRY_HEADER
         if start >= segment.qs:
@@ -136,7 +136,7 @@ class LiveQi:
             self._reading.forget(name)
         return self._reading.mapped(name).bytes(start, start + length)
 
-    def _rows(self, segment: QiSegment) -> NDArray[np.uint8]:
+    def _rows(self, segment: LiveSegmentV2) -> NDArray[np.uint8]:
         """The entries in the file of a segment, 32 bytes each; kept until another one is asked for or it changes."""
         if self._view is None or self._view[0] != segment.number:
             data = self._reading.map(self.name(segment.number, "qi")).data
@@ -161,14 +161,14 @@ class LiveQi:
                 return ahead
         return np.empty(0, np.int64)
 
-    def stored(self, number: int) -> Stored:
+    def store_references(self, number: int) -> StoreReferences:
         """The live entries in the file of a segment whose messages are in the message store."""
         segment = self.segments[number]
         raw = np.ascontiguousarray(self._rows(segment)) if segment.qi else np.empty((0, qi.ENTRY_SIZE), np.uint8)
         rows = raw.view(qi.ROW).reshape(-1)[: self.entries]
         at = np.flatnonzero((rows["status"] == 1) & (rows["location"] == qi.SHARED))
         hi, lo, size = (rows[name][at].astype(np.int64) for name in ("hi", "lo", "size"))
-        return Stored(at + number * self.entries, hi, lo, size)
+        return StoreReferences(at + number * self.entries, hi, lo, size)
 
     def unacked_by_segment(self) -> dict[int, int]:
         """How many messages are in each segment."""
@@ -207,7 +207,7 @@ class LiveQi:
         self._changes.clear()
         self._view = None
 
-    def _write_data(self, segment: QiSegment) -> None:
+    def _write_data(self, segment: LiveSegmentV2) -> None:
         if not segment.data:
             return
         name = self.name(segment.number, "qs")
@@ -222,7 +222,7 @@ class LiveQi:
         segment.data = bytearray()
         self._directory.sync(name)
 
-    def _write_entries(self, segment: QiSegment, seqs: list[int]) -> None:
+    def _write_entries(self, segment: LiveSegmentV2, seqs: list[int]) -> None:
         name = self.name(segment.number, "qi")
         base = segment.number * self.entries
         if not segment.qi:

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rabbitmq.engine.message_locations import Location, Locations
+from mqstore.rabbitmq.engine.message_locations import MessageLocation, MessageLocations
 from mqstore.rabbitmq.format import message_file
 
-__all__ = ["FileSummary", "LiveStore"]
+__all__ = ["FileSummary", "LiveMessageStore"]
 
-MOST_AT_ONCE = 8 << 20  # bytes of records that are kept back until the next sync
+MAX_BUFFERED = 8 << 20  # bytes of records that are kept back until the next sync
 RECORD_EXTRA = 25  # size, id and end mark
 DRAFT = ".mqstore-"
 
@@ -45,13 +45,13 @@ class FileSummary:
     size: int
 
 
-class LiveStore:
+class LiveMessageStore:
     """A message store that is written. place: its directory relative to that of the vhost."""
 
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int) -> None:
         self.place = place
         self.limit = limit
-        self.locations = Locations()
+        self.locations = MessageLocations()
         self.files: dict[int, FileSummary] = {}
         self.current = -1
         self.merged = 0
@@ -65,7 +65,7 @@ class LiveStore:
 
     # starting
 
-    def adopt(self, locations: Locations, files: dict[int, FileSummary]) -> None:
+    def adopt(self, locations: MessageLocations, files: dict[int, FileSummary]) -> None:
         """Take over what a start has found; the highest file becomes the current one."""
         self.locations = locations
         self.files = files
@@ -83,10 +83,10 @@ class LiveStore:
 
     def write(self, message_id: bytes, term: bytes, references: int = 1) -> None:
         """Store a message for so many queues, or count them where it is there already."""
-        if self.locations.refer_again(message_id, references):
+        if self.locations.add_references(message_id, references):
             return
         at, total = self.files[self.current].size, len(term) + RECORD_EXTRA
-        self.locations.add(message_id, Location(references, self.current, at, total))
+        self.locations.add(message_id, MessageLocation(references, self.current, at, total))
         self._append(message_id, term)
 
     def write_again(self, message_id: bytes, term: bytes) -> None:
@@ -108,7 +108,7 @@ class LiveStore:
         summary.valid += len(term) + RECORD_EXTRA
         if summary.size >= self.limit:
             self._roll()
-        elif len(buffer) > MOST_AT_ONCE:
+        elif len(buffer) > MAX_BUFFERED:
             self._write_out()
 
     def _roll(self) -> None:
@@ -169,18 +169,18 @@ class LiveStore:
 
     def collect(self) -> None:
         """Merge neighbours while the broker's two conditions hold and a pair fits."""
-        while self._worth_it():
-            pair = self._pair()
+        while self._should_merge():
+            pair = self._mergeable_pair()
             if pair is None:
                 return
             self._merge(*pair)
 
-    def _worth_it(self) -> bool:
+    def _should_merge(self) -> bool:
         size = sum(summary.size for summary in self.files.values())
         valid = sum(summary.valid for summary in self.files.values())
         return size > 2 * self.limit and (size - valid) / size > 0.5
 
-    def _pair(self) -> tuple[int, int] | None:
+    def _mergeable_pair(self) -> tuple[int, int] | None:
         numbers = sorted(self.files)
         for target, source in pairwise(numbers):
             first, second = self.files[target], self.files[source]
@@ -197,7 +197,7 @@ class LiveStore:
             data = self._reading.map(self.name(number)).data
             at, total = self._records(number, data)
             ids = message_file.ids(data, at)
-            live = np.flatnonzero(self.locations.stand(number, ids, at))
+            live = np.flatnonzero(self.locations.are_current(number, ids, at))
             ends = at[live] + total[live]
             runs = np.split(np.arange(len(live)), np.flatnonzero(at[live][1:] != ends[:-1]) + 1)
             kept = [data[int(at[live[run[0]]]) : int(ends[run[-1]])] for run in runs if len(run)]

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import UsageError
-from mqstore.rabbitmq.engine.live_index_v1 import Entry
+from mqstore.rabbitmq.engine.live_index_v1 import LiveEntry
 
-__all__ = ["Index", "LiveQueue"]
+__all__ = ["LiveIndex", "LiveQueue"]
 
 CHUNK = 4096
 
 
-class Index(Protocol):
+class LiveIndex(Protocol):
     """What a queue needs of its index, version 1 or 2."""
 
     version: int
@@ -39,7 +39,7 @@ class Index(Protocol):
     def unsynced(self) -> bool: ...
     def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None: ...
     def acknowledge(self, seqs: Iterable[int]) -> None: ...
-    def entry(self, seq: int) -> Entry | None: ...
+    def entry(self, seq: int) -> LiveEntry | None: ...
     def live_from(self, seq: int) -> NDArray[np.int64]: ...
     def sync(self) -> None: ...
     def flush(self) -> None: ...
@@ -52,7 +52,7 @@ class LiveQueue:
     next_seq, next_deliver: the sequence id of the next publish, and the first that was never delivered.
     """
 
-    def __init__(self, index: Index, *, ready: int, next_seq: int, next_deliver: int, bytes_ready: int) -> None:
+    def __init__(self, index: LiveIndex, *, ready: int, next_seq: int, next_deliver: int, bytes_ready: int) -> None:
         self.index = index
         self.ready = ready
         self.next_seq = next_seq
@@ -60,9 +60,9 @@ class LiveQueue:
         self.persistent = ready
         self.persistent_bytes = bytes_ready
         self.cursor = 0
-        self.out: dict[int, tuple[bytes | None, int]] = {}
-        self.held: dict[int, Entry] = {}
-        self._back: list[int] = []
+        self.unacked: dict[int, tuple[bytes | None, int]] = {}
+        self.transient: dict[int, LiveEntry] = {}
+        self._requeued: list[int] = []
         self._ahead: list[int] = []  # sequence ids from the cursor on, descending
         self._ahead_to = 0
 
@@ -76,13 +76,13 @@ class LiveQueue:
             self.persistent_bytes += size
             self.index.publish(seq, message_id, embedded, True, expiry, size)
         else:
-            self.held[seq] = Entry(message_id, embedded, False, expiry, size)
+            self.transient[seq] = LiveEntry(message_id, embedded, False, expiry, size)
         return seq
 
     def head(self) -> int | None:
         """The sequence id that is delivered next."""
-        if self._back:
-            return self._back[0]
+        if self._requeued:
+            return self._requeued[0]
         return self._next()
 
     def _next(self) -> int | None:
@@ -101,15 +101,15 @@ class LiveQueue:
             ahead = found.tolist()
         else:
             stop, ahead = self.next_seq, []
-        if self.held:
-            ahead = sorted({*ahead, *(seq for seq in self.held if self.cursor <= seq < stop and seq not in self.out)})
+        if self.transient:
+            ahead = sorted({*ahead, *(seq for seq in self.transient if self.cursor <= seq < stop and seq not in self.unacked)})
         self._ahead = ahead[::-1]
         self.cursor = stop
 
-    def entry(self, seq: int) -> Entry | None:
-        return self.held.get(seq) or self.index.entry(seq)
+    def entry(self, seq: int) -> LiveEntry | None:
+        return self.transient.get(seq) or self.index.entry(seq)
 
-    def take(self) -> tuple[int, Entry, bool] | None:
+    def take(self) -> tuple[int, LiveEntry, bool] | None:
         """Deliver the next message: (sequence id, entry, redelivered)."""
         while True:
             seq = self.head()
@@ -122,31 +122,31 @@ class LiveQueue:
             redelivered = seq < self.next_deliver
             if not redelivered:
                 self.next_deliver = seq + 1
-            self.out[seq] = (None if entry.embedded else entry.id), entry.size
+            self.unacked[seq] = (None if entry.embedded else entry.id), entry.size
             self.ready -= 1
             return seq, entry, redelivered
 
     def _drop_head(self) -> None:
-        if self._back:
-            heapq.heappop(self._back)
+        if self._requeued:
+            heapq.heappop(self._requeued)
         else:
             self._ahead.pop()
 
     def requeue(self, seqs: Iterable[int]) -> None:
         """Put delivered messages back to their places. Nothing is written."""
-        for seq in self._out_only(seqs):
-            del self.out[seq]
-            heapq.heappush(self._back, seq)
+        for seq in self._require_unacked(seqs):
+            del self.unacked[seq]
+            heapq.heappush(self._requeued, seq)
             self.ready += 1
 
     def acknowledge(self, seqs: Iterable[int]) -> list[bytes]:
         """Forget delivered messages; returns the ids of those the message store has."""
-        asked = self._out_only(seqs)
+        asked = self._require_unacked(seqs)
         stored: list[bytes] = []
         on_disk: list[int] = []
         for seq in asked:
-            message_id, size = self.out.pop(seq)
-            held = self.held.pop(seq, None)
+            message_id, size = self.unacked.pop(seq)
+            held = self.transient.pop(seq, None)
             if held is None:
                 on_disk.append(seq)
                 self.persistent -= 1
@@ -156,9 +156,9 @@ class LiveQueue:
         self.index.acknowledge(on_disk)
         return stored
 
-    def _out_only(self, seqs: Iterable[int]) -> list[int]:
+    def _require_unacked(self, seqs: Iterable[int]) -> list[int]:
         asked = list(seqs)
-        if len(set(asked)) != len(asked) or any(seq not in self.out for seq in asked):
+        if len(set(asked)) != len(asked) or any(seq not in self.unacked for seq in asked):
             raise UsageError("a message is acknowledged or requeued that is not out for delivery; nothing was done")
         return asked
 

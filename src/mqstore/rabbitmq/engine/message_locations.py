@@ -1,16 +1,16 @@
-"""Where the messages of a message store are, and how many queues hold each: some 38 bytes a message, whatever the number.
+"""Where the messages of a message store are, and how many queues hold each: about 38 bytes per message.
 
-A start first counts the references of all queues (`refer`), then gives places to the ids it comes by in the files (`place`), then forgets
-the ids that have none (`drop_unplaced`). After that `add`, `refer_again` and `release` keep it up to date.
+A start counts the references of all queues (`count_references`), places the ids that it finds in the message files (`place`), and drops
+the ids that have no record (`drop_unplaced`). After that `add`, `add_references` and `release` keep the table up to date.
 
-    >>> table = Locations()
-    >>> table.add(b"0123456789abcdef", Location(1, 7, 0, 300))
-    >>> table.refer_again(b"0123456789abcdef", 1)
+    >>> table = MessageLocations()
+    >>> table.add(b"0123456789abcdef", MessageLocation(1, 7, 0, 300))
+    >>> table.add_references(b"0123456789abcdef", 1)
     True
     >>> table.get(b"0123456789abcdef")
-    Location(references=2, file=7, offset=0, total=300)
+    MessageLocation(references=2, file=7, offset=0, total=300)
     >>> table.release(b"0123456789abcdef"), table.release(b"0123456789abcdef"), len(table)
-    (Location(references=1, file=7, offset=0, total=300), Location(references=0, file=7, offset=0, total=300), 0)
+    (MessageLocation(references=1, file=7, offset=0, total=300), MessageLocation(references=0, file=7, offset=0, total=300), 0)
 
 Offsets and sizes have 32 bits, as has the number of a file: message files are rolled at 16 MiB.
 """
@@ -27,15 +27,15 @@ from numpy.typing import NDArray
 from mqstore.errors import UnsupportedError
 from mqstore.kernels.rabbitmq import id_table
 
-__all__ = ["LIMIT", "Location", "Locations"]
+__all__ = ["LIMIT", "MessageLocation", "MessageLocations"]
 
 LIMIT = 1 << 32
-BEHIND = 1024  # rows behind the last home
+OVERFLOW_ROWS = 1024  # rows behind the last home
 BLOCK = 1 << 17
 _LOW = LIMIT - 1
 
 
-class Location(NamedTuple):
+class MessageLocation(NamedTuple):
     """Where a message is, and how many queues hold it. total: bytes of its record."""
 
     references: int
@@ -44,30 +44,30 @@ class Location(NamedTuple):
     total: int
 
 
-def _location(third: int, fourth: int) -> Location:
-    return Location(third & _LOW, third >> 32, fourth >> 32, fourth & _LOW)
+def _location(third: int, fourth: int) -> MessageLocation:
+    return MessageLocation(third & _LOW, third >> 32, fourth >> 32, fourth & _LOW)
 
 
-class Locations:
-    """Locations by message id. unplaced: ids that are referred to and have no place yet."""
+class MessageLocations:
+    """Locations by message id. unplaced: the number of ids that are referenced but have no place yet."""
 
     def __init__(self) -> None:
         self.unplaced = 0
         self._count = 0
         self._homes = 1024
         self._salt = secrets.randbits(32)
-        self._table = np.zeros((self._homes + BEHIND, 4), np.uint64)
+        self._table = np.zeros((self._homes + OVERFLOW_ROWS, 4), np.uint64)
 
     def __len__(self) -> int:
         return self._count
 
     # one message
 
-    def get(self, message_id: bytes) -> Location | None:
+    def get(self, message_id: bytes) -> MessageLocation | None:
         found = id_table.get(self._table, self._homes, self._salt, message_id)
         return None if found is None else _location(*found)
 
-    def add(self, message_id: bytes, location: Location) -> None:
+    def add(self, message_id: bytes, location: MessageLocation) -> None:
         """Put in an id that is not there. Raises UnsupportedError."""
         references, file, offset, total = location
         if max(references, file, offset, total) >= LIMIT:
@@ -78,11 +78,11 @@ class Locations:
             self._grow()
         self._count += 1
 
-    def refer_again(self, message_id: bytes, references: int) -> bool:
+    def add_references(self, message_id: bytes, references: int) -> bool:
         """Count more references to an id; False if it is not there."""
         return id_table.count(self._table, self._homes, self._salt, message_id, references) is not None
 
-    def release(self, message_id: bytes) -> Location | None:
+    def release(self, message_id: bytes) -> MessageLocation | None:
         """Take a reference away, and the id with the last one. What is known of it after that, None: it is not there."""
         found = id_table.count(self._table, self._homes, self._salt, message_id, -1)
         if found is None:
@@ -94,7 +94,7 @@ class Locations:
 
     # many
 
-    def refer(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> None:
+    def count_references(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> None:
         """Count one reference to each id; those that are not there are added without a place."""
         done = 0
         while done < len(hi):
@@ -122,7 +122,7 @@ class Locations:
         wanted = number if before is None else before
         self.unplaced -= id_table.place(self._table, self._homes, self._salt, *ids, number, at, total, wanted)
 
-    def stand(self, number: int, ids: tuple[NDArray[np.int64], NDArray[np.int64]], at: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def are_current(self, number: int, ids: tuple[NDArray[np.int64], NDArray[np.int64]], at: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Of records of a file: whether they are where their messages are."""
         result = np.zeros(len(at), np.uint8)
         id_table.stands(self._table, self._homes, self._salt, *ids, number, at, result)
@@ -182,6 +182,6 @@ class Locations:
         while True:
             self._homes += self._homes // 8
             # nothing else refers to the array: a kernel lets go of it when it returns
-            self._table.resize((self._homes + BEHIND, 4), refcheck=False)
+            self._table.resize((self._homes + OVERFLOW_ROWS, 4), refcheck=False)
             if id_table.stretch(self._table, self._homes, self._salt) != id_table.FULL:
                 return

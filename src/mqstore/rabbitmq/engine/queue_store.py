@@ -30,16 +30,17 @@ from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, Unsuppo
 from mqstore.rabbitmq.engine.clean_stop import write_side_files
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
-from mqstore.rabbitmq.engine.start_vhost import Started, new_index, start_vhost
+from mqstore.rabbitmq.engine.running_vhost import RunningVhost
+from mqstore.rabbitmq.engine.start_vhost import start_vhost
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file
-from mqstore.rabbitmq.message.message_template import PERSISTENT, Envelope
+from mqstore.rabbitmq.message.message_template import PERSISTENT, MessageTemplate
 from mqstore.rabbitmq.message.message_term import MessageTerm, properties_to_bin, read_message
 
 __all__ = ["Counts", "Delivery", "QueueStore"]
 
-_ENVELOPES = 4096
+_MAX_TEMPLATES = 4096
 _IDS = 4096
-_HONOURED = {"x-max-priority", "x-message-ttl", "x-queue-version", "x-queue-type", "x-queue-mode"}
+_SUPPORTED_ARGUMENTS = {"x-max-priority", "x-message-ttl", "x-queue-version", "x-queue-type", "x-queue-mode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,14 @@ class Counts(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Declared:
-    """levels: one queue, or one a priority level from 0 on. ttl: ms, or None. told: somebody has declared it, it was not only found."""
+class _DeclaredQueue:
+    """levels: one queue, or one a priority level from 0 on. ttl: ms, or None. explicit: somebody has declared it, it was not only found."""
 
     name: str
     levels: list[LiveQueue]
     priorities: bool
     ttl: int | None
-    told: bool
+    explicit: bool
 
 
 class QueueStore:
@@ -86,12 +87,12 @@ class QueueStore:
         self.vhost = vhost
         self.config = config
         self._vhost = vhost.encode()
-        self._started: Started = start_vhost(path, self._vhost, config)
+        self._started: RunningVhost = start_vhost(path, self._vhost, config)
         self.directory = self._started.directory
         self.messages = self._started.store
         self.notes = tuple(self._started.notes)
-        self._declared: dict[str, _Declared] = {}
-        self._envelopes: dict[tuple[bytes, tuple[bytes, ...], bytes], Envelope] = {}
+        self._declared: dict[str, _DeclaredQueue] = {}
+        self._templates: dict[tuple[bytes, tuple[bytes, ...], bytes], MessageTemplate] = {}
         self._unsynced: dict[str, LiveQueue] = {}
         self._ids = b""
         self._ids_at = 0
@@ -101,7 +102,7 @@ class QueueStore:
             if levels is not None:
                 arguments["x-max-priority"] = levels
             self.declare(name, arguments)
-            self._declared[name].told = False
+            self._declared[name].explicit = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], vhost: str = "/", config: EngineConfig = EngineConfig()) -> QueueStore:  # noqa: B008
@@ -130,12 +131,12 @@ class QueueStore:
         """
         self._must_be_open()
         given = dict(arguments or {})
-        if given.get("x-queue-type", "classic") != "classic" or set(given) - _HONOURED:
-            unknown = ", ".join(sorted(set(given) - _HONOURED)) or f"x-queue-type {given['x-queue-type']}"
+        if given.get("x-queue-type", "classic") != "classic" or set(given) - _SUPPORTED_ARGUMENTS:
+            unknown = ", ".join(sorted(set(given) - _SUPPORTED_ARGUMENTS)) or f"x-queue-type {given['x-queue-type']}"
             raise UnsupportedError(f"queue {queue!r} cannot be declared: {unknown} is not honoured here")
         most, ttl = given.get("x-max-priority"), given.get("x-message-ttl")
         known = self._declared.get(queue)
-        if known is not None and known.told:
+        if known is not None and known.explicit:
             if most is not None and min(int(most), 255) + 1 != len(known.levels):
                 raise UsageError(f"queue {queue!r} has {len(known.levels)} levels; it cannot be declared with x-max-priority {most}")
             known.ttl = ttl
@@ -147,7 +148,7 @@ class QueueStore:
         if known is not None and (known.priorities != (most is not None) or len(known.levels) > len(names)):
             raise UsageError(f"queue {queue!r} has {len(known.levels)} levels on the disk; declare it with as many")
         levels = [self._level(name, version) for name in names]
-        self._declared[queue] = _Declared(queue, levels, most is not None, ttl, True)
+        self._declared[queue] = _DeclaredQueue(queue, levels, most is not None, ttl, True)
 
     def _level(self, name: bytes, version: int) -> LiveQueue:
         place = queue_directory(self._vhost, name)
@@ -159,7 +160,7 @@ class QueueStore:
         if found is not None and found.index.unacked:
             shown, there = name.decode(errors="replace"), found.index.version
             raise UnsupportedError(f"queue {shown!r} has version {there} on the disk, not {version}; convert the store first")
-        index = new_index(started, place, version)
+        index = started.new_index(place, version)
         if found is not None:  # nothing in it: it becomes a new one
             self.directory.remove_tree(index.place)
         self.directory.make_directory(index.place)
@@ -179,9 +180,9 @@ class QueueStore:
 
     def counts(self, queue: str) -> Counts:
         levels = self._queue(queue).levels
-        return Counts(sum(level.ready for level in levels), sum(len(level.out) for level in levels))
+        return Counts(sum(level.ready for level in levels), sum(len(level.unacked) for level in levels))
 
-    def _queue(self, queue: str) -> _Declared:
+    def _queue(self, queue: str) -> _DeclaredQueue:
         found = self._declared.get(queue)
         if found is None:
             raise NotFoundError(f"there is no queue {queue!r} in vhost {self.vhost!r}; declare it first")
@@ -211,9 +212,9 @@ class QueueStore:
             routing_keys = (names[0].encode(),) if names else ()
         block = properties if isinstance(properties, bytes) else properties_to_bin(dict(properties))
         key = (exchange, routing_keys, block)
-        envelope = self._envelopes.get(key)
-        if envelope is None:
-            envelope = self._envelope(key)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._template(key)
         declared = [self._declared.get(name) or self._queue(name) for name in names]
         at = self._ids_at
         if at == len(self._ids):
@@ -221,7 +222,7 @@ class QueueStore:
         self._ids_at = at + 16
         message_id = self._ids[at : at + 16]
         try:
-            self._publish(declared, envelope, message_id, body)
+            self._publish(declared, template, message_id, body)
             if confirm:
                 self.sync()
         except MqstoreError as error:
@@ -229,25 +230,25 @@ class QueueStore:
             raise
         return message_id
 
-    def _envelope(self, key: tuple[bytes, tuple[bytes, ...], bytes]) -> Envelope:
-        if len(self._envelopes) >= _ENVELOPES:
-            self._envelopes.clear()
-        envelope = self._envelopes[key] = Envelope(self._vhost, *key)
-        return envelope
+    def _template(self, key: tuple[bytes, tuple[bytes, ...], bytes]) -> MessageTemplate:
+        if len(self._templates) >= _MAX_TEMPLATES:
+            self._templates.clear()
+        template = self._templates[key] = MessageTemplate(self._vhost, *key)
+        return template
 
-    def _publish(self, declared: list[_Declared], envelope: Envelope, message_id: bytes, body: bytes) -> None:
-        term = envelope.term(message_id, body)
+    def _publish(self, declared: list[_DeclaredQueue], template: MessageTemplate, message_id: bytes, body: bytes) -> None:
+        term = template.term(message_id, body)
         size = len(body)
         limit = self.config.queue_index_embed_msgs_below
-        embedded = term if size < limit and size + len(envelope.properties) < limit else b""
-        persistent = envelope.persistent
+        embedded = term if size < limit and size + len(template.properties) < limit else b""
+        persistent = template.persistent
         if not embedded and persistent and declared:
             self.messages.write(message_id, term, len(declared))
         for queue in declared:
-            level = queue.levels[min(envelope.priority, len(queue.levels) - 1)] if queue.priorities else queue.levels[0]
+            level = queue.levels[min(template.priority, len(queue.levels) - 1)] if queue.priorities else queue.levels[0]
             expiry = 0
-            if envelope.ttl is not None or queue.ttl is not None:
-                expiry = self.config.clock() + 1000 * min(each for each in (envelope.ttl, queue.ttl) if each is not None)
+            if template.ttl is not None or queue.ttl is not None:
+                expiry = self.config.clock() + 1000 * min(each for each in (template.ttl, queue.ttl) if each is not None)
             level.publish(message_id, embedded if persistent else term, persistent, expiry, size)
             if persistent:
                 self._unsynced[level.index.place] = level

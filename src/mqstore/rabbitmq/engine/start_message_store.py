@@ -15,17 +15,19 @@ from __future__ import annotations
 
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rabbitmq.engine.live_message_store import DRAFT, FileSummary, LiveStore
-from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.engine.live_message_store import DRAFT, FileSummary, LiveMessageStore
+from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format import message_file
 
-__all__ = ["start_store"]
+__all__ = ["start_message_store"]
 
 
-def start_store(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int, locations: Locations) -> LiveStore:
+def start_message_store(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int, locations: MessageLocations
+) -> LiveMessageStore:
     """The store, ready to be written. locations: the references of all queues; ids for which there is no record stay without a place."""
     directory.make_directory(place)
-    numbers, left_over = _list(directory, reading, place)
+    numbers, left_over = _list_files(directory, reading, place)
     sizes: dict[int, int] = {}
     broken: list[str] = []
     for number in numbers:
@@ -40,7 +42,7 @@ def start_store(directory: DurableDirectory, reading: ReadOnlyDirectory, place: 
     for name in (*broken, *(f"{place}/{number}.rdt" for number in left_over)):
         if locations.unplaced:
             _rescue(locations, reading.map(name).data, rescued)
-    store = LiveStore(directory, reading, place, limit)
+    store = LiveMessageStore(directory, reading, place, limit)
     _adopt(store, locations, sizes, directory)
     for message_id, term in rescued.items():
         store.write_again(message_id, term)
@@ -51,7 +53,7 @@ def start_store(directory: DurableDirectory, reading: ReadOnlyDirectory, place: 
     return store
 
 
-def _rescue(locations: Locations, data: Bytes, rescued: dict[bytes, bytes]) -> None:
+def _rescue(locations: MessageLocations, data: Bytes, rescued: dict[bytes, bytes]) -> None:
     """The terms of what only the careful scan finds, of ids that have no place; of several copies the last."""
     found = message_file.careful_scan(data)
     for at, total in zip(found.at.tolist(), found.total.tolist(), strict=True):
@@ -61,7 +63,7 @@ def _rescue(locations: Locations, data: Bytes, rescued: dict[bytes, bytes]) -> N
             rescued[message_id] = data[at + 24 : at + total - 1].tobytes()
 
 
-def _list(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> tuple[list[int], list[int]]:
+def _list_files(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> tuple[list[int], list[int]]:
     """Numbers of the `.rdq` and `.rdt` files. Drafts of an interrupted merge are removed."""
     numbers: dict[str, list[int]] = {".rdq": [], ".rdt": []}
     for entry in reading.entries(place):
@@ -73,7 +75,7 @@ def _list(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -
     return sorted(numbers[".rdq"]), sorted(numbers[".rdt"])
 
 
-def _adopt(store: LiveStore, locations: Locations, sizes: dict[int, int], directory: DurableDirectory) -> None:
+def _adopt(store: LiveMessageStore, locations: MessageLocations, sizes: dict[int, int], directory: DurableDirectory) -> None:
     live = locations.bytes_by_file()
     files = {}
     last = max(sizes, default=-1)

@@ -23,26 +23,26 @@ from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import terms
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
-from mqstore.rabbitmq.engine.live_index_v1 import LiveIndex, LiveSegment
-from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1, LiveSegmentV1
+from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndex
 from mqstore.rabbitmq.format.journal import acknowledge, deliver
 from mqstore.rabbitmq.format.segment import mark
 
-__all__ = ["found_index", "settle"]
+__all__ = ["drop_missing_v1", "recover_v1"]
 
 P, D, A = 1, 2, 4
 
 
-def found_index(
-    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig, locations: Locations
-) -> tuple[LiveIndex, int]:
+def recover_v1(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig, locations: MessageLocations
+) -> tuple[LiveIndexV1, int]:
     """The index as the files have it, entries dropped that no message store could keep, and the bytes of the bodies.
 
     locations: is told of each entry whose message is in the message store.
     """
     found = QueueIndex(reading, place, entries, lenient=True)
-    index = LiveIndex(directory, reading, place, entries, config)
+    index = LiveIndexV1(directory, reading, place, entries, config)
     size = 0
     words: list[bytes] = []
     _take_journal(index, found, directory)
@@ -52,7 +52,7 @@ def found_index(
             continue
         index.segments[number] = segment
         away = live[live["place"] == IN_STORE]
-        locations.refer(np.ascontiguousarray(away["hi"]), np.ascontiguousarray(away["lo"]))
+        locations.count_references(np.ascontiguousarray(away["hi"]), np.ascontiguousarray(away["lo"]))
         size += int(live["size"].sum())
     if words and not found.journal.findings:
         index.journal += b"".join(words)
@@ -60,7 +60,7 @@ def found_index(
     return index, size
 
 
-def _take_journal(index: LiveIndex, found: QueueIndex, directory: DurableDirectory) -> None:
+def _take_journal(index: LiveIndexV1, found: QueueIndex, directory: DurableDirectory) -> None:
     """The journal file becomes what the index has written so far, without a tail that is no record."""
     if not found.has_journal:
         return
@@ -74,7 +74,7 @@ def _take_journal(index: LiveIndex, found: QueueIndex, directory: DurableDirecto
         directory.sync(found.journal_file)
 
 
-def _segment(index: LiveIndex, found: QueueIndex, number: int, words: list[bytes]) -> tuple[LiveSegment | None, NDArray[np.void]]:
+def _segment(index: LiveIndexV1, found: QueueIndex, number: int, words: list[bytes]) -> tuple[LiveSegmentV1 | None, NDArray[np.void]]:
     """One segment with what its file lacks, and its live entries. words: is given the records of what is added to the journal."""
     combined = found.segment(number, dirty=True)
     rows = combined.entries[(combined.entries["flags"] & REPEATED) == 0]
@@ -83,12 +83,12 @@ def _segment(index: LiveIndex, found: QueueIndex, number: int, words: list[bytes
     file = combined.file
     assert file is not None
     sound = not file.findings and file.exists
-    segment = LiveSegment(number, len(data) if exists else -1)
+    segment = LiveSegmentV1(number, len(data) if exists else -1)
     base = number * index.entries
     on_file = file.state & 7
     published = rows[rows["state"] & P != 0]
     live = published[(published["state"] & A == 0)]
-    kept = _can_be_kept(live, combined.data)
+    kept = _recoverable(live, combined.data)
     rel = (live["seq"] - base).astype(np.int64)
     wanted = np.zeros(index.entries, np.uint8)
     wanted[(published["seq"] - base).astype(np.int64)] = published["state"] & 7
@@ -100,7 +100,7 @@ def _segment(index: LiveIndex, found: QueueIndex, number: int, words: list[bytes
     words += [acknowledge(base + each) for each in dropped.tolist()]
     segment.unacked = int(kept.sum())
     if exists and not sound:
-        _write_anew(index, found, segment, file.state, file.at, data)
+        _rewrite_segment(index, found, segment, file.state, file.at, data)
         on_file = np.where(on_file & P, on_file, 0).astype(np.uint8)
     added = np.where(on_file & P, wanted & ~on_file & 7, np.where(wanted & A, 0, wanted)).astype(np.uint8)
     if added.any():
@@ -115,7 +115,7 @@ def _segment(index: LiveIndex, found: QueueIndex, number: int, words: list[bytes
     return segment, live[kept]
 
 
-def _can_be_kept(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.bool_]:
+def _recoverable(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.bool_]:
     kept = np.ones(len(live), np.bool_)
     for place in (IN_SEGMENT, IN_JOURNAL):
         mine = np.flatnonzero(live["place"] == place)
@@ -130,8 +130,8 @@ def _can_be_kept(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.
     return kept
 
 
-def _write_anew(
-    index: LiveIndex, found: QueueIndex, segment: LiveSegment, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
+def _rewrite_segment(
+    index: LiveIndexV1, found: QueueIndex, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
 ) -> None:
     """Replace a damaged segment file by one with its believable entries."""
     parts = []
@@ -143,12 +143,12 @@ def _write_anew(
     index.replace_file(segment, content)
 
 
-def settle(index: LiveIndex, locations: Locations) -> tuple[int, int]:
+def drop_missing_v1(index: LiveIndexV1, locations: MessageLocations) -> tuple[int, int]:
     """Drop the entries whose message the store does not have, then flush. How many, and the bytes of their bodies."""
     missing: list[int] = []
     size = 0
     for number in sorted(index.segments) if locations.unplaced else ():
-        stored = index.stored(number)
+        stored = index.store_references(number)
         gone = ~locations.placed(stored.hi, stored.lo)
         missing += stored.seq[gone].tolist()
         size += int(stored.size[gone].sum())

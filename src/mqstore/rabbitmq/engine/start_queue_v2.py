@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
-from mqstore.rabbitmq.engine.live_index_v2 import LiveQi, QiSegment
-from mqstore.rabbitmq.engine.message_locations import Locations
+from mqstore.rabbitmq.engine.live_index_v2 import LiveIndexV2, LiveSegmentV2
+from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format import queue_store
 from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, ROW, SHARED
 from mqstore.rabbitmq.format.queue_store import HEADER_SIZE
 
-__all__ = ["found_qi", "settle_qi"]
+__all__ = ["drop_missing_v2", "recover_v2"]
 
 
-def found_qi(
-    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig, locations: Locations
-) -> tuple[LiveQi, int, NDArray[np.int64]]:
+def recover_v2(
+    directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig, locations: MessageLocations
+) -> tuple[LiveIndexV2, int, NDArray[np.int64]]:
     """The index as the files have it, the bytes of the bodies, and the sequence ids to drop whatever the message store says.
 
     locations: is told of each entry whose message is in the message store.
     """
-    index = LiveQi(directory, reading, place, config)
+    index = LiveIndexV2(directory, reading, place, config)
     names = {entry.name: entry.size for entry in reading.entries(place) if entry.is_file}
     dropped: list[int] = []
     size = 0
@@ -58,13 +58,13 @@ def found_qi(
         base = number * index.entries
         dropped += (np.flatnonzero(live & ~kept) + base).tolist()
         away = kept & (rows["location"] == SHARED)
-        locations.refer(rows["hi"][away].astype(np.int64), rows["lo"][away].astype(np.int64))
+        locations.count_references(rows["hi"][away].astype(np.int64), rows["lo"][away].astype(np.int64))
         size += int(rows["size"][kept].sum())
-        index.segments[number] = QiSegment(number, end, names.get(f"{number}.qs", 0), int(live.sum()))
+        index.segments[number] = LiveSegmentV2(number, end, names.get(f"{number}.qs", 0), int(live.sum()))
     return index, size, np.array(dropped, np.int64)
 
 
-def settle_qi(index: LiveQi, dropped: NDArray[np.int64], locations: Locations) -> tuple[int, int]:
+def drop_missing_v2(index: LiveIndexV2, dropped: NDArray[np.int64], locations: MessageLocations) -> tuple[int, int]:
     """Take out what is dropped anyway and the entries whose message the store does not have, and bring that to disk.
 
     How many of the latter, and the bytes of their bodies. Segments that are empty now go.
@@ -72,7 +72,7 @@ def settle_qi(index: LiveQi, dropped: NDArray[np.int64], locations: Locations) -
     missing, size = 0, 0
     gone_at_all = [dropped]
     for number in sorted(index.segments) if locations.unplaced else ():
-        stored = index.stored(number)
+        stored = index.store_references(number)
         gone = ~locations.placed(stored.hi, stored.lo) & ~np.isin(stored.seq, dropped)
         gone_at_all.append(stored.seq[gone])
         missing += int(gone.sum())

@@ -15,8 +15,6 @@ Format: docs/formats/rabbitmq.md, sections 2 and 7.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,62 +25,25 @@ from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.files.locking import HeldError, LockedDirectory
 from mqstore.rabbitmq.engine.clean_stop import take_terms
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
-from mqstore.rabbitmq.engine.live_index_v1 import LiveIndex
-from mqstore.rabbitmq.engine.live_index_v2 import LiveQi
-from mqstore.rabbitmq.engine.live_message_store import LiveStore
+from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1
+from mqstore.rabbitmq.engine.live_index_v2 import LiveIndexV2
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
-from mqstore.rabbitmq.engine.message_locations import Locations
-from mqstore.rabbitmq.engine.start_message_store import start_store
-from mqstore.rabbitmq.engine.start_queue_v1 import found_index, settle
-from mqstore.rabbitmq.engine.start_queue_v2 import found_qi, settle_qi
+from mqstore.rabbitmq.engine.message_locations import MessageLocations
+from mqstore.rabbitmq.engine.running_vhost import RunningVhost
+from mqstore.rabbitmq.engine.start_message_store import start_message_store
+from mqstore.rabbitmq.engine.start_queue_v1 import drop_missing_v1, recover_v1
+from mqstore.rabbitmq.engine.start_queue_v2 import drop_missing_v2, recover_v2
 from mqstore.rabbitmq.format import vhost_config
-from mqstore.rabbitmq.format.names import split_priority, split_queue_name_file, vhost_directory
+from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 
-__all__ = ["Started", "new_index", "start_vhost"]
+__all__ = ["start_vhost"]
 
 STORE = "msg_store_persistent"
 TRANSIENT = "msg_store_transient"
 
 
-@dataclass(slots=True)
-class Started:
-    """A vhost that is open for writing. place: its directory below the root. queues: by directory name. entries: N."""
-
-    directory: DurableDirectory
-    reading: ReadOnlyDirectory
-    vhost: bytes
-    place: str
-    entries: int
-    config: EngineConfig
-    store: LiveStore
-    queues: dict[str, LiveQueue]
-    lock: LockedDirectory
-    notes: list[str] = field(default_factory=list)
-    open: bool = True
-
-    def close(self) -> None:
-        """Let go of the files, and let others have them."""
-        self.open = False
-        self.directory.close()
-        self.lock.close()
-
-    def named(self) -> Iterator[tuple[str, int | None, int]]:
-        """(name, highest priority level or None, version) of each queue whose directories tell its name."""
-        found: dict[bytes, tuple[int | None, int]] = {}
-        for directory, queue in self.queues.items():
-            content = self.reading.read(f"{queue.index.place}/.queue_name", 4097)
-            split = None if content is None else split_queue_name_file(content, directory)
-            if split is None:
-                continue
-            name, level = split_priority(split.name)
-            before = found.get(name, (None, 0))[0]
-            found[name] = (None if level is None else max(level, before or 0)), queue.index.version
-        for name, (level, version) in sorted(found.items()):
-            yield name.decode("utf-8", "surrogateescape"), level, version
-
-
-def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig) -> Started:
+def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig) -> RunningVhost:
     """Make a vhost in a `msg_stores` directory, or recover the one that is there."""
     make_root(path)
     directory = DurableDirectory(path, recorder=config.recorder)
@@ -104,27 +65,27 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
 
 def _start(
     directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, place: str, config: EngineConfig, lock: LockedDirectory
-) -> Started:
+) -> RunningVhost:
     entries = _prepare(directory, reading, place, vhost, config)
     terms = take_terms(directory, reading, place)
     for name in (TRANSIENT,):
         directory.remove_tree(f"{place}/{name}")
-    indexes: dict[str, tuple[LiveIndex | LiveQi, int, NDArray[np.int64]]] = {}
+    indexes: dict[str, tuple[LiveIndexV1 | LiveIndexV2, int, NDArray[np.int64]]] = {}
     nothing = np.empty(0, np.int64)
-    locations = Locations()
+    locations = MessageLocations()
     for entry in reading.entries(f"{place}/queues"):
         if not entry.is_directory or reading.path(f"{place}/queues/{entry.name}").is_symlink():
             continue
         at = f"{place}/queues/{entry.name}"
         if _version(reading, at, config) == 2:
-            indexes[entry.name] = found_qi(directory, reading, at, config, locations)
+            indexes[entry.name] = recover_v2(directory, reading, at, config, locations)
         else:
-            index, bodies = found_index(directory, reading, at, entries, config, locations)
+            index, bodies = recover_v1(directory, reading, at, entries, config, locations)
             indexes[entry.name] = index, bodies, nothing
-    store = start_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, locations)
-    started = Started(directory, reading, vhost, place, entries, config, store, {}, lock)
+    store = start_message_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, locations)
+    started = RunningVhost(directory, reading, vhost, place, entries, config, store, {}, lock)
     for name, (live, size, dropped) in indexes.items():
-        missing, bodies = settle_qi(live, dropped, locations) if isinstance(live, LiveQi) else settle(live, locations)
+        missing, bodies = drop_missing_v2(live, dropped, locations) if isinstance(live, LiveIndexV2) else drop_missing_v1(live, locations)
         if missing:
             started.notes.append(f"{live.place}: {missing} entries were dropped, for the message store has no message of theirs")
         started.queues[name] = _queue(live, size - bodies, terms.get(name))
@@ -166,24 +127,16 @@ def _version(reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> in
     return 2 if two else 1
 
 
-def _queue(index: LiveIndex | LiveQi, size: int, terms: QueueTerms | None) -> LiveQueue:
+def _queue(index: LiveIndexV1 | LiveIndexV2, size: int, terms: QueueTerms | None) -> LiveQueue:
     next_seq = next_deliver = index.bound
-    if terms is not None and terms.next_seq is not None and terms.next_seq >= _behind_last(index):
+    if terms is not None and terms.next_seq is not None and terms.next_seq >= _end_of_entries(index):
         next_seq, next_deliver = terms.next_seq, min(terms.next_deliver or 0, terms.next_seq)
     return LiveQueue(index, ready=index.unacked, next_seq=next_seq, next_deliver=next_deliver, bytes_ready=size)
 
 
-def _behind_last(index: LiveIndex | LiveQi) -> int:
+def _end_of_entries(index: LiveIndexV1 | LiveIndexV2) -> int:
     """The sequence id behind the last live entry."""
     if not index.segments:
         return 0
     last = index.live_from(max(index.segments) * index.entries)
     return int(last[-1]) + 1 if len(last) else 0
-
-
-def new_index(started: Started, place: str, version: int) -> LiveIndex | LiveQi:
-    """The index of a queue that has no directory yet."""
-    at = f"{started.place}/queues/{place}"
-    if version == 2:
-        return LiveQi(started.directory, started.reading, at, started.config)
-    return LiveIndex(started.directory, started.reading, at, started.entries, started.config)

@@ -1,6 +1,6 @@
 """What of a message is the same for all that are published alike: its stored term but for id and body, and what its properties say.
 
->>> made = Envelope(b"/", b"", (b"q",), PERSISTENT)
+>>> made = MessageTemplate(b"/", b"", (b"q",), PERSISTENT)
 >>> from mqstore.rabbitmq.message.message_term import MessageTerm, write_message
 >>> term = MessageTerm(b"0123456789abcdef", b"/", b"", (b"q",), True, (b"hello",), PERSISTENT)
 >>> made.term(b"0123456789abcdef", b"hello") == write_message(term), made.persistent
@@ -12,14 +12,14 @@ from __future__ import annotations
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, properties_from_bin, write_message
 
-__all__ = ["FRAME", "PERSISTENT", "Envelope"]
+__all__ = ["FRAME", "PERSISTENT", "MessageTemplate"]
 
 PERSISTENT = b"\x10\x00\x02"  # a property block with delivery_mode 2 and nothing else
 FRAME = 131064  # bytes of a body in one frame, with the frame_max of the broker
 _ID = b"\x6d\x00\x00\x00\x10"
 
 
-class Envelope:
+class MessageTemplate:
     """persistent: delivery mode 2. priority: of the properties, 0 without one. ttl: ms of `expiration`, or None. Raises UsageError."""
 
     def __init__(self, vhost: bytes, exchange: bytes, routing_keys: tuple[bytes, ...], properties: bytes) -> None:

@@ -57,7 +57,7 @@ def test_the_commands_of_the_broker_page_serve_and_tell_metrics(tmp_path: Path) 
         told = subprocess.run(
             ["bash", "-c", ask.replace("python ", f"{sys.executable} ")], capture_output=True, text=True, check=True, timeout=60
         )
-        assert 'rocketmq_broker_tps{cluster="DefaultCluster"' in told.stdout
+        assert 'rocketmq_broker_tps{broker="broker-a"' in told.stdout
     finally:
         serving.send_signal(signal.SIGTERM)
         errors = serving.communicate(timeout=60)[1]

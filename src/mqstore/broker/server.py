@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from mqstore.broker.handlers.metrics import check_metrics
 from mqstore.broker.handlers.registry import FAMILIES
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.protocol.frames import AnswerError, Frame, answer
@@ -125,7 +126,7 @@ class Broker:
         try:
             self.host, self.port = listener.getsockname()[:2]
             if self._settings.metrics is not None:
-                bound(self._settings.metrics).close()  # a wrong address is told before a new store is made
+                check_metrics(self._settings.metrics)  # before a new store is made
             address = self._settings.address or advertised(self.host, self.port)
             config = replace(self._config, store_host=address)
             store = opened(self._path, config, self._version, read_only=self._read_only, view=self._view)

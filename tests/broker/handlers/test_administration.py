@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
+import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.broker import OPEN, BrokerThread, Wire, properties, records
 
 from mqstore.broker.handlers.metrics import Metrics
+from mqstore.broker.handlers.metrics_listener import MAX_CONCURRENT
 from mqstore.broker.handlers.topics import changed_attributes
 from mqstore.broker.protocol.frames import AnswerError
+from mqstore.errors import UsageError
 
 
 @pytest.fixture
@@ -30,11 +36,18 @@ def wire(served: BrokerThread) -> Iterator[Wire]:
         yield connection
 
 
-def metrics_of(served: BrokerThread, path: str = "/metrics") -> str:
+def fetched(served: BrokerThread, path: str = "/metrics", **how: Any) -> Any:
     address = served.broker.context.part(Metrics).address
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answered:
-        assert answered.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        return str(answered.read(), "utf-8")
+    with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", **how), timeout=30) as response:
+        response.text = str(response.read(), "utf-8")
+        return response
+
+
+def values_of(text: str, name: str) -> dict[frozenset[tuple[str, str]], float]:
+    """The values of a metric by its labels."""
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families[name].type == "gauge"
+    return {frozenset(sample.labels.items()): sample.value for sample in families[name].samples}
 
 
 def test_settings_are_told_and_those_of_requests_can_change(wire: Wire) -> None:
@@ -143,22 +156,58 @@ def test_metrics_have_the_exporters_names_and_can_be_read(served: BrokerThread, 
     assert store.wait_dispatched()
     wire.heartbeat("c@1", 'odd"group', {"orders": "*"})
     wire.call(15, {"consumerGroup": 'odd"group', "topic": "orders", "queueId": "0", "commitOffset": "1"})
-    text = metrics_of(served)
-    sample = re.compile(r'[a-z][a-z0-9_]*(\{([A-Za-z_]+="(?:[^"\\]|\\.)*",?)+\})? -?[0-9.e+]+')
-    assert [line for line in text.splitlines() if not line.startswith("# TYPE ") and not sample.fullmatch(line)] == []
-    place = 'cluster="DefaultCluster",broker="broker-a",topic="orders"'
-    assert f"rocketmq_producer_offset{{{place}}} 3\n" in text
-    assert f'rocketmq_group_consume_total_offset{{{place},group="odd\\"group"}} 1\n' in text
-    assert 'rocketmq_group_diff{group="odd\\"group",topic="orders",countOfOnlineConsumers="1",msgModel="1"} 2\n' in text
-    for name in ("rocketmq_broker_tps", "rocketmq_broker_qps", "rocketmq_producer_tps", "rocketmq_group_count"):
-        assert f"# TYPE {name} gauge\n{name}{{" in text
+    response = fetched(served)
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    place = {"cluster": "DefaultCluster", "broker": "broker-a", "topic": "orders"}
+    group = place | {"group": 'odd"group'}
+    diff = {"group": 'odd"group', "topic": "orders", "countOfOnlineConsumers": "1", "msgModel": "1"}
+    expected = {
+        "rocketmq_producer_offset": (place, 3),
+        "rocketmq_group_consume_total_offset": (group, 1),
+        "rocketmq_consumer_offset": (group, 3),
+        "rocketmq_group_diff": (diff, 2),
+        "rocketmq_group_count": ({"caddr": f"127.0.0.1:{wire.socket.getsockname()[1]}", "localaddr": "c", "group": 'odd"group'}, 1),
+    }
+    for name, (labels, value) in expected.items():
+        assert values_of(response.text, name)[frozenset(labels.items())] == value
+    for name in ("rocketmq_broker_tps", "rocketmq_broker_qps", "rocketmq_producer_tps"):
+        assert values_of(response.text, name)
     for name in ("put_tps10", "getmiss_tps600", "commitlog_maxoffset", "pmdt_0ms", "commitlogdir_capacity_free", "msg_put_total_today_now"):
-        assert f"\nrocketmq_brokeruntime_{name}{{" in text
+        assert values_of(response.text, f"rocketmq_brokeruntime_{name}")
+
+
+def test_a_prometheus_server_gets_the_openmetrics_format_and_head_gets_no_body(served: BrokerThread) -> None:
+    response = fetched(served, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert response.text.endswith("# EOF\n")
+    head = fetched(served, method="HEAD")
+    assert (int(head.headers["Content-Length"]) > 1000, head.text) == (True, "")
 
 
 def test_other_paths_and_methods_are_refused(served: BrokerThread) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        metrics_of(served, "/etc/passwd")
-    address = served.broker.context.part(Metrics).address
+        fetched(served, "/etc/passwd")
     with pytest.raises(urllib.error.HTTPError, match="405"):
-        urllib.request.urlopen(f"http://{address}/metrics", data=b"x", timeout=30)
+        fetched(served, data=b"x")
+
+
+def test_too_many_concurrent_scrapes_are_refused_and_the_next_one_is_served(served: BrokerThread) -> None:
+    host, _, port = served.broker.context.part(Metrics).address.rpartition(":")
+    waiting = [socket.create_connection((host, int(port)), 10) for _ in range(MAX_CONCURRENT)]
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        fetched(served)
+    for connection in waiting:
+        connection.close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.HTTPError):
+            assert "rocketmq_broker_tps" in fetched(served).text
+            return
+    pytest.fail("the listener stays busy")
+
+
+def test_metrics_without_their_package_are_refused_with_the_way_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqstore.broker.handlers.metrics.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'mqstore\[metrics\]'"):
+        BrokerThread(tmp_path / "store", settings=replace(OPEN, metrics="127.0.0.1:0")).__enter__()
+    assert not (tmp_path / "store").exists()

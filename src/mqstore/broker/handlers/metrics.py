@@ -1,27 +1,24 @@
-r"""Metrics for Prometheus, under the names of the RocketMQ exporter, so that its dashboards and alerts go on working.
+"""Metrics for Prometheus, under the names of the RocketMQ exporter, so that its dashboards and alerts keep working.
 
-    rocketmq_broker_tps, _qps                        messages in and out a second, of the last minute
-    rocketmq_producer_*, rocketmq_topic_*            by topic: sums of the queues' maximums, messages and bytes a second
-    rocketmq_consumer_*, rocketmq_group_*            by group and topic: offsets, lag, messages and bytes a second, age of the oldest
+    rocketmq_broker_tps, _qps                        messages in and out per second, over the last minute
+    rocketmq_producer_*, rocketmq_topic_*            by topic: sum of the queues' maximum offsets, messages and bytes per second
+    rocketmq_consumer_*, rocketmq_group_*            by group and topic: offsets, lag, messages and bytes per second, age of the oldest
     rocketmq_brokeruntime_*                          the table of GET_BROKER_RUNTIME_INFO
     mqstore_broker_connections                       open connections
 
-    >>> line(Sample("rocketmq_group_diff", 12, {"group": 'a"b', "topic": "orders"}))
-    'rocketmq_group_diff{group="a\\"b",topic="orders"} 12'
+`rocketmq_client_*` are missing: the exporter asks the consumers themselves for those. `prometheus_client` (the extra `metrics`) writes
+the text and serves it at /metrics if `Settings.metrics` is set; see `metrics_listener`.
 
-`rocketmq_client_*` are missing: the exporter asks the consumers themselves for those. The text is made when it is asked for, in a thread.
-With `Settings.metrics` a listener serves it at /metrics; it answers GET only, and holds no connection.
-
-Source: Apache RocketMQ exporter, RMQMetricsCollector; Prometheus text format 0.0.4.
+Source: Apache RocketMQ exporter, RMQMetricsCollector.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqstore.broker.handlers.broker_info import runtime
 from mqstore.broker.handlers.membership import Membership
@@ -31,18 +28,22 @@ from mqstore.broker.runtime.address import advertised, bound
 from mqstore.broker.runtime.clients import ConsumerGroup
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Part
+from mqstore.errors import UsageError
 
-__all__ = ["PARTS", "Metrics", "Sample", "line", "samples", "text"]
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from mqstore.broker.handlers.metrics_listener import MetricsListener
+
+__all__ = ["PARTS", "BrokerCollector", "Metrics", "Sample", "check_metrics", "help_text", "samples"]
 
 RETRY, DEAD = "%RETRY%", "%DLQ%"
-LONGEST_REQUEST = 8192  # bytes
-PATIENCE = 5.0  # seconds that a request may take
-AT_ONCE = 16
+READ_TIMEOUT = 5.0  # seconds that reading all values may take
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"([\d.]+) ([KMGT]?i?B)")
 
-# name behind rocketmq_brokeruntime_: key of the runtime table
+# name after rocketmq_brokeruntime_: key of the runtime table
 _RUNTIME = {
     "msg_put_total_today_now": "msgPutTotalTodayNow",
     "msg_gettotal_today_now": "msgGetTotalTodayNow",
@@ -75,6 +76,11 @@ _RUNTIME = {
     "pull_threadpoolqueue_headwait_timemills": "pullThreadPoolQueueHeadWaitTimeMills",
     "query_threadpoolqueue_headwait_timemills": "queryThreadPoolQueueHeadWaitTimeMills",
 }
+_SIZES = {
+    "remain_howmanydata_toflush": "remainHowManyDataToFlush",
+    "commitlogdir_capacity_total": "commitLogDirCapacity, total",
+    "commitlogdir_capacity_free": "commitLogDirCapacity, free",
+}
 _RATES = {
     "put": "putTps",
     "getfound": "getFoundTps",
@@ -95,36 +101,83 @@ _BY_SERIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of one metric."""
+_HELP = {
+    "mqstore_broker_connections": "Open client connections",
+    "rocketmq_broker_tps": "Messages stored per second over the last minute",
+    "rocketmq_broker_qps": "Messages delivered per second over the last minute",
+    "rocketmq_producer_tps": "Messages stored per second and topic over the last minute",
+    "rocketmq_producer_message_size": "Bytes stored per second and topic over the last minute",
+    "rocketmq_producer_offset": "Sum of the maximum offsets of the topic's queues",
+    "rocketmq_topic_retry_offset": "Sum of the maximum offsets of the retry topic's queues",
+    "rocketmq_topic_dlq_offset": "Sum of the maximum offsets of the group's dead-letter queues",
+    "rocketmq_consumer_tps": "Messages delivered per second, topic and group over the last minute",
+    "rocketmq_consumer_message_size": "Bytes delivered per second, topic and group over the last minute",
+    "rocketmq_consumer_offset": "Sum of the maximum offsets of the queues that the group has offsets of",
+    "rocketmq_send_back_nums": "Messages sent back per second, topic and group over the last minute",
+    "rocketmq_group_count": "Consumers of the group that are online",
+    "rocketmq_group_consume_tps": "Messages delivered per second, topic and group over the last minute",
+    "rocketmq_group_consume_total_offset": "Sum of the group's committed offsets",
+    "rocketmq_group_get_latency_by_storetime": "Age of the oldest message that the group has not consumed, in milliseconds",
+    "rocketmq_group_diff": "Messages that the group has not consumed",
+    "rocketmq_group_retrydiff": "Messages of the group's retry topic that it has not consumed",
+    "rocketmq_group_dlqdiff": "Messages of the group's dead-letter topic that it has not consumed",
+}
+
+
+class Sample(NamedTuple):
+    """One value of one metric. labels: (name, value) pairs as a dictionary."""
 
     name: str
     value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: dict[str, str]
 
 
-def line(sample: Sample) -> str:
-    """A sample as Prometheus reads it."""
-    labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
-    return f"{sample.name}{{{labels}}} {sample.value:.15g}" if labels else f"{sample.name} {sample.value:.15g}"
+class BrokerCollector:
+    """A collector of `prometheus_client`: the metrics of a running broker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def collect(self) -> Iterable[Metric]:
+        """Return one gauge family per metric name, sorted by name.
+
+        Called in a thread of the listener. The store is read in a worker thread of the broker, which `Context.release` waits for:
+        no scrape reads a store that is being closed. Raises TimeoutError.
+        """
+        from prometheus_client import Metric
+
+        reading = asyncio.run_coroutine_threadsafe(self._context.run(_all_samples, self._context), self._context.loop)
+        families: dict[str, Metric] = {}
+        for name, value, labels in reading.result(READ_TIMEOUT):
+            if name not in families:
+                families[name] = Metric(name, help_text(name), "gauge")
+            families[name].add_sample(name, labels, value)
+        return [family for _, family in sorted(families.items())]
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def help_text(name: str) -> str:
+    """Return the HELP text of a metric.
+
+    >>> help_text("rocketmq_brokeruntime_commitlog_maxoffset"), help_text("rocketmq_brokeruntime_put_tps10")
+    ('commitLogMaxOffset of the broker runtime table', 'putTps over 10 s of the broker runtime table')
+    """
+    short = name.removeprefix("rocketmq_brokeruntime_")
+    if short == name:
+        return _HELP[name]
+    if short.startswith("pmdt_"):
+        return f"Number of puts that took {short.removeprefix('pmdt_')}"
+    rate, _, window = short.partition("_tps")
+    key = f"{_RATES[rate]} over {window} s" if rate in _RATES else {**_RUNTIME, **_SIZES}[short]
+    return f"{key} of the broker runtime table"
 
 
-def text(context: Context) -> str:
-    """All metrics, each name with its type in front of it. Reads the store: to be called in a thread."""
-    by_name: dict[str, list[str]] = {}
-    for sample in samples(context):
-        by_name.setdefault(sample.name, []).append(line(sample))
-    return "".join(f"# TYPE {name} gauge\n" + "".join(f"{one}\n" for one in lines) for name, lines in sorted(by_name.items()))
+def _all_samples(context: Context) -> list[Sample]:
+    return list(samples(context))
 
 
 def samples(context: Context) -> Iterator[Sample]:
-    """Every metric there is now."""
-    yield Sample("mqstore_broker_connections", len(context.connections))
+    """Yield all metrics as they are now."""
+    yield Sample("mqstore_broker_connections", len(context.connections), {})
     yield from _of_counters(context)
     yield from _of_topics(context)
     yield from _of_groups(context)
@@ -228,59 +281,35 @@ def _size(written: str) -> float:
     return float(size) * _UNITS[unit]
 
 
+def check_metrics(listen: str) -> None:
+    """Raise UsageError if metrics cannot be served at `host:port`."""
+    if find_spec("prometheus_client") is None:
+        raise UsageError("metrics need prometheus_client; install it with: pip install 'mqstore[metrics]'")
+    bound(listen).close()
+
+
 class Metrics(Part):
-    """The listener for Prometheus; there is none without `Settings.metrics`. address: where it listens, `host:port`."""
+    """The listener for Prometheus, if `Settings.metrics` is set. address: where it listens, `host:port`."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.address = ""
-        self._busy = 0
-        self._server: asyncio.Server | None = None
+        self._listener: MetricsListener | None = None
 
     def start(self) -> None:
         if self.context.settings.metrics is None:
             return
-        listener = bound(self.context.settings.metrics)
-        self.address = advertised(*listener.getsockname()[:2])
+        check_metrics(self.context.settings.metrics)
+        from mqstore.broker.handlers.metrics_listener import MetricsListener
 
-        async def listen() -> None:
-            self._server = await asyncio.start_server(self._answer, sock=listener, limit=LONGEST_REQUEST)
-
-        self.context.spawn(listen())
+        listening = bound(self.context.settings.metrics)
+        self.address = advertised(*listening.getsockname()[:2])
+        self._listener = MetricsListener(listening, BrokerCollector(self.context))
+        self._listener.start()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(PATIENCE):
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, _, rest = head.partition(b" ")
-                path = rest.partition(b" ")[0].partition(b"?")[0]
-                writer.write(await self._response(method, path))
-                await writer.drain()
-        writer.close()
-
-    async def _response(self, method: bytes, path: bytes) -> bytes:
-        if path not in (b"/metrics", b"/"):
-            return _http("404 Not Found", b"the metrics are at /metrics\n")
-        if method not in (b"GET", b"HEAD"):
-            return _http("405 Method Not Allowed", b"ask with GET\n")
-        if self._busy >= AT_ONCE:
-            return _http("503 Service Unavailable", b"too many ask at once; ask again later\n")
-        self._busy += 1
-        try:
-            made = (await self.context.run(text, self.context)).encode("utf-8", "replace")
-        finally:
-            self._busy -= 1
-        return _http("200 OK", made, head=method == b"HEAD")
-
-
-def _http(status: str, body: bytes, *, head: bool = False) -> bytes:
-    kind = "text/plain; version=0.0.4; charset=utf-8"
-    headers = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return headers.encode() + (b"" if head else body)
+        if self._listener is not None:
+            await asyncio.to_thread(self._listener.stop)
 
 
 PARTS = (Metrics,)

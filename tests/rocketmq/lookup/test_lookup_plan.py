@@ -19,12 +19,10 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
-from mqstore.rocketmq.lookup.explain import Reason
 from mqstore.rocketmq.lookup.key_set import Asked, hash_pairs, read_keys
 from mqstore.rocketmq.lookup.lookup_plan import (
     Costs,
     Interval,
-    Miss,
     Plan,
     choose,
     distrust,
@@ -263,8 +261,3 @@ def test_a_plan_that_is_asked_for_is_taken_if_there_is_an_index() -> None:
 )
 def test_the_least_work_is_chosen(keys: int, uncovered_bytes: int, plan: str) -> None:
     assert choose("auto", Costs(keys, 2, 2 * 10**7, 10**10, uncovered_bytes), ())[0] == plan
-
-
-def test_reasons_that_a_query_has_too_are_called_the_same() -> None:
-    own = {Miss.NO_INDEX_ENTRY, Miss.NOT_IN_STORE}
-    assert set(map(str, set(Miss) - own)) <= set(map(str, Reason))

@@ -36,7 +36,7 @@ from mqstore.pipeline.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.lookup import lookup_plan
 from mqstore.rocketmq.lookup.key_set import Asked, read_keys
-from mqstore.rocketmq.lookup.lookup_plan import CANDIDATE, Costs, Interval, Miss, Plan
+from mqstore.rocketmq.lookup.lookup_plan import CANDIDATE, Costs, Interval, Plan
 from mqstore.rocketmq.lookup.lookup_tasks import (
     DAMAGED,
     HIT,
@@ -53,6 +53,7 @@ from mqstore.rocketmq.lookup.lookup_tasks import (
     scan_range,
     search_index,
 )
+from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.scan.splits import Split, log_bytes, plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -355,7 +356,7 @@ class _Lookup:
             found=int(found.sum()),
             hits=int(kept.sum()),
             cut=int((~kept).sum()),
-            misses={str(reason): count for reason in Miss if (count := sum(len(rows) for why, rows in reasons if why is reason))},
+            misses={str(reason): count for reason in Reason if (count := sum(len(rows) for why, rows in reasons if why is reason))},
             log_bytes=sum(each.bytes for each in outcomes),
             index_bytes=self.index_bytes,
             files=(),
@@ -369,20 +370,20 @@ class _Lookup:
         files = answer.write(self.target, self.stage, report)
         return replace(report, files=files, seconds=time.perf_counter() - self.started)
 
-    def _reasons(self, outcomes: Sequence[LookedUp], found: Mask, damage: bool) -> list[tuple[Miss, Longs]]:
+    def _reasons(self, outcomes: Sequence[LookedUp], found: Mask, damage: bool) -> list[tuple[Reason, Longs]]:
         """Keys without a message, by rank in the file, cut by reason. The first reason that applies counts."""
         size = len(self.asked)
         reason = np.full(size, -1, np.int8)
-        order = list(Miss)
-        nothing = Miss.NO_INDEX_ENTRY if not self.complete else Miss.KEY_NEVER_SEEN if damage else Miss.NOT_IN_STORE
+        order = list(Reason)
+        nothing = Reason.NO_INDEX_ENTRY if not self.complete else Reason.KEY_NEVER_SEEN if damage else Reason.NOT_IN_STORE
         reason[:] = order.index(nothing)
         if self.complete:
-            reason[self._of_unknown_topics(outcomes)] = order.index(Miss.TOPIC_NEVER_SEEN)
+            reason[self._of_unknown_topics(outcomes)] = order.index(Reason.TOPIC_NEVER_SEEN)
         for outcome in outcomes:
-            reason[self._told_of(outcome, NEAR)] = order.index(Miss.HASH_COLLISIONS_ONLY)
-        reason[self.removed] = order.index(Miss.REMOVED_BY_RETENTION)
+            reason[self._told_of(outcome, NEAR)] = order.index(Reason.HASH_COLLISIONS_ONLY)
+        reason[self.removed] = order.index(Reason.REMOVED_BY_RETENTION)
         for places in (self.damaged, *(self._told_of(outcome, DAMAGED) for outcome in outcomes)):
-            reason[places] = order.index(Miss.RECORD_DAMAGED)
+            reason[places] = order.index(Reason.RECORD_DAMAGED)
         missed = self.asked.in_order[~found[self.asked.in_order]]
         return [(order[code], missed[reason[missed] == code]) for code in np.unique(reason[missed]).tolist()]
 

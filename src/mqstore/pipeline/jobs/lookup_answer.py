@@ -22,7 +22,7 @@ from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.findings import Coverage, Damage
 from mqstore.rocketmq.lookup.answer_file import AnswerFile, answer_schema
 from mqstore.rocketmq.lookup.key_set import Asked
-from mqstore.rocketmq.lookup.lookup_plan import Miss
+from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.table.parts import Part
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Answer:
     columns: tuple[str, ...]
     lines: bool
     parts: Sequence[tuple[Part, Mask | None]]
-    misses: Sequence[tuple[Miss, Longs]]
+    misses: Sequence[tuple[Reason, Longs]]
 
     def write(self, target: NewDirectory | NewFile, stage: DurableDirectory, report: LookupReport) -> tuple[str, ...]:
         """Put everything in place and let the target appear. Returns the names of the files."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -21,27 +20,12 @@ from mqstore.rocketmq.format.commit_log import EndOfFile, Records
 from mqstore.rocketmq.format.index_file import SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import Record, split_keys
+from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_offsets, search, time_matches
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 
-__all__ = ["KeyAnswer", "Reason", "query"]
-
-
-class Reason(StrEnum):
-    """Why an answer is empty or short. The first that applies, in this order of usefulness, is given."""
-
-    AFTER_INDEX_END = "after-index-end"  # the message lies behind the last entry of the index
-    INDEX_FILE_DROPPED = "index-file-dropped"  # recovery deletes the index file that has the entry, and does not make it again
-    INDEX_FILE_MISSING = "index-file-missing"  # no index file covers the message
-    INDEX_FILE_UNSOUND = "index-file-unsound"  # the covering index file has no way to the entry: a broken slot, chain or entry
-    OUTSIDE_TIME_WINDOW = "outside-time-window"  # the entry's time, as the index computes it, is not in the asked range
-    CUT_BY_MAX = "cut-by-max"  # more hits than were asked for, or than the broker's cap
-    RECORD_DAMAGED = "record-damaged"  # the index leads to bytes that are no believable record
-    REMOVED_BY_RETENTION = "removed-by-retention"  # the index leads to a place before the first log file
-    HASH_COLLISIONS_ONLY = "hash-collisions-only"  # every hit is a record with another key of the same hash
-    KEY_NEVER_SEEN = "key-never-seen"  # no record of the log has the key in this topic
-    TOPIC_NEVER_SEEN = "topic-never-seen"  # no record, no queue and no configuration of the topic
+__all__ = ["KeyAnswer", "query"]
 
 
 _ADVICE = {

@@ -41,7 +41,6 @@ __all__ = [
     "EMPTY",
     "Costs",
     "Interval",
-    "Miss",
     "Plan",
     "Searched",
     "choose",
@@ -74,18 +73,6 @@ class Plan(StrEnum):
     PROBE = "probe"
     SWEEP = "sweep"
     SCAN = "scan"
-
-
-class Miss(StrEnum):
-    """Why a key has no message. The first that applies; names that `explain.Reason` has mean the same."""
-
-    RECORD_DAMAGED = "record-damaged"  # the index leads to bytes that are no believable record
-    REMOVED_BY_RETENTION = "removed-by-retention"  # the index leads to a place before the first log file
-    HASH_COLLISIONS_ONLY = "hash-collisions-only"  # records of the same hash were met, all with another topic or key
-    NO_INDEX_ENTRY = "no-index-entry"  # the index has no entry of the hash, nor has the log where the index does not reach
-    TOPIC_NEVER_SEEN = "topic-never-seen"  # the whole log was read; no record, queue or configuration is of the topic
-    NOT_IN_STORE = "not-in-store"  # the whole log was read, all of it believable: no record has the key in the topic
-    KEY_NEVER_SEEN = "key-never-seen"  # no record that could be read has it, but damaged ranges of the log may
 
 
 # comparing

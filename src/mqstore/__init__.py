@@ -60,7 +60,7 @@ def open(
     now: RabbitMQ: microseconds since 1970; messages whose time to live is over by then are told.
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
-    from mqstore.files.location import place_of
+    from mqstore.files.location import as_location
     from mqstore.opening import open_store
 
-    return open_store(place_of(path, fs_options or {}), None if config is None else Path(config), now)
+    return open_store(as_location(path, fs_options or {}), None if config is None else Path(config), now)

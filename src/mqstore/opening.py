@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
-from mqstore.files.location import Place, Url, place_of
+from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.store.store import RocketMQStore, looks_like_rocketmq
@@ -23,7 +23,7 @@ __all__ = ["open_rocketmq", "open_store"]
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def open_store(path: Place, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
+def open_store(path: Location, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
     """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with what to do next.
 
     now: for RabbitMQ, microseconds since 1970 at which a time to live is looked at.
@@ -53,13 +53,13 @@ def open_rocketmq(
     fs_options: Mapping[str, str] | None = None,
 ) -> RocketMQStore:
     """As `open_store`, for what works on RocketMQ stores only. Raises UnsupportedError for a store of RabbitMQ."""
-    store = open_store(place_of(path, fs_options or {}), None if config is None else Path(config))
+    store = open_store(as_location(path, fs_options or {}), None if config is None else Path(config))
     if not isinstance(store, RocketMQStore):
         raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")
     return store
 
 
-def _open_rabbitmq(path: Place, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None) -> RabbitMQStore:
+def _open_rabbitmq(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None) -> RabbitMQStore:
     from mqstore.rabbitmq.store.store import RabbitMQStore, looks_like_rabbitmq
 
     if not looks_like_rabbitmq(directory):
@@ -72,7 +72,7 @@ def _open_rabbitmq(path: Place, directory: ReadOnlyDirectory, keep: UnpackedArch
     return store
 
 
-def _not_a_store(path: Place, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
+def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
     names = {entry.name for entry in directory.entries()}
     if names & set(_RABBITMQ) or any(name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) for name in names):
         return UnsupportedError(

@@ -164,7 +164,7 @@ def test_credentials_travel_but_are_never_printed() -> None:
     url = Url("s3://bucket/store", {"key": KEY, "secret": SECRET})
     assert pickle.loads(pickle.dumps(url)) == url
     assert dict(pickle.loads(pickle.dumps(url)).options)["secret"] == SECRET
-    assert SECRET not in f"{url} {url!r} {[url / 'x']} {mqstore.files.location.place_of(url)!r}"
+    assert SECRET not in f"{url} {url!r} {[url / 'x']} {mqstore.files.location.as_location(url)!r}"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from mqstore.errors import UsageError
-from mqstore.files.location import Place, place_of
+from mqstore.files.location import Location, as_location
 
 __all__ = ["Settings", "address_of"]
 
@@ -17,7 +17,7 @@ class Settings:
     replayed to, paths of RocketMQ stores or `amqp://` addresses; only with allow_writes. Raises UsageError for what cannot be safe.
     """
 
-    stores: tuple[str | Place, ...]
+    stores: tuple[str | Location, ...]
     host: str = "127.0.0.1"
     port: int = 8082
     token: str | None = None
@@ -45,9 +45,9 @@ class Settings:
             return False
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Location, ...]:
         """The stores as places."""
-        return tuple(place_of(store) if isinstance(store, str) else store for store in self.stores)
+        return tuple(as_location(store) if isinstance(store, str) else store for store in self.stores)
 
 
 def address_of(listen: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files.archive import is_archive
-from mqstore.files.location import Place, Url
+from mqstore.files.location import Location, Url
 from mqstore.opening import open_store
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -94,7 +94,7 @@ def _fingerprint(store: RocketMQStore | RabbitMQStore) -> int | None:
 
 
 class _Slot:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Location) -> None:
         self.place = place
         self.lock = threading.Lock()
         self.opened: Opened | None = None
@@ -104,7 +104,7 @@ class _Slot:
 class Shelf:
     """The given stores, by number from 0."""
 
-    def __init__(self, places: tuple[Place, ...]) -> None:
+    def __init__(self, places: tuple[Location, ...]) -> None:
         self._slots = [_Slot(place) for place in places]
         self.names = _names(places)
 
@@ -140,11 +140,11 @@ class Shelf:
                 self._slots[number].opened = None
 
 
-def _open(place: Place) -> RocketMQStore | RabbitMQStore:
+def _open(place: Location) -> RocketMQStore | RabbitMQStore:
     return open_store(place, now=int(time.time() * 1_000_000))
 
 
-def _names(places: tuple[Place, ...]) -> tuple[str, ...]:
+def _names(places: tuple[Location, ...]) -> tuple[str, ...]:
     """The last part of each path, with as much before it as tells them apart."""
     parts = [str(place).rstrip("/").split("/") for place in (os.path.abspath(p) if isinstance(p, Path) else p for p in places)]
     names = []

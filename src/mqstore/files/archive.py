@@ -27,7 +27,7 @@ __all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "member_names"]
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".zip")
 
 _BLOCK = 1 << 16
-_UNSOUND = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError)
+_DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError)
 
 
 def is_archive(path: Path) -> bool:
@@ -37,7 +37,7 @@ def is_archive(path: Path) -> bool:
 
 def member_names(archive: Path) -> Iterator[str]:
     """The names of the members, in the archive's order, read as they are asked for; they end where the archive is damaged."""
-    with contextlib.suppress(*_UNSOUND, OSError):
+    with contextlib.suppress(*_DAMAGED_ARCHIVE, OSError):
         if archive.name.lower().endswith(".zip"):
             with zipfile.ZipFile(archive) as opened:
                 yield from opened.namelist()
@@ -59,7 +59,7 @@ class UnpackedArchive:
                 _unzip(archive, self.root)
             else:
                 _untar(archive, self.root)
-        except _UNSOUND as error:
+        except _DAMAGED_ARCHIVE as error:
             self.close()
             raise CannotOpenError(f"{archive} is no sound archive: {error}; unpack it by hand and give the directory") from None
         except OSError as error:
@@ -87,7 +87,7 @@ class UnpackedArchive:
         self._cleanup()
 
 
-def _inside(root: Path, name: str) -> Path:
+def _member_path(root: Path, name: str) -> Path:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts:
         raise ValueError(f"member {name!r} would leave the archive's place")
@@ -113,7 +113,7 @@ def _tar_stream(archive: Path) -> Iterator[tarfile.TarFile]:
 def _untar(archive: Path, root: Path) -> None:
     with _tar_stream(archive) as tar:
         for member in tar:
-            target = _inside(root, member.name)
+            target = _member_path(root, member.name)
             if member.isdir():
                 target.mkdir(parents=True, exist_ok=True)
             elif member.isfile():
@@ -127,7 +127,7 @@ def _untar(archive: Path, root: Path) -> None:
 def _unzip(archive: Path, root: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
-            target = _inside(root, member.filename)
+            target = _member_path(root, member.filename)
             if member.is_dir():
                 target.mkdir(parents=True, exist_ok=True)
             elif not stat.S_ISLNK(member.external_attr >> 16):

@@ -37,6 +37,7 @@ from typing import Any, Self
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.durable_file import DurableFile, copy_file, sync_path, target_error, writing
+from mqstore.files.location import check_parent
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
 __all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "make_root"]
@@ -334,7 +335,7 @@ def make_root(root: str | os.PathLike[str]) -> bool:
     return True
 
 
-class _Staged:
+class _StagedTarget:
     """What `NewDirectory` and `NewFile` share: a private directory beside the target, gone when the block is left."""
 
     def __init__(self, target: str | os.PathLike[str], *, recorder: Recorder | None = None) -> None:
@@ -349,8 +350,7 @@ class _Staged:
         name = self.target.name
         if os.path.lexists(self.target):
             raise TargetError(f"{self.target} exists already; choose another name or remove it first, nothing is ever overwritten")
-        if not os.path.isdir(self.target.parent):
-            raise TargetError(f"{self.target} cannot be made: {self.target.parent} is no directory; create it first")
+        check_parent(self.target)
         self._parent = DurableDirectory(self.target.parent, recorder=self._recorder)
         prefix = f".{name[:100]}{STAGED}"
         _remove_left_behind(self.target.parent, prefix)
@@ -406,7 +406,7 @@ def _literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-class NewDirectory(_Staged):
+class NewDirectory(_StagedTarget):
     """A directory that does not exist yet. `directory` is where to write; `publish` makes it appear, synced and whole.
 
     Raises TargetError when the target exists, or its parent is missing or not writable.
@@ -432,7 +432,7 @@ class NewDirectory(_Staged):
         self._put_in_place(self._staged)
 
 
-class NewFile(_Staged):
+class NewFile(_StagedTarget):
     """A file that does not exist yet. `file` is a binary sink; `publish` makes it appear, synced and whole."""
 
     file: DurableFile

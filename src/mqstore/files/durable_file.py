@@ -53,7 +53,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise target_error(error, path) from error
 
 
-def _octets(buffer: Any) -> memoryview:
+def _byte_view(buffer: Any) -> memoryview:
     """The bytes of any contiguous buffer, structured arrays included, without a copy."""
     view = memoryview(buffer)
     if not view.contiguous:
@@ -147,14 +147,14 @@ class DurableFile(io.RawIOBase):
             return os.fstat(self._descriptor).st_size
 
     def write(self, buffer: Any) -> int:
-        view = _octets(buffer)
+        view = _byte_view(buffer)
         self.pwrite(self._position, view)
         self._position += len(view)
         return len(view)
 
     def pwrite(self, offset: int, buffer: Any) -> None:
         """Write the whole buffer at offset; the file grows if need be."""
-        view = _octets(buffer)
+        view = _byte_view(buffer)
         with writing(self.path):
             self._directory.attempt("write", self.relative)
             _pwrite(self._descriptor, view, offset)

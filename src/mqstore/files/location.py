@@ -9,7 +9,7 @@ a log line, a report or a plan.
 
     >>> Url("s3://bucket/store", {"key": "k", "secret": "s"})
     Url('s3://bucket/store')
-    >>> place_of("file:///backup/store"), place_of("C:store")
+    >>> as_location("file:///backup/store"), as_location("C:store")
     (PosixPath('/backup/store'), PosixPath('C:store'))
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from mqstore.errors import TargetError, UnsupportedError, UsageError
 
-__all__ = ["Place", "Url", "is_url", "local_store", "local_target", "place_of", "without_file"]
+__all__ = ["Location", "Url", "as_location", "check_outside", "check_parent", "is_url", "local_store", "local_target", "without_file"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _FILE = re.compile(r"^file:(?://(?:localhost)?)?(?=/)")
@@ -82,7 +82,7 @@ class Url:
         return Url, (self.url, self.options)
 
 
-Place = Path | Url
+Location = Path | Url
 
 
 def without_file(text: str) -> str:
@@ -95,7 +95,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None and not text.lower().startswith("file:")
 
 
-def place_of(path: str | os.PathLike[str], options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> Place:
+def as_location(path: str | os.PathLike[str], options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> Location:
     """A path or a URL as a value. options: for a URL, how it is reached; they add to its own."""
     if isinstance(path, Url):
         return path.with_options(options) if options else path
@@ -114,8 +114,23 @@ def local_target(to: str | os.PathLike[str]) -> None:
         )
 
 
-def local_store(place: Place, what: str) -> Path:
+def local_store(place: Location, what: str) -> Path:
     """The place as a path. Raises UnsupportedError for a URL: what works only on a store of this machine."""
     if isinstance(place, Url):
         raise UnsupportedError(f"{what} works on a store of a local or shared file system; copy {place} there first")
     return place
+
+
+def check_outside(target: str | os.PathLike[str], store: Location) -> None:
+    """Refuse a target that is the store or lies inside it. Raises TargetError."""
+    if isinstance(store, Url):
+        return
+    inside, resolved = store.resolve(), Path(os.path.abspath(target)).resolve()
+    if inside == resolved or inside in resolved.parents:
+        raise TargetError(f"{target} lies inside the store, which is never changed; choose a directory outside it")
+
+
+def check_parent(target: Path) -> None:
+    """Refuse a target whose parent directory does not exist. Raises TargetError."""
+    if not target.parent.is_dir():
+        raise TargetError(f"cannot create {target}: {target.parent} is not a directory; create it first")

@@ -10,7 +10,7 @@ closes *any* descriptor of the file: as long as it is held, nobody may open the 
     ...     first, second = LockedFile(directory, "lock"), None
     ...     try:
     ...         second = LockedFile(directory, "lock")
-    ...     except HeldError as error:
+    ...     except LockHeldError as error:
     ...         print("held by another process:", error.elsewhere)
     ...     first.write(b"lock")
     ...     first.close()
@@ -29,13 +29,13 @@ from mqstore.errors import TargetError
 from mqstore.files.durable_file import FileOwner, writing
 from mqstore.files.recorder import Create, Sync
 
-__all__ = ["HeldError", "LockedDirectory", "LockedFile"]
+__all__ = ["LockHeldError", "LockedDirectory", "LockedFile"]
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # device and inode -> process that has it; a forked child has none of its parent's locks
 
 
-class HeldError(TargetError):
+class LockHeldError(TargetError):
     """Somebody has the lock. elsewhere: another process; otherwise this one."""
 
     def __init__(self, sentence: str, *, elsewhere: bool) -> None:
@@ -44,7 +44,7 @@ class HeldError(TargetError):
 
 
 class LockedFile:
-    """A file whose first byte this process has locked, made if need be. Raises HeldError, or TargetError if it cannot be opened."""
+    """A file whose first byte this process has locked, made if need be. Raises LockHeldError, or TargetError if it cannot be opened."""
 
     def __init__(self, directory: FileOwner, relative: str) -> None:
         self.path = directory.path(relative)
@@ -64,7 +64,7 @@ class LockedFile:
             except OSError as error:
                 os.close(descriptor)
                 if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise HeldError(f"{self.path} is locked by another process", elsewhere=True) from None
+                    raise LockHeldError(f"{self.path} is locked by another process", elsewhere=True) from None
                 raise
             self._key = (status.st_dev, status.st_ino)
             _held[self._key] = os.getpid()
@@ -77,7 +77,7 @@ class LockedFile:
         except FileNotFoundError:
             return
         if _held.get((status.st_dev, status.st_ino)) == os.getpid():
-            raise HeldError(f"{self.path} is locked by this very process", elsewhere=False)
+            raise LockHeldError(f"{self.path} is locked by this very process", elsewhere=False)
 
     def write(self, content: bytes) -> None:
         """Make the file begin with that, synced. Nothing is written where it does so already."""
@@ -103,7 +103,7 @@ class LockedFile:
 
 
 class LockedDirectory:
-    """A directory locked as a whole (`flock`), without a file that would tell of it: a broker takes no notice. Raises HeldError.
+    """A directory locked as a whole (`flock`), without a file that would tell of it: a broker takes no notice. Raises LockHeldError.
 
     On a file system without such locks nothing is locked.
     """
@@ -117,7 +117,7 @@ class LockedDirectory:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 self.close()
-                raise HeldError(f"{path} is locked by somebody who has it open", elsewhere=True) from None
+                raise LockHeldError(f"{path} is locked by somebody who has it open", elsewhere=True) from None
 
     def close(self) -> None:
         """Free the lock. No error if that was done before."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 
-__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "Stretch"]
+__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow"]
 
 Bytes = NDArray[np.uint8]
 
@@ -43,7 +43,7 @@ class DirectoryEntry:
     is_link: bool = False
 
 
-class Stretch:
+class ReadWindow:
     """Bytes start..end-1 of a file, as an array over all of it: what is read may lie nowhere else. Positions are those of the file."""
 
     __slots__ = ("data", "end", "start")
@@ -78,13 +78,13 @@ class MappedFile:
             os.close(descriptor)
         self.data: Bytes = np.frombuffer(self._map if self._map is not None else b"", np.uint8)
 
-    def reach(self, start: int, stop: int) -> Bytes:
+    def load(self, start: int, stop: int) -> Bytes:
         """An array over the whole file in which bytes start..stop-1 can be read, as far as the file reaches."""
         return self.data
 
-    def stretch(self, start: int, stop: int, *, together: bool = False) -> Stretch:
+    def read_window(self, start: int, stop: int, *, together: bool = False) -> ReadWindow:
         """Reading from start on, in order, to about stop. together: all of it stays in one array."""
-        return Stretch(self.data, 0, self.size)
+        return ReadWindow(self.data, 0, self.size)
 
     def find(self, pattern: bytes, start: int, stop: int) -> int:
         """Position of the first occurrence of pattern that lies wholly in [start, stop), or -1."""
@@ -94,7 +94,7 @@ class MappedFile:
         """A copy of bytes start..stop-1."""
         return b"" if self._map is None else self._map[start:stop]
 
-    def sized(self, start: int) -> builtins.bytes:
+    def length_prefixed(self, start: int) -> builtins.bytes:
         """A copy of the bytes at start, as many as the big-endian 32-bit number there says."""
         if self._map is None:
             return b""

@@ -183,7 +183,7 @@ class RecordedWrites:
         """
         done = self.operations[:upto]
         if lose_unsynced:
-            _Disk(Path(into)).crash_after(done)
+            _SimulatedDisk(Path(into)).crash_after(done)
             return
         for operation in done:
             _carry_out(Path(into), operation)
@@ -232,7 +232,7 @@ class _Directory:
     lasting: dict[str, _File | _Directory] = field(default_factory=dict)
 
 
-class _Disk:
+class _SimulatedDisk:
     """The tree below a directory, with what a sync has made lasting kept apart from what a running program sees."""
 
     def __init__(self, place: Path) -> None:
@@ -257,7 +257,7 @@ class _Disk:
             case Create(path, size):
                 self.put(path, _File(None, [(size, None)]))
             case Link(source, path, copied):
-                self.put(path, _File(Path(source)) if not copied else _Copied(Path(source)))
+                self.put(path, _File(Path(source)) if not copied else _CopiedFile(Path(source)))
             case Write(path, offset, data):
                 self.file(path).changes.append((offset, data))
             case Truncate(path, size):
@@ -272,7 +272,7 @@ class _Disk:
             case Sync(path):
                 file = self.file(path)
                 file.synced = len(file.changes)
-                if isinstance(file, _Copied):
+                if isinstance(file, _CopiedFile):
                     file.arrived = True
             case SyncDirectory(path):
                 directory = self.directory(path)
@@ -332,7 +332,7 @@ class _Disk:
                     os.replace(start, target)
                 self.lay_out(node, target, held)
                 continue
-            if start is None or (isinstance(node, _Copied) and not node.arrived):
+            if start is None or (isinstance(node, _CopiedFile) and not node.arrived):
                 target.touch()
             else:
                 shutil.copy2(start, target)
@@ -346,7 +346,7 @@ class _Disk:
 
 
 @dataclass(slots=True, eq=False)
-class _Copied(_File):
+class _CopiedFile(_File):
     """A copy of a file outside: its bytes are lasting once it has been synced."""
 
     arrived: bool = False

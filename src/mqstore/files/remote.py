@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mqstore.errors import CannotOpenError, UnsupportedError
-from mqstore.files.location import Place, Url, place_of
-from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, Stretch
+from mqstore.files.location import Location, Url, as_location
+from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow
 from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
 
 __all__ = ["RemoteDirectory", "RemoteFile", "matching", "open_directory"]
@@ -39,13 +39,13 @@ _INT32 = struct.Struct(">i")
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
-def open_directory(place: str | Place, snapshot: str | None = None) -> ReadOnlyDirectory:
+def open_directory(place: str | Location, snapshot: str | None = None) -> ReadOnlyDirectory:
     """The directory at a path or URL. snapshot: for a URL, what a plan has seen of its files (`RemoteDirectory.pin`)."""
-    found = place_of(place)
+    found = as_location(place)
     return RemoteDirectory(found, snapshot) if isinstance(found, Url) else ReadOnlyDirectory(found)
 
 
-def _empty(size: int) -> tuple[mmap.mmap | None, Bytes]:
+def _unbacked_array(size: int) -> tuple[mmap.mmap | None, Bytes]:
     """An array over so many bytes, none of which takes memory until it is written."""
     room = mmap.mmap(-1, size, flags=_PRIVATE) if size else None
     data = np.frombuffer(room if room is not None else b"", np.uint8)
@@ -53,7 +53,7 @@ def _empty(size: int) -> tuple[mmap.mmap | None, Bytes]:
     return room, data
 
 
-class _Window(Stretch):
+class _RemoteWindow(ReadWindow):
     """A window of a remote file. together: it grows; else going on makes a new one, and the bytes behind it are asked for ahead."""
 
     __slots__ = ("_ahead", "_file", "_from", "_room", "_stop", "_together")
@@ -63,7 +63,7 @@ class _Window(Stretch):
         self._stop = stop
         self._together = together
         self._ahead: tuple[int, int, Future[Bytes]] | None = None
-        self._room, data = _empty(file.size)
+        self._room, data = _unbacked_array(file.size)
         super().__init__(data, start, start)
         self.advance(start, start)
 
@@ -73,13 +73,13 @@ class _Window(Stretch):
         wanted = min(file.size, max(stop, min(self._stop + BLOCK, start + file.window)))
         if not self._together and start > self.start:
             kept = self.data[start : self.end]
-            self._room, self.data = _empty(file.size)
+            self._room, self.data = _unbacked_array(file.size)
             self._put(start, kept)
             self.start = start
             self.end = max(start, self.end)
             wanted = min(file.size, max(stop, min(self._stop + BLOCK, self.end + file.window)))
         while self.end < wanted:
-            found = self._taken()
+            found = self._fetched_ahead()
             if found is None:
                 found = file.fetch(self.end, min(wanted, self.end + file.window))
             self._put(self.end, found)
@@ -88,7 +88,7 @@ class _Window(Stretch):
         if not self._together and self.end < upto and self._ahead is None:
             self._ahead = self.end, upto, file.fetch_ahead(self.end, upto)
 
-    def _taken(self) -> Bytes | None:
+    def _fetched_ahead(self) -> Bytes | None:
         ahead, self._ahead = self._ahead, None
         return None if ahead is None or ahead[0] != self.end else ahead[2].result()
 
@@ -138,14 +138,14 @@ class RemoteFile(MappedFile):
     def fetch_ahead(self, start: int, stop: int) -> Future[Bytes]:
         return self._directory.threads.submit(self.fetch, start, stop)
 
-    def stretch(self, start: int, stop: int, *, together: bool = False) -> Stretch:
-        return _Window(self, start, stop, together)
+    def read_window(self, start: int, stop: int, *, together: bool = False) -> ReadWindow:
+        return _RemoteWindow(self, start, stop, together)
 
-    def reach(self, start: int, stop: int) -> Bytes:
+    def load(self, start: int, stop: int) -> Bytes:
         stop = min(stop, self.size)
         if start >= stop:
-            return self._directory.nothing(self.size)
-        known = self._directory.block(self._relative, start, stop)
+            return self._directory.empty_array(self.size)
+        known = self._directory.kept_block(self._relative, start, stop)
         if known is not None:
             return known
         last, length = self._next
@@ -154,7 +154,7 @@ class RemoteFile(MappedFile):
         low, high = start, max(stop, min(self.size, start + length))
         if stop - start < BLOCK:
             low -= low % min(4096, self.window)
-        room, data = _empty(self.size)
+        room, data = _unbacked_array(self.size)
         assert room is not None
         into = memoryview(room)
         for at in range(low, high, self.window):
@@ -162,7 +162,7 @@ class RemoteFile(MappedFile):
             if not (self._zeros[0] <= at and upto <= self._zeros[1]):
                 into[at:upto] = self.fetch(at, upto).data
         self._next = high, high - low
-        self._directory.keep(self._relative, low, high, data)
+        self._directory.keep_block(self._relative, low, high, data)
         return data
 
     def find(self, pattern: builtins.bytes, start: int, stop: int) -> int:
@@ -173,7 +173,7 @@ class RemoteFile(MappedFile):
                 if start + len(pattern) > stop:
                     return -1
             upto = min(stop, start + self.window)
-            found = self.reach(start, upto)[start:upto].tobytes().find(pattern)
+            found = self.load(start, upto)[start:upto].tobytes().find(pattern)
             if found >= 0:
                 return start + found
             start = upto - len(pattern) + 1 if upto < stop else stop
@@ -181,9 +181,9 @@ class RemoteFile(MappedFile):
 
     def bytes(self, start: int, stop: int) -> builtins.bytes:
         stop = min(stop, self.size)
-        return self.reach(start, stop)[start:stop].tobytes()
+        return self.load(start, stop)[start:stop].tobytes()
 
-    def sized(self, start: int) -> builtins.bytes:
+    def length_prefixed(self, start: int) -> builtins.bytes:
         return self.bytes(start, start + _INT32.unpack(self.bytes(start, start + 4))[0])
 
     def data_end(self, start: int) -> int:
@@ -197,7 +197,7 @@ class RemoteFile(MappedFile):
                 stop = self._zeros[0]
                 continue
             low = max(start, stop - self.window)
-            part = self.reach(low, stop)[low:stop]
+            part = self.load(low, stop)[low:stop]
             if part.any():
                 return low + int(np.flatnonzero(part)[-1])
             stop = low
@@ -210,7 +210,7 @@ class RemoteFile(MappedFile):
         """Nothing: a walk asks ahead by itself."""
 
     def drop(self, start: int, length: int) -> None:
-        self._directory.let_go(self._relative)
+        self._directory.drop_blocks(self._relative)
 
 
 class RemoteDirectory(ReadOnlyDirectory):
@@ -345,10 +345,10 @@ class RemoteDirectory(ReadOnlyDirectory):
 
     # blocks
 
-    def nothing(self, size: int) -> Bytes:
-        return _empty(size)[1]
+    def empty_array(self, size: int) -> Bytes:
+        return _unbacked_array(size)[1]
 
-    def block(self, relative: str, start: int, stop: int) -> Bytes | None:
+    def kept_block(self, relative: str, start: int, stop: int) -> Bytes | None:
         """A kept array in which the range can be read."""
         with self._lock:
             for key in self._blocks:
@@ -357,7 +357,7 @@ class RemoteDirectory(ReadOnlyDirectory):
                     return self._blocks[key]
         return None
 
-    def keep(self, relative: str, start: int, stop: int, data: Bytes) -> None:
+    def keep_block(self, relative: str, start: int, stop: int, data: Bytes) -> None:
         if stop - start > CACHE // 2:
             return
         with self._lock:
@@ -368,7 +368,7 @@ class RemoteDirectory(ReadOnlyDirectory):
                 (_, low, high), _ = self._blocks.popitem(last=False)
                 self._held -= high - low
 
-    def let_go(self, relative: str) -> None:
+    def drop_blocks(self, relative: str) -> None:
         with self._lock:
             for key in [key for key in self._blocks if key[0] == relative]:
                 del self._blocks[key]
@@ -397,10 +397,10 @@ def matching(url: Url) -> list[Url]:
     base = base.rstrip("/")
     found = sorted(fixed.url + path[len(base) :] for path in step(files, base, parts[first:]))
     return [
-        Url(each, url.options) for each in found if (there := _listing_of(files, base + each[len(fixed.url) :], url)) is not None and there
+        Url(each, url.options) for each in found if (there := _listing(files, base + each[len(fixed.url) :], url)) is not None and there
     ]
 
 
-def _listing_of(files: RemoteFiles, path: str, url: Url) -> Any:
+def _listing(files: RemoteFiles, path: str, url: Url) -> Any:
     asked: Callable[[], Any] = lambda: files.listing(path, recursive=False)  # noqa: E731
     return attempt(url, asked)

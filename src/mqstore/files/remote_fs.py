@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError, UsageError
 from mqstore.files.location import Url
 
-__all__ = ["WINDOW", "Found", "OpenFile", "RemoteFiles", "attempt", "connect", "option_names", "window_of"]
+__all__ = ["WINDOW", "ListingEntry", "OpenFile", "RemoteFiles", "attempt", "connect", "option_names", "window_of"]
 
 WINDOW = 16 << 20
 SMALLEST_WINDOW = 4 << 10
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListingEntry:
     """One entry of a listing. relative: path below what was listed. mtime_ms: since 1970, 0 where it is not known."""
 
     relative: str
@@ -82,7 +82,7 @@ class OpenFile:
 class RemoteFiles(Protocol):
     """What is asked of a file system. Paths are those of the URL. Errors are those of the client; `attempt` makes sentences of them."""
 
-    def listing(self, path: str, *, recursive: bool) -> list[Found] | None:
+    def listing(self, path: str, *, recursive: bool) -> list[ListingEntry] | None:
         """All below a directory; None where there is none."""
         ...
 
@@ -136,40 +136,40 @@ def attempt(url: Url, ask: Callable[[], T]) -> T:
     except FileNotFoundError:
         raise CannotOpenError(f"{url} does not exist; check its bucket or host, and the path behind it") from None
     except PermissionError:
-        raise CannotOpenError(_refused(url)) from None
+        raise CannotOpenError(_refusal_text(url)) from None
     except (OSError, RuntimeError, ValueError) as error:
-        raise CannotOpenError(_sentence(url, str(error))) from None
+        raise CannotOpenError(_error_text(url, str(error))) from None
     except Exception as error:
         # the file systems of fsspec raise what their clients raise
-        raise CannotOpenError(_sentence(url, f"{type(error).__name__}: {error}")) from None
+        raise CannotOpenError(_error_text(url, f"{type(error).__name__}: {error}")) from None
 
 
-def _refused(url: Url) -> str:
+def _refusal_text(url: Url) -> str:
     return f"{url} cannot be read: access is refused; give a key and secret (or a role) that may list and read it"
 
 
-def _sentence(url: Url, told: str) -> str:
-    upper = told.upper()
+def _error_text(url: Url, text: str) -> str:
+    upper = text.upper()
     if "NO_SUCH_BUCKET" in upper or "NOSUCHBUCKET" in upper:
         return f"{url} does not exist: there is no bucket of that name; check the bucket and the endpoint"
     if any(
         word in upper.replace("_", "").replace(" ", "")
         for word in ("ACCESSDENIED", "INVALIDACCESSKEYID", "SIGNATUREDOESNOTMATCH", "INVALIDCLIENTTOKENID", "STATUS403", "STATUS401")
     ):
-        return _refused(url)
+        return _refusal_text(url)
     if "LIBHDFS" in upper or "LIBJVM" in upper or "JNI" in upper:
         return (
             f"{url} needs Hadoop's native client: set HADOOP_HOME, JAVA_HOME and CLASSPATH=$(hadoop classpath --glob), or give webhdfs://"
         )
     # never more than the first line: it tells what, the rest repeats the request
-    first = told.splitlines()[0] if told else "no answer"
+    first = text.splitlines()[0] if text else "no answer"
     for name, value in url.options:
         if name not in ("region", "endpoint_url", "window", "timeout", "user") and len(value) > 3:
             first = first.replace(value, "…")
     return f"{url} cannot be reached or read: {first[:300]}; check the endpoint, the network and the credentials"
 
 
-def _split(url: Url) -> tuple[str, str]:
+def _authority_and_path(url: Url) -> tuple[str, str]:
     """(authority, path with its leading slash)."""
     rest = url.url.partition(":")[2]
     if not rest.startswith("//"):
@@ -187,7 +187,7 @@ class ArrowFiles:
     def __init__(self, system: Any) -> None:
         self._system = system
 
-    def listing(self, path: str, *, recursive: bool) -> list[Found] | None:
+    def listing(self, path: str, *, recursive: bool) -> list[ListingEntry] | None:
         from pyarrow.fs import FileSelector, FileType
 
         base = path.rstrip("/")
@@ -199,7 +199,7 @@ class ArrowFiles:
         for entry in entries:
             relative = entry.path[len(base) :].strip("/")
             mtime = 0 if entry.mtime_ns is None else entry.mtime_ns // 1_000_000
-            found.append(Found(relative, entry.size or 0, entry.type == FileType.Directory, mtime))
+            found.append(ListingEntry(relative, entry.size or 0, entry.type == FileType.Directory, mtime))
         return found
 
     def open(self, path: str) -> OpenFile | None:
@@ -207,8 +207,8 @@ class ArrowFiles:
             file = self._system.open_input_file(path)
         except FileNotFoundError:
             return None
-        told = {_text(name): _text(value) for name, value in (file.metadata() or {}).items()}
-        identity = told.get("ETag") or told.get("Last-Modified")
+        metadata = {_text(name): _text(value) for name, value in (file.metadata() or {}).items()}
+        identity = metadata.get("ETag") or metadata.get("Last-Modified")
         if identity is None:
             identity = str(self._system.get_file_info(path).mtime_ns)
         return OpenFile(file.size(), identity, lambda start, stop: file.read_at(stop - start, start))
@@ -224,7 +224,7 @@ def _s3(url: Url, options: Mapping[str, str], timeout: float) -> tuple[RemoteFil
     given: dict[str, Any] = {_S3_OPTIONS[name]: value for name, value in options.items() if name in _S3_OPTIONS}
     if ("key" in options) != ("secret" in options):
         raise UsageError("key and secret belong together: give both options or neither")
-    bucket, path = _split(url)
+    bucket, path = _authority_and_path(url)
     if not bucket:
         raise UsageError(f"{url} names no bucket: give s3://bucket/directory")
     if options.get("anon", "false").lower() == "true":
@@ -236,7 +236,7 @@ def _s3(url: Url, options: Mapping[str, str], timeout: float) -> tuple[RemoteFil
         try:
             given["region"] = resolve_s3_region(bucket)
         except OSError as error:
-            raise CannotOpenError(_sentence(url, str(error))) from None
+            raise CannotOpenError(_error_text(url, str(error))) from None
     strategy = AwsStandardS3RetryStrategy(max_attempts=4)
     system = S3FileSystem(connect_timeout=timeout, request_timeout=timeout, retry_strategy=strategy, **given)
     return ArrowFiles(system), bucket + path
@@ -245,7 +245,7 @@ def _s3(url: Url, options: Mapping[str, str], timeout: float) -> tuple[RemoteFil
 def _hdfs(url: Url, options: Mapping[str, str]) -> tuple[RemoteFiles, str]:
     from pyarrow.fs import HadoopFileSystem
 
-    authority, path = _split(url)
+    authority, path = _authority_and_path(url)
     user, _, place = authority.rpartition("@")
     host, _, port = place.partition(":")
     given: dict[str, Any] = {name: options[name] for name in ("user", "kerb_ticket") if name in options}
@@ -266,7 +266,7 @@ class FsspecFiles:
     def __init__(self, system: Any) -> None:
         self._system = system
 
-    def listing(self, path: str, *, recursive: bool) -> list[Found] | None:
+    def listing(self, path: str, *, recursive: bool) -> list[ListingEntry] | None:
         base = path.rstrip("/")
         self._system.invalidate_cache()
         try:
@@ -275,7 +275,7 @@ class FsspecFiles:
             return None
         strip = len(self._system._strip_protocol(base).rstrip("/"))
         return [
-            Found(str(name)[strip:].strip("/"), int(info.get("size") or 0), info.get("type") == "directory", _milliseconds(info))
+            ListingEntry(str(name)[strip:].strip("/"), int(info.get("size") or 0), info.get("type") == "directory", _milliseconds(info))
             for name, info in entries.items()
             if str(name)[strip:].strip("/")
         ]
@@ -315,9 +315,9 @@ def _fsspec(url: Url, options: Mapping[str, str]) -> tuple[RemoteFiles, str]:
     except ValueError as error:
         if "not known" in str(error).lower():
             raise UnsupportedError(f"no file system is known for {url.scheme}: URLs; give a path, or an s3: or hdfs: URL") from None
-        raise CannotOpenError(_sentence(url, str(error))) from None
+        raise CannotOpenError(_error_text(url, str(error))) from None
     except TypeError as error:
         raise UsageError(f"{url.scheme}: URLs do not take these options: {error}") from None
     except OSError as error:
-        raise CannotOpenError(_sentence(url, str(error))) from None
+        raise CannotOpenError(_error_text(url, str(error))) from None
     return FsspecFiles(system), path

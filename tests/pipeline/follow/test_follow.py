@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_a_sentence(spark: SparkSession, tmp_path: Path) ->
         ({"to": out}, UsageError, "was begun with the columns topic,physical_offset,store_file,verdict"),
         ({"to": tmp_path / "full"}, TargetError, "exists already, and no follow has made it"),
         ({"to": path / "out"}, TargetError, "lies inside the store"),
-        ({"to": tmp_path / "no/where"}, TargetError, "is no directory; create it first"),
+        ({"to": tmp_path / "no/where"}, TargetError, "is not a directory; create it first"),
         ({"to": tmp_path / "x", "form": "csv"}, UsageError, "cannot be kept as 'csv'"),
         ({"to": tmp_path / "x", "form": "store", "columns": ["topic"]}, UsageError, "a store has all there is"),
         ({"to": tmp_path / "x", "interval": -1}, UsageError, "the interval is 0 or more seconds"),

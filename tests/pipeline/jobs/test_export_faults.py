@@ -143,7 +143,7 @@ def test_what_is_there_already_is_not_touched(file_format: str, there: Callable[
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_place_that_cannot_be_is_a_sentence(file_format: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    for to, sentence in (("no/where", "is no directory; create it first"), ("file/out", "is no directory; create it first")):
+    for to, sentence in (("no/where", "is not a directory; create it first"), ("file/out", "is not a directory; create it first")):
         done = run_cli("export", opened(SMALL), "--to", tmp_path / to, "--format", file_format, "--threads", 1)
         assert (done.status, done.stderr.count("\n")) == (2, 1)
         assert sentence in done.stderr

@@ -85,9 +85,9 @@ FS_HELP = "How a URL is reached: endpoint_url=…, key=…, secret=…; may be g
 
 def path(text: str) -> Path:
     """The store argument: a path, or a URL, from which a path would take a slash."""
-    from mqstore.files.location import place_of
+    from mqstore.files.location import as_location
 
-    return place_of(text)  # type: ignore[return-value]
+    return as_location(text)  # type: ignore[return-value]
 
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]

@@ -33,11 +33,9 @@ Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in s
 
 def check_target(to: Path, root: Path | Url) -> None:
     """Refuse a target before Spark is started for it."""
-    from mqstore.files.location import local_target
+    from mqstore.files.location import check_outside, local_target
 
     local_target(to)
     if os.path.lexists(to):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
-    inside = root.resolve()
-    if inside in Path(os.path.abspath(to)).resolve().parents:
-        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
+    check_outside(to, root)

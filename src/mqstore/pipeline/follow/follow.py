@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import MqstoreError, PipelineError, UsageError
-from mqstore.files.location import local_store, local_target, place_of
+from mqstore.files.location import as_location, local_store, local_target
 from mqstore.findings import Damage
 from mqstore.pipeline.follow.sinks import ParquetSink, Place, Sink, StoreSink
 from mqstore.pipeline.follow.tables import TableSink, open_table
@@ -137,7 +137,7 @@ def follow(
     if interval < 0 or batch_bytes < 1:
         raise UsageError("the interval is 0 or more seconds, and a batch has one byte of log or more")
     chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
-    local_store(place_of(store_path), "follow")
+    local_store(as_location(store_path), "follow")
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     asked = threading.Event() if stop is None else stop

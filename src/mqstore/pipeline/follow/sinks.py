@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import mqstore
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory, make_root
-from mqstore.files.locking import HeldError, LockedFile
+from mqstore.files.location import check_outside, check_parent
+from mqstore.files.locking import LockedFile, LockHeldError
 from mqstore.findings import Damage
 from mqstore.pipeline.source.stream import LogRange, view_of
 from mqstore.pipeline.spark.runner import SparkRunner
@@ -45,23 +46,20 @@ class Place:
     """OUT and what of it is ours: made or taken over, and locked against another follow."""
 
     def __init__(self, store: RocketMQStore, path: Path, form: str, columns: Sequence[str]) -> None:
-        inside = store.path.resolve()
-        if inside == path.resolve() or inside in path.resolve().parents:
-            raise TargetError(f"{path} lies inside the store, in which nothing is ever changed; choose a place beside it")
+        check_outside(path, store.path)
         self.path = path
         self.state = path / STATE
         wanted: dict[str, Any] = {"as": form, "columns": list(columns)} if form != "store" else {"as": form}
         found = self._found()
         if found is None and form == "store":
             wanted["geometry"] = Geometry.of(store).as_json()
-        if not path.parent.is_dir():
-            raise TargetError(f"{path} cannot be made: {path.parent} is no directory; create it first")
+        check_parent(path)
         make_root(path)
         self.directory = DurableDirectory(path)
         self.directory.make_directory(STATE)
         try:
             self._lock = LockedFile(self.directory, f"{STATE}/lock")
-        except HeldError:
+        except LockHeldError:
             self.directory.close()
             raise TargetError(f"{path} is being written by another follow; stop that one, or choose another place") from None
         try:

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.jobs.report import ExportReport, Progress
 from mqstore.pipeline.jobs.resume import Work, finished, work_directory
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner, new_directory
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of
@@ -94,7 +95,9 @@ def export(
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     store = open_rocketmq(store_path, config=config)
     wanted = _wanted(store, format, chosen, by, selection)
-    new = new_directory(to, store.path)
+    local_target(to)
+    check_outside(to, store.path)
+    new = NewDirectory(to)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
         run = _Export(store, target, work, wanted, selection, splits, mode == "FAILFAST", progress)
         if in_process_threads is not None:

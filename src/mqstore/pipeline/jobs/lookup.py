@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import PipelineError, TargetError, UsageError
+from mqstore.errors import PipelineError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
-from mqstore.files.location import local_target
+from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Kind, Skipped, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.lookup_answer import MANIFEST, Answer, LookupReport
@@ -112,7 +112,7 @@ def lookup(
     begun = time.perf_counter()
     asked = read_keys(keys) if isinstance(keys, str | os.PathLike) else Asked.of(keys)
     store = open_rocketmq(store_path, config=config)
-    _refuse_inside(Path(to), store)
+    check_outside(to, store.path)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         run = _Lookup(store, asked, target, scratch.directory, by, chosen, max_per_key, mode.upper() == "FAILFAST", splits, progress)
         run.started = begun
@@ -133,11 +133,6 @@ def _target(to: str | os.PathLike[str]) -> NewDirectory | NewFile:
     if suffix in (".json", ".csv", ".tsv", ".txt"):
         raise UsageError(f"{to}: answers are written as Parquet (a directory, or a .parquet file) or as a .jsonl file; choose such a name")
     return NewFile(to) if suffix in (".parquet", ".jsonl") else NewDirectory(to)
-
-
-def _refuse_inside(to: Path, store: RocketMQStore) -> None:
-    if store.path.resolve() in Path(os.path.abspath(to)).resolve().parents:
-        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
 
 
 class _Lookup:

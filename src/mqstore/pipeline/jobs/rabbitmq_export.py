@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 import mqstore
 from mqstore.errors import UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Kind, Skipped
 from mqstore.pipeline.jobs.export import MANIFEST
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.jobs.report import ExportReport, Progress
 from mqstore.pipeline.jobs.resume import Work, finished, work_directory
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner, new_directory
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
@@ -129,7 +130,9 @@ def export(
     wanted = {
         "store": str(store.path), "format": format, "columns": list(chosen), "partition_by": list(by), "selection": told, "log": token,
     }  # fmt: skip
-    new = new_directory(to, store.path)
+    local_target(to)
+    check_outside(to, store.path)
+    new = NewDirectory(to)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
         run_id = secrets.token_hex(8) if work.taken_up is None else str(work.taken_up["run_id"])
         metadata = (("mqstore.run_id", run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))

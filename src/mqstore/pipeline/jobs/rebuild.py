@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mqstore.files.durable import DurableDirectory, NewDirectory
-from mqstore.files.location import local_store
+from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.report import Progress, RebuildReport
-from mqstore.pipeline.spark.runner import Runner, new_directory
+from mqstore.pipeline.spark.runner import Runner
 from mqstore.pipeline.spark.where_to_run import choose
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
@@ -78,7 +78,9 @@ def rebuild(
     store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
     place = choose(store.log, spark=spark, master=master, threads=in_process_threads)
-    with new_directory(to, store.path) as target, place.runner(spark) as runner:
+    local_target(to)
+    check_outside(to, store.path)
+    with NewDirectory(to) as target, place.runner(spark) as runner:
         return _Rebuild(store, target, runner, splits, check_crc, copy, progress).run(place.why)
 
 

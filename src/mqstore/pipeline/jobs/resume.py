@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from mqstore.errors import TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import STAGED, DurableDirectory
+from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
 from mqstore.table.parts import Exported, Part
 
@@ -95,8 +96,7 @@ def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> 
     With resume the work is kept when the block ends by an error; `keep` says so otherwise.
     """
     path = target.parent / f".{target.name[:100]}{STAGED}export"
-    if not target.parent.is_dir():
-        raise TargetError(f"{target} cannot be made: {target.parent} is no directory; create it first")
+    check_parent(target)
     with DurableDirectory(target.parent) as parent:
         lock = _lock(path) if path.is_dir() else -1
         try:

@@ -34,7 +34,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
-from mqstore.files.location import local_target
+from mqstore.files.location import check_parent, local_target
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.spark.runner import settle
 from mqstore.rocketmq.config import broker_config
@@ -212,8 +212,7 @@ def _store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> t
     if unused:
         if create != "true":
             raise CannotOpenError(f"{place} holds no store; the option create=true makes a new one there")
-        if not place.parent.is_dir():
-            raise TargetError(f"{place} cannot be made: {place.parent} is no directory; create it first")
+        check_parent(place)
         return place, config.version or "5.3.3", config.commit_log_file_size or DEFAULT_LOG_FILE
     store = open_rocketmq(place, config=options.get("config"))
     if store.path != store.directory.root:

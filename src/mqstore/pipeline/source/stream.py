@@ -31,7 +31,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceSt
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from mqstore.errors import CannotOpenError, PipelineError, UsageError
-from mqstore.files.location import local_store, place_of
+from mqstore.files.location import as_location, local_store
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import settle
@@ -138,7 +138,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._read = self._settings.read
         for path in self._read.paths:
-            local_store(place_of(path), "a stream")
+            local_store(as_location(path), "a stream")
         self._paths = {os.path.abspath(path): path for path in self._read.paths}
         unknown = [path for path in self._settings.starting if path and path not in self._paths]
         if unknown:

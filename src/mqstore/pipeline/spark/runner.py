@@ -7,22 +7,16 @@ Spark does it on as many hosts as its master has. Results come in the order of t
 from __future__ import annotations
 
 import gc
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-from mqstore.errors import TargetError
-from mqstore.files.durable import NewDirectory
-from mqstore.files.location import Place, local_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Runner", "SparkRunner", "ThreadRunner", "new_directory", "settle"]
+__all__ = ["Runner", "SparkRunner", "ThreadRunner", "settle"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,14 +81,6 @@ class ThreadRunner:
             finally:
                 for future in waiting:
                     future.cancel()
-
-
-def new_directory(to: str | os.PathLike[str], store: Place) -> NewDirectory:
-    """A target that does not lie in the store it is made from. Raises TargetError."""
-    local_target(to)
-    if store.resolve() in (place := Path(os.path.abspath(to)).resolve()).parents or place == store.resolve():
-        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
-    return NewDirectory(to)
 
 
 @cache

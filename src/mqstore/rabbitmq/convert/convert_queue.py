@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes
-from mqstore.files.arranged import ArrangedDirectory
+from mqstore.files.alias_directory import AliasDirectory
+from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.files.own_directory import OwnDirectory
 from mqstore.findings import Damage
 from mqstore.kernels.rabbitmq import message_terms, terms
 from mqstore.rabbitmq.erlang.etf import EtfError
@@ -134,7 +134,7 @@ class Opened(NamedTuple):
 @lru_cache(maxsize=4)
 def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> Opened:
     """The vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
-    directory = ArrangedDirectory(root, dict(files)) if files else OwnDirectory(root)
+    directory = AliasDirectory(root, dict(files)) if files else ConfinedDirectory(root)
     vhost = Vhost(directory, place, names=names)
     return Opened(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 

@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
-from mqstore.files.arranged import ArrangedDirectory
+from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
-from mqstore.files.own_directory import OwnDirectory
+from mqstore.files.location import check_outside
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store
 from mqstore.rabbitmq.convert.convert_queue import (
@@ -180,10 +181,10 @@ def convert(
 def _opened(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
     if is_archive(store) and store.is_file():
         keep = UnpackedArchive(store)
-        return OwnDirectory(keep.store_root()), keep
+        return ConfinedDirectory(keep.store_root()), keep
     if not store.is_dir():
         raise CannotOpenError(f"{store} is no directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
-    return OwnDirectory(store), None
+    return ConfinedDirectory(store), None
 
 
 def write_stores(
@@ -192,10 +193,10 @@ def write_stores(
     """Write the vhosts of a directory into a new one. places: of each vhost in the old and in the new. chosen: as in `convert`."""
     started = time.monotonic()
     root = str(directory.root)
-    files = tuple(sorted(directory.files.items())) if isinstance(directory, ArrangedDirectory) else ()
+    files = tuple(sorted(directory.files.items())) if isinstance(directory, AliasDirectory) else ()
     open_vhost.cache_clear()
     try:
-        _check_target(directory.root, to)
+        check_outside(to, directory.root)
         opened = {place: open_vhost(root, place, plan.names, files) for place in places}
         versions = _versions(opened.values(), plan.version, chosen)
         with NewDirectory(to) as new:
@@ -244,11 +245,6 @@ def _gather(found: Opened, stage: DurableDirectory, place: str, plan: Plan) -> Q
     parts = [queue for queue in found.queues.values() if not has_place(queue)]
     gathered = gather(found.vhost, parts, of, name, stage, place, plan.version, plan.entries_v2)
     return gathered if gathered.report.messages else None
-
-
-def _check_target(root: Path, to: Path) -> None:
-    if to.absolute().resolve().is_relative_to(root.resolve()):
-        raise TargetError(f"{to} lies inside the store, in which nothing is ever changed; choose a place beside it")
 
 
 def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:

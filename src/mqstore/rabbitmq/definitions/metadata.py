@@ -32,7 +32,7 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.location import Place
+from mqstore.files.location import Location
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions import mnesia
 from mqstore.rabbitmq.erlang.terms import Atom, Term
@@ -281,7 +281,7 @@ def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
     return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found))
 
 
-def _data_directory(root: Place) -> Path | None:
+def _data_directory(root: Location) -> Path | None:
     """Of the directories above one, that which holds `msg_stores`, if their names say so."""
     if not isinstance(root, Path):
         return None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mqstore.errors import TargetError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
-from mqstore.files.locking import HeldError, LockedDirectory
+from mqstore.files.locking import LockedDirectory, LockHeldError
 from mqstore.rabbitmq.engine.clean_stop import take_terms
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1
@@ -53,7 +53,7 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
         directory.make_directory(place)
         try:
             lock = LockedDirectory(directory, place)
-        except HeldError:
+        except LockHeldError:
             raise TargetError(f"{directory.path(place)} is open for writing already; close the queues there, and try again") from None
         return _start(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
     except BaseException:

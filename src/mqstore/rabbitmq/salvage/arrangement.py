@@ -21,8 +21,8 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.files.arranged import ArrangedDirectory
-from mqstore.files.own_directory import OwnDirectory
+from mqstore.files.alias_directory import AliasDirectory
+from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
@@ -48,7 +48,7 @@ def is_part(name: str) -> bool:
 def arranged(path: Path) -> ReadOnlyDirectory:
     """The store at path, or what parts of one lie at and below it. Raises CannotOpenError, NotAStoreError."""
     if path.is_dir():
-        directory = OwnDirectory(path)
+        directory = ConfinedDirectory(path)
         if looks_like_rabbitmq(directory):
             return directory
         names = [name for name, entry in islice(directory.walk(), MOST_FILES) if entry.is_file]
@@ -59,7 +59,7 @@ def arranged(path: Path) -> ReadOnlyDirectory:
     files = dict(_placed(names, path.absolute().name))
     if not any(is_part(name) for name in files):
         raise NotAStoreError(f"{path} holds no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
-    return ArrangedDirectory(path, files)
+    return AliasDirectory(path, files)
 
 
 def _placed(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
-from mqstore.files.arranged import ArrangedDirectory
 from mqstore.findings import Damage, Verdict
 from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, Plan, write_stores
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
@@ -100,10 +100,10 @@ def messages_of(
     selection = QueueSelection(vhosts=vhosts, queues=queues, everything=True)
     directory = store.directory
     for batch in store.messages(columns, selection):
-        yield _originals(batch, directory) if isinstance(directory, ArrangedDirectory) else batch
+        yield _originals(batch, directory) if isinstance(directory, AliasDirectory) else batch
 
 
-def _originals(batch: pa.RecordBatch, directory: ArrangedDirectory) -> pa.RecordBatch:
+def _originals(batch: pa.RecordBatch, directory: AliasDirectory) -> pa.RecordBatch:
     import pyarrow as pa
 
     place = batch.schema.get_field_index("store_file")
@@ -167,7 +167,7 @@ def salvage_store(
 def originals(store: RabbitMQStore) -> tuple[Damage, ...]:
     """The findings of a store, by the names that files really have."""
     directory = store.directory
-    if not isinstance(directory, ArrangedDirectory):
+    if not isinstance(directory, AliasDirectory):
         return store.findings
     return tuple(
         Damage(directory.original(item.file), item.offset, item.length, item.kind, item.detail, item.messages) for item in store.findings

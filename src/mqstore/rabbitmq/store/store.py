@@ -16,7 +16,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.files.own_directory import OwnDirectory
+from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage, Report
 from mqstore.rabbitmq.definitions.metadata import names_of_node
 from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq
@@ -57,7 +57,7 @@ class RabbitMQStore:
         directory: ReadOnlyDirectory | None = None,
     ) -> None:
         self.path = path
-        self.directory = OwnDirectory(path) if directory is None else directory
+        self.directory = ConfinedDirectory(path) if directory is None else directory
         self.now = now
         self.names = tuple(names)
         self._keep = keep  # an unpacked archive lives as long as the store that reads it

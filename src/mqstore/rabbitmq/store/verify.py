@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqstore.files import Bytes
-from mqstore.files.own_directory import OwnDirectory
+from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, Verdict
 from mqstore.rabbitmq.format.index_v1 import PERSISTENT
 from mqstore.rabbitmq.store import message_table
@@ -42,8 +42,8 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
         checked.messages += int((found.judged.source >= 0).sum())
         damage += _undecodable(found, data_of)
         damage += _lost(found, refused)
-    if isinstance(store.directory, OwnDirectory):
-        damage += [Damage(name, 0, 0, Kind.UNREADABLE, NOT_FOLLOWED) for name in store.directory.strange()]
+    if isinstance(store.directory, ConfinedDirectory):
+        damage += [Damage(name, 0, 0, Kind.UNREADABLE, NOT_FOLLOWED) for name in store.directory.foreign_entries()]
     notes: list[str] = []
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)

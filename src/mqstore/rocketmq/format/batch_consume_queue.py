@@ -90,7 +90,7 @@ class BatchQueueReader:
         """The units of a file up to the last one that is not all zeros: a view of the map."""
         mapped = self._directory.mapped(file.relative)
         written = mapped.last_nonzero(0, mapped.size - mapped.size % UNIT_SIZE) // UNIT_SIZE + 1
-        return mapped.reach(0, written * UNIT_SIZE)[: written * UNIT_SIZE].view(UNIT)
+        return mapped.load(0, written * UNIT_SIZE)[: written * UNIT_SIZE].view(UNIT)
 
     @cached_property
     def _written(self) -> tuple[tuple[QueueFile, Units], ...]:

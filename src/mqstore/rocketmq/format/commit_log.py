@@ -101,9 +101,9 @@ def reach_record(mapped: MappedFile, at: int, base: int) -> Bytes:
     if not mapped.remote:
         return mapped.data
     end = min(at + _HEAD, mapped.size)
-    data = mapped.reach(at, end)
+    data = mapped.load(at, end)
     extent = _extent(data, at, end, base)
-    return data if at + extent <= end else mapped.reach(at, at + extent)
+    return data if at + extent <= end else mapped.load(at, at + extent)
 
 
 def status_at(mapped: MappedFile, at: int, base: int) -> int:
@@ -124,9 +124,9 @@ def gathered(mapped: MappedFile, base: int, positions: NDArray[np.int64]) -> Ite
             continue
         start, last = int(positions[low]), int(positions[high - 1])
         end = min(last + _HEAD, mapped.size)
-        data = mapped.reach(start, end)
+        data = mapped.load(start, end)
         upto = max(at + _extent(data, at, end, base) for at in positions[low:high].tolist())
-        yield data if upto <= end else mapped.reach(start, upto), positions[low:high]
+        yield data if upto <= end else mapped.load(start, upto), positions[low:high]
         low = high
 
 
@@ -250,7 +250,7 @@ class CommitLog:
             return
         mapped = self.mapped(file)
         stop = mapped.size if stop is None else min(stop, mapped.size)
-        stretch = mapped.stretch(start, stop, together=together)
+        stretch = mapped.read_window(start, stop, together=together)
         positions = np.empty(chunk, np.int64)
         at = dropped = start
         try:
@@ -397,4 +397,4 @@ class CommitLog:
         data = reach_record(mapped, at, file.start) if mapped.remote else mapped.data
         if frames.status_at(data, at, file.start, True) != frames.STOP:
             return None
-        return record.decode(mapped.sized(at))
+        return record.decode(mapped.length_prefixed(at))

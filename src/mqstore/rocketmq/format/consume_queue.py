@@ -135,7 +135,7 @@ class ConsumeQueueReader:
         """All whole entries of a file, written or not: a view of the map."""
         size = min(file.size, self.file_size)
         size -= size % ENTRY_SIZE
-        return self._directory.mapped(file.relative).reach(0, size)[:size].view(ENTRY)
+        return self._directory.mapped(file.relative).load(0, size)[:size].view(ENTRY)
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:

@@ -145,7 +145,7 @@ class IndexFile:
     def entry_bytes(self, low: int, high: int) -> Bytes:
         """The stored bytes of entries low..high-1, as far as the file reaches."""
         start, stop = self._base + ENTRY_SIZE * low, self._base + ENTRY_SIZE * high
-        return self._mapped.reach(start, stop)[start:stop]
+        return self._mapped.load(start, stop)[start:stop]
 
     def slots(self) -> NDArray[np.int32]:
         """The slot table as native numbers: a copy of 4 bytes a slot."""
@@ -153,7 +153,7 @@ class IndexFile:
 
     def slot_table(self) -> NDArray[np.int32]:
         """The slot table as stored, big-endian: a view of the map."""
-        return self._mapped.reach(HEADER_SIZE, self._base)[HEADER_SIZE : self._base].view(">i4")
+        return self._mapped.load(HEADER_SIZE, self._base)[HEADER_SIZE : self._base].view(">i4")
 
     def slot(self, number: int) -> int:
         """What a slot holds."""

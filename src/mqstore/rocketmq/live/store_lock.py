@@ -25,7 +25,7 @@ from typing import Self
 from mqstore.errors import TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.files.locking import HeldError, LockedFile
+from mqstore.files.locking import LockedFile, LockHeldError
 
 __all__ = ["ABORT", "LOCK", "StoreInUseError", "StoreLock", "create_abort", "remove_abort"]
 
@@ -47,7 +47,7 @@ class StoreLock:
     def __init__(self, directory: DurableDirectory) -> None:
         try:
             self._file = LockedFile(directory, LOCK)
-        except HeldError as error:
+        except LockHeldError as error:
             holder = "another process" if error.elsewhere else "this process, which has it open already"
             raise StoreInUseError(f"{directory.root} is in use by {holder}; stop the broker, or close the store, and try again") from None
         try:

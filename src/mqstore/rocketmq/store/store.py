@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.location import Place, Url, place_of
+from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
@@ -57,8 +57,10 @@ class RocketMQStore:
 
     family = "rocketmq"
 
-    def __init__(self, path: str | Place, *, config: BrokerConfig | None = None, keep: object = None, snapshot: str | None = None) -> None:
-        self.path = place_of(path)
+    def __init__(
+        self, path: str | Location, *, config: BrokerConfig | None = None, keep: object = None, snapshot: str | None = None
+    ) -> None:
+        self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
         self.directory = open_directory(self.path, snapshot)
         self.log = CommitLog(self.directory, file_size=self.config.commit_log_file_size)

@@ -7,8 +7,8 @@ A link that leads out of it, and whatever is neither file nor directory (a pipe 
     ...     _ = Path(place, "inside").write_bytes(b"own")
     ...     Path(place, "link").symlink_to(Path(place, "inside"))
     ...     Path(place, "secret").symlink_to("/etc/hostname")
-    ...     own = OwnDirectory(place)
-    ...     [entry.name for entry in own.entries()], own.read("link"), own.read("secret"), list(own.strange())
+    ...     own = ConfinedDirectory(place)
+    ...     [entry.name for entry in own.entries()], own.read("link"), own.read("secret"), list(own.foreign_entries())
     (['inside', 'link'], b'own', None, ['secret'])
 """
 
@@ -22,14 +22,14 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError
 from mqstore.files.readonly import DirectoryEntry, MappedFile, ReadOnlyDirectory
 
-__all__ = ["OwnDirectory"]
+__all__ = ["ConfinedDirectory"]
 
 
-class OwnDirectory(ReadOnlyDirectory):
+class ConfinedDirectory(ReadOnlyDirectory):
     """As `ReadOnlyDirectory`, of what is in the directory itself."""
 
-    def __reduce__(self) -> tuple[type[OwnDirectory], tuple[Path]]:
-        return OwnDirectory, (self.root,)
+    def __reduce__(self) -> tuple[type[ConfinedDirectory], tuple[Path]]:
+        return ConfinedDirectory, (self.root,)
 
     def _is_own(self, relative: str) -> bool:
         """Whether a name is that of a file or a directory in here. One that does not exist is."""
@@ -75,7 +75,7 @@ class OwnDirectory(ReadOnlyDirectory):
             raise CannotOpenError(f"{self.root}/{relative} is no file of this directory; copy what it leads to in its place")
         return super().map(relative)
 
-    def strange(self) -> Iterator[str]:
+    def foreign_entries(self) -> Iterator[str]:
         """What is passed over: links that lead out, and what is neither file nor directory."""
         for directory, directories, files in os.walk(self.root):
             above = "" if directory == str(self.root) else os.path.relpath(directory, self.root)

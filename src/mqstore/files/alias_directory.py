@@ -5,7 +5,7 @@ Nothing is copied or linked: only the names differ.
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place:
     ...     _ = Path(place, "found.000").write_bytes(b"journal")
-    ...     wreck = ArrangedDirectory(place, {"queues/Q/journal.jif": "found.000"})
+    ...     wreck = AliasDirectory(place, {"queues/Q/journal.jif": "found.000"})
     ...     [entry.name for entry in wreck.entries("queues")], wreck.read("queues/Q/journal.jif"), wreck.original("queues/Q/journal.jif")
     (['Q'], b'journal', 'found.000')
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError
 from mqstore.files.readonly import DirectoryEntry, ReadOnlyDirectory
 
-__all__ = ["ArrangedDirectory"]
+__all__ = ["AliasDirectory"]
 
 
-class ArrangedDirectory(ReadOnlyDirectory):
+class AliasDirectory(ReadOnlyDirectory):
     """files: from the name here to the path below root where the file really is."""
 
     def __init__(self, root: str | os.PathLike[str], files: Mapping[str, str]) -> None:
@@ -36,8 +36,8 @@ class ArrangedDirectory(ReadOnlyDirectory):
                 self._below.setdefault(above, set()).add(own)
                 name = above
 
-    def __reduce__(self) -> tuple[type[ArrangedDirectory], tuple[Path, dict[str, str]]]:  # type: ignore[override]
-        return ArrangedDirectory, (self.root, self.files)
+    def __reduce__(self) -> tuple[type[AliasDirectory], tuple[Path, dict[str, str]]]:  # type: ignore[override]
+        return AliasDirectory, (self.root, self.files)
 
     def original(self, relative: str) -> str:
         """Where a file really is, below root."""

@@ -11,7 +11,7 @@ or made lasting before all is there.
 
 A queue is plain when the runs of all splits join without gap, repetition or jump. All others (a log with lost records,
 queues that started again at 0, several dispatches of one record) are built from their entries in log order by
-`queuebuild`, which appends as the broker does. Batch queues are always built that way: their units have no fixed place.
+`dispatch.consume_queue_image`, which appends as the broker does. Batch queues are always built that way: their units have no fixed place.
 
 Format: docs/formats/rocketmq.md, sections 4 to 6.
 """
@@ -30,7 +30,9 @@ from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, FileImage, QueueImage
+from mqstore.rocketmq.dispatch.base_queue_image import FileImage
+from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, UNIT_SIZE, Dispatched, Dispatcher, QueueRun, Rules
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE

@@ -16,10 +16,12 @@ from mqstore.errors import RefusedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.append.appender import INNER_BATCH
-from mqstore.rocketmq.dispatch.consume_queue_image import ENTRY, BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address, position_of
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import load as load_files
@@ -276,7 +278,7 @@ def hundred_batches(queue: BatchQueueImage) -> None:
 
 
 def _units() -> np.ndarray:
-    return batch_queue([10] * 100, size=1, first=1, per_file=100).files[0].live()
+    return batch_queue([10] * 100, size=1, first=1, per_file=100).files[0].written_rows()
 
 
 def test_a_batch_queue_is_recovered(tmp_path: Path) -> None:

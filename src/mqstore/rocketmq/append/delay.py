@@ -29,7 +29,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.dispatch.consume_queue_image import Rows
+from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_address
@@ -122,7 +122,7 @@ def deliverable(waiting: record.Record, version: str) -> Due:
 
 
 class ScheduleQueue(Protocol):
-    """One queue of SCHEDULE_TOPIC_XXXX, as `queuebuild.QueueImage` has it."""
+    """One queue of SCHEDULE_TOPIC_XXXX, as `dispatch.consume_queue_image.QueueImage` has it."""
 
     @property
     def min_offset(self) -> int: ...

@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 
 from mqstore.errors import NotFoundError, RefusedError
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.dispatch.consume_queue_image import Rows
+from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.format import half_message, record
 from mqstore.rocketmq.format.half_message import HALF_TOPIC, OP_TOPIC
 from mqstore.rocketmq.format.java_map import reencode
@@ -40,7 +40,7 @@ Decision = Literal["commit", "rollback"] | None
 
 
 class TransactionQueue(Protocol):
-    """The half or the op queue, as `queuebuild.QueueImage` has it."""
+    """The half or the op queue, as `dispatch.consume_queue_image.QueueImage` has it."""
 
     @property
     def min_offset(self) -> int: ...

@@ -44,7 +44,7 @@ class PagedFile(Protocol):
 
 
 class PagedQueue(Protocol):
-    """A queue as a broker holds it; `queuebuild.QueueImage` is one."""
+    """A queue as a broker holds it; `dispatch.consume_queue_image.QueueImage` is one."""
 
     @property
     def batch(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Consume queues that are written: the images of `queuebuild` with their files on disk.
+"""Consume queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.
 
 Rows are read through maps and written by positioned writes, so that a full disk is an error and not the end of the process.
 A file is made at its full size, all zeros. How far a file is written is known to the living queue only; recovery finds
@@ -20,7 +20,9 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq.pull import Held
-from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, FileImage, QueueImage
+from mqstore.rocketmq.dispatch.base_queue_image import FileImage
+from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
@@ -185,11 +187,11 @@ class StoredQueue(QueueImage):
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
         return _new_file(self._shelf, self, start, first_created=first_created)
 
-    def _removed(self, files: Sequence[FileImage]) -> None:
+    def _discard(self, files: Sequence[FileImage]) -> None:
         _removed(self._shelf, files)
 
-    def _begin_at(self, position: int, tags_code: int) -> None:
-        super()._begin_at(position, tags_code)
+    def _set_first_entry(self, position: int, tags_code: int) -> None:
+        super()._set_first_entry(position, tags_code)
         if self.on_minimum is not None:
             self.on_minimum(tags_code)
 
@@ -205,7 +207,7 @@ class StoredQueue(QueueImage):
             inside = np.flatnonzero((run.offsets >= first) & (run.offsets < first + file.written // ENTRY.itemsize))
             if not len(inside):
                 continue
-            rows = file.live()[run.offsets[inside] - first]
+            rows = file.written_rows()[run.offsets[inside] - first]
             new = wanted[inside]
             same = (rows["physical_offset"] == new["physical_offset"]) & (rows["size"] == new["size"])
             other = ~same | (rows["tags_code"] != new["tags_code"])
@@ -218,7 +220,7 @@ class StoredQueue(QueueImage):
                 self._shelf.write(file, (int(run.offsets[number]) - first) * ENTRY.itemsize, wanted[number : number + 1])
             last = int(inside[-1])
             if other.any() and int(run.offsets[last]) == self.max_offset - 1:
-                self.max_physical_offset = max(self.max_physical_offset, self._listed(wanted[last]))
+                self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(wanted[last]))
 
 
 class StoredBatchQueue(BatchQueueImage):
@@ -233,7 +235,7 @@ class StoredBatchQueue(BatchQueueImage):
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
         return _new_file(self._shelf, self, start, first_created=first_created)
 
-    def _removed(self, files: Sequence[FileImage]) -> None:
+    def _discard(self, files: Sequence[FileImage]) -> None:
         _removed(self._shelf, files)
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, QueueRun
 from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.format.consume_queue import ENTRY
@@ -140,7 +141,9 @@ class LiveShelf:
                 continue
             writer = self.ext_of(queue.topic, queue.queue_id)
             writer.recover()
-            codes = np.concatenate([np.empty(0, np.int64), *(file.live()["tags_code"].astype(np.int64) for file in queue.files[-3:])])
+            codes = np.concatenate(
+                [np.empty(0, np.int64), *(file.written_rows()["tags_code"].astype(np.int64) for file in queue.files[-3:])]
+            )
             addresses = codes[codes <= -(1 << 31) - 1]
             if len(addresses):
                 writer.truncate_by_max(int(addresses.max()))

@@ -2,7 +2,7 @@
 
     load    1  log, queue and index files are mapped; after an unclean exit (`abort` is there) index files that end later
                than the checkpoint's index time are deleted
-            2  each consume queue is recovered (`queuebuild`)
+            2  each consume queue is recovered (`dispatch.consume_queue_image`)
             3  the log is parsed from a start file on, up to the first thing the broker cannot take: the truncation point
                    clean    4.9.3 the third-last file; 5.3.3 the newest file that starts at or before the last listed record
                    unclean  the newest file whose first record was stored before the checkpoint; none: the oldest
@@ -40,7 +40,8 @@ from mqstore.errors import RefusedError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, Rules, dispatch_positions
 from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.format import consume_queue, mapped_file_queue

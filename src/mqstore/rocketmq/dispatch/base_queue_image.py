@@ -1,0 +1,257 @@
+"""What both kinds of consume queue have in common when they are held in memory: files of rows, recovery, truncation.
+
+A queue is a row of files of equal size. Nothing records how far a file is written: at load every file counts as full, and
+recovery reads the last three files up to the first invalid row.
+
+Files that exist are read through maps, and appended rows stay in memory. Started empty, the same images build queue files
+from scratch; `live.consume_queue_writer` keeps them on disk.
+
+Format: docs/formats/rocketmq.md, sections 8.2 to 8.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes, MappedFile
+
+__all__ = ["SCAN_ROWS", "BaseQueueImage", "FileImage", "Rows", "Source", "java_divide", "java_long"]
+
+Rows = NDArray[np.void]
+Source = Callable[[], MappedFile]
+
+SCAN_ROWS = 8192  # rows checked in one vectorised step
+
+
+def java_long(number: int) -> int:
+    """Return the number wrapped to a signed 64-bit integer, as Java arithmetic does."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def java_divide(number: int, divisor: int) -> int:
+    """Divide as Java does, rounding toward zero."""
+    return number // divisor if number >= 0 else -(-number // divisor)
+
+
+class FileImage:
+    """One file of a queue. written: bytes that count. Rows behind them may hold what an earlier life of the queue left there.
+
+    first_created: the broker made this file when the queue had none, which it remembers until it is restarted.
+    Rows that were appended lie in memory over those of the file, which is mapped only while it is read: a store may have
+    more queue files than a process may have open.
+    """
+
+    __slots__ = ("_appended", "_appended_count", "_appended_from", "_row", "_source", "first_created", "size", "start", "written")
+
+    def __init__(self, start: int, size: int, row: np.dtype[np.void], source: Source | None = None, *, first_created: bool = False) -> None:
+        self.start = start
+        self.size = size
+        self.first_created = first_created
+        self.written = 0 if source is None else size
+        self._row = row
+        self._source = source
+        self._appended = np.empty(0, row)
+        self._appended_from = self._appended_count = 0
+
+    @property
+    def end(self) -> int:
+        """Logical byte offset behind the written rows."""
+        return self.start + self.written
+
+    @property
+    def full(self) -> bool:
+        return self.written + self._row.itemsize > self.size
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the file, written or not. A file that is not on disk shows only those that were appended."""
+        return self.part(0, self.size // self._row.itemsize)
+
+    def written_rows(self) -> Rows:
+        """The written rows."""
+        return self.part(0, self.written // self._row.itemsize)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Rows start..stop-1, as far as there are any."""
+        low, high = self._appended_from, self._appended_from + self._appended_count
+        if self._source is None or (low <= start and stop <= high):
+            return self._appended[max(0, start - low) : min(stop, high) - low]
+        data = self._source().data[: self.size // self._row.itemsize * self._row.itemsize]
+        base: Rows = data[: len(data) // self._row.itemsize * self._row.itemsize].view(self._row)[start:stop]
+        if stop <= low or high <= start or low == high:
+            return base
+        found = base.copy()
+        begin, end = max(start, low), min(stop, high)
+        found[begin - start : end - start] = self._appended[begin - low : end - low]
+        return found
+
+    def put(self, rows: Rows) -> None:
+        """Append rows that fit into the file."""
+        first = self.written // self._row.itemsize
+        if not self._appended_count:
+            self._appended_from = first
+        elif not self._appended_from <= first <= self._appended_from + self._appended_count:
+            low, high = min(first, self._appended_from), max(first, self._appended_from + self._appended_count)
+            self._appended, self._appended_from, self._appended_count = self.part(low, high).copy(), low, high - low
+        at = first - self._appended_from
+        if at + len(rows) > len(self._appended):
+            grown = np.empty(min(max(at + len(rows), 2 * len(self._appended), 16), self.size // self._row.itemsize), self._row)
+            grown[: self._appended_count] = self._appended[: self._appended_count]
+            self._appended = grown
+        self._appended[at : at + len(rows)] = rows
+        self._appended_count = max(self._appended_count, at + len(rows))
+        self.written += len(rows) * self._row.itemsize
+
+    def bytes(self) -> Bytes:
+        """The written bytes."""
+        return self.written_rows().view(np.uint8)
+
+
+class BaseQueueImage:
+    """What both kinds of queue have in common: files of rows, recovery and truncation."""
+
+    row: ClassVar[np.dtype[np.void]]
+    batch: ClassVar[bool]
+
+    def __init__(self, topic: str, queue_id: int, file_size: int, files: Iterable[tuple[int, Source]] = ()) -> None:
+        """files: start and map of each file, ascending. file_size: bytes, a multiple of the row."""
+        if file_size < self.row.itemsize:
+            raise ValueError(f"a queue file of {file_size} bytes has no room for an entry of {self.row.itemsize}")
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file_size = file_size
+        self.files = [FileImage(start, file_size, self.row, source) for start, source in files]
+        self.max_physical_offset = -1
+
+    # what differs
+
+    def _valid(self, rows: Rows) -> NDArray[np.bool_]:
+        raise NotImplementedError
+
+    def _max_physical_offset_after(self, row: np.void) -> int:
+        """What max_physical_offset becomes when this row is the last one."""
+        raise NotImplementedError
+
+    def _refresh_bounds(self) -> None:
+        """After the files were cut: set what is derived from them."""
+
+    # load
+
+    def recover(self) -> None:
+        """Find the end of the queue in its last three files, as a broker does at load."""
+        if not self.files:
+            return
+        number = max(0, len(self.files) - 3)
+        while True:
+            file = self.files[number]
+            count = self._first_invalid(file.rows, 0, None)
+            if count:
+                self.max_physical_offset = self._max_physical_offset_after(file.rows[count - 1])
+            if count < self.file_size // self.row.itemsize or number + 1 == len(self.files):
+                break
+            number += 1
+        self._cut(file.start + count * self.row.itemsize)
+        self._refresh_bounds()
+
+    def _first_invalid(self, rows: Rows, start: int, below: int | None) -> int:
+        """Number of the first row at or behind start that is not valid, or lists a record at or behind `below`."""
+        for at in range(start, len(rows), SCAN_ROWS):
+            part = rows[at : at + SCAN_ROWS]
+            good = self._valid(part)
+            if below is not None:
+                good &= part["physical_offset"] < below
+            if not good.all():
+                return at + int(np.argmin(good))
+        return len(rows)
+
+    def _cut(self, end: int) -> None:
+        """Cut the files at a logical byte offset: those wholly behind it go, the one that holds it is written up to there."""
+        kept, gone = [], []
+        for file in self.files:
+            if file.start + file.size > end:
+                if file.start > end:
+                    gone.append(file)
+                    continue
+                file.written = end - file.start
+            kept.append(file)
+        self.files = kept
+        self._discard(gone)
+
+    def truncate(self, physical: int) -> None:
+        """Drop the entries of records at or behind a physical offset, file by file from the last.
+
+        The first row of a file is never checked for being an entry at all: a file without entries counts one afterwards.
+        """
+        self.max_physical_offset = physical
+        while self.files:
+            file = self.files[-1]
+            rows = file.rows
+            if not len(rows):
+                file.put(np.zeros(1, self.row))
+                rows = file.rows
+            if int(rows["physical_offset"][0]) >= physical:
+                self._discard([self.files.pop()])
+                continue
+            count = self._first_invalid(rows, 1, physical)
+            file.written = count * self.row.itemsize
+            self.max_physical_offset = self._max_physical_offset_after(rows[count - 1])
+            break
+
+    def destroy(self) -> None:
+        """What a broker does to every queue when it finds no commit log."""
+        gone, self.files = self.files, []
+        self.max_physical_offset = -1
+        self._discard(gone)
+
+    # append
+
+    def _writable_file(self, start: int) -> FileImage:
+        """The file to append to; made where there is none or the last one is full. start: of a first file."""
+        if not self.files:
+            self.files.append(self._new_file(start, first_created=True))
+        elif self.files[-1].full:
+            self.files.append(self._new_file(self.files[-1].start + self.file_size, first_created=False))
+        return self.files[-1]
+
+    def expire(self, log_min: int) -> int:
+        """Remove the leading files whose last entry lists a record below the log's minimum; the last file stays. Returns how many."""
+        gone = 0
+        while len(self.files) > 1:
+            first = self.files[0]
+            last = first.size // self.row.itemsize
+            if int(first.part(last - 1, last)["physical_offset"][0]) >= log_min:
+                break
+            self._discard([first])
+            self.files = self.files[1:]
+            gone += 1
+        return gone
+
+    # where files are: in memory here, on disk in `queuewriting`
+
+    def _new_file(self, start: int, *, first_created: bool) -> FileImage:
+        return FileImage(start, self.file_size, self.row, first_created=first_created)
+
+    def _discard(self, files: Sequence[FileImage]) -> None:
+        """Files that are no longer part of the queue."""
+
+    def _append_rows(self, rows: Rows) -> None:
+        """Append rows at the end, into as many files as it takes."""
+        at = 0
+        while at < len(rows):
+            file = self._writable_file(0)
+            part = rows[at : at + (file.size - file.written) // self.row.itemsize]
+            file.put(part)
+            # after each file: where a later one cannot be written, these rows are known when they come again
+            self.max_physical_offset = self._max_physical_offset_after(part[-1])
+            at += len(part)
+
+    # what is there
+
+    @property
+    def end(self) -> int:
+        """Logical byte offset behind the last row; 0 without files."""
+        return self.files[-1].end if self.files else 0

@@ -22,7 +22,7 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.broker.served.served_store import Boundary, NamedQueue
+from mqstore.broker.served.served_store import NamedQueue
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rocketmq import frames
@@ -36,10 +36,10 @@ from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.log_slices import LogFiles, LogSlices
 from mqstore.rocketmq.format.queue_page import PagedFile
-from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.tag_filter import TagFilter
-from mqstore.rocketmq.query import point_lookup, pull, time_lookup
+from mqstore.rocketmq.query import pull
 from mqstore.rocketmq.query.index_search import IndexFileLike
+from mqstore.rocketmq.store.read_side import ReadSide
 from mqstore.rocketmq.store.recovered_view import RecoveredView, recover
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import QueueView, View
@@ -57,7 +57,7 @@ REFUSAL = (
 )
 
 
-class ReadOnlyStore:
+class ReadOnlyStore(ReadSide):
     """A store that is only read. view: which state of it is served, `recovered` or `disk`; notes: what that gives up."""
 
     refusal = REFUSAL
@@ -118,10 +118,6 @@ class ReadOnlyStore:
     def log_max(self) -> int:
         return self.log.max_offset if self._recovered is not None else self._store.view().log_range()[1]
 
-    def slice(self, physical: int, size: int) -> memoryview | None:
-        """Bytes of the log without a copy; None where they are not all readable in one file."""
-        return self.log.slice(physical, size)
-
     # reading, as MessageStore does
 
     def get(
@@ -141,48 +137,13 @@ class ReadOnlyStore:
         ext = ConsumeQueueExt(self._store.directory, topic, queue_id, file_size=self.config.consume_queue_ext_file_size)
         return pull.get_message(self.log, queue, offset, max_count, tags, self._rules, ext.tags_code)
 
-    def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> point_lookup.QueryResult:
-        """The newest messages with a key, in log order. begin, end: store times, ms."""
-        return point_lookup.query_message(self._index, self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
+    def index_files(self) -> Sequence[IndexFileLike]:
+        """The index files of the view, oldest first."""
+        return self._index
 
     @cached_property
     def _index(self) -> Sequence[IndexFileLike]:
         return (self._store.view() if self._recovered is None else self._recovered).index_files()
-
-    def record_at(self, physical: int) -> Record | None:
-        """The record at a physical offset."""
-        return point_lookup.by_offset(self.log, physical)
-
-    def raw_record_at(self, physical: int) -> memoryview | None:
-        """The bytes of the record at a physical offset; None where none can be decoded."""
-        return None if self.record_at(physical) is None else point_lookup.raw_by_offset(self.log, physical)
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = "lower") -> int:
-        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue."""
-        queue = self.queue_or_none(topic, queue_id)
-        return 0 if queue is None else time_lookup.offset_by_time(queue, self.log, timestamp, self.version, boundary)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the first message; 0 for an unknown queue."""
-        queue = self.queue_or_none(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the next message; 0 for an unknown queue."""
-        queue = self.queue_or_none(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time of the first message of a queue, or of the log; -1 where there is none."""
-        if topic is None:
-            return point_lookup.earliest_time_of_log(self.log, self.version, self.config.max_message_size)
-        queue = self.queue_or_none(topic, queue_id)
-        return -1 if queue is None else point_lookup.earliest_time(queue, self.log, self.version)
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of the message at a queue offset, ms; -1 where there is none."""
-        queue = self.queue_or_none(topic, queue_id)
-        return -1 if queue is None else point_lookup.store_timestamp_of(queue, self.log, offset, self.version)
 
     def close(self) -> None:
         """Let go of the files."""

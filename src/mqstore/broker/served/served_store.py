@@ -89,12 +89,3 @@ class LiveStore(MessageStore):
     @property
     def writable(self) -> MessageStore | None:
         return self
-
-    def raw_record_at(self, physical: int) -> memoryview | None:
-        """The bytes of the record at a physical offset; None where none can be decoded."""
-        return None if self.record_at(physical) is None else point_lookup.raw_by_offset(self.log, physical)
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of the message at a queue offset, ms; -1 where there is none."""
-        queue = self.queue_or_none(topic, queue_id)
-        return -1 if queue is None else point_lookup.store_timestamp_of(queue, self.log, offset, self.version)

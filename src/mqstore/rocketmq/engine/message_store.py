@@ -19,18 +19,14 @@ Format: docs/formats/rocketmq.md, sections 3 to 11.
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
-from mqstore.errors import MqstoreError, TargetError
+from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory
-from mqstore.kernels.rocketmq import frames
 from mqstore.kernels.rocketmq.pull import PullPath
 from mqstore.rocketmq.append.appender import Appender
 from mqstore.rocketmq.append.batch_appender import BatchResult, put_columns, put_each
@@ -41,19 +37,22 @@ from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
 from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
+from mqstore.rocketmq.engine.dispatch_loop import DispatchListener, DispatchLoop
 from mqstore.rocketmq.engine.services import Services
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.tag_filter import TagFilter
+from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.group_commit import GroupCommit
 from mqstore.rocketmq.live.index_writer import StoredIndex
-from mqstore.rocketmq.live.loader import Loaded, load
+from mqstore.rocketmq.live.loader import LoadedStore, load
 from mqstore.rocketmq.live.retention import Retained, Retention
 from mqstore.rocketmq.live.store_lock import remove_abort
-from mqstore.rocketmq.query import point_lookup, pull, time_lookup
+from mqstore.rocketmq.query import pull
 from mqstore.rocketmq.recovery.broker_recovery import Image
+from mqstore.rocketmq.store.read_side import ReadSide
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -63,10 +62,9 @@ if TYPE_CHECKING:
 __all__ = ["MessageStore"]
 
 _DEFAULTS = StoreConfig()
-_ROOM = 1 << 16  # records dispatched at once
 
 
-class MessageStore:
+class MessageStore(ReadSide):
     """A store open for writing; `open` makes one. Safe for threads: any may put, any may read.
 
     version: whose rules it follows. notes: what loading gave up or skipped, a sentence each. offsets, topics, groups: the tables
@@ -83,33 +81,27 @@ class MessageStore:
         if config.services:
             self._services.start()
 
-    def _assemble(self, loaded: Loaded, config: StoreConfig) -> None:
+    def _assemble(self, loaded: LoadedStore, config: StoreConfig) -> None:
         self.version = loaded.version
         self.config = config
         self.reading = loaded.reading
         self.directory = loaded.directory
-        self.log = loaded.log
+        self.log: LiveLog = loaded.log
         self.notes: tuple[str, ...] = tuple(loaded.broker.notes)
         self._loaded = loaded
         self._broker = loaded.broker
-        self._five = self.version != "4.9.3"
+        self._is_v5 = self.version != "4.9.3"
         self._open = True
-        self._released = False
-        self._interrupted = False
-        self._failure = ""  # why dispatch stands still, if it does
-        self._dispatched = self.log.max_offset
-        self._dispatched_at = 0
-        self._dispatch_lock = threading.Lock()
-        self._listener: Callable[[frozenset[tuple[str, int]]], object] | None = None
-        self._positions = np.empty(_ROOM, np.int64)
-        self._rules = loaded.broker.rules
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
-        batch_topics = self._rules.batch_topics
+        batch_topics = loaded.broker.rules.batch_topics
         self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.version, maximums, loaded.checkpoint)
         self._path = self._appender.path
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
-        self.commit = GroupCommit(self.log.sync, self._look_up)
+        self.commit = GroupCommit(self.log.sync, self._update_paused)
         self.retention = Retention(self.log, config)
+        self._dispatch_loop = DispatchLoop(
+            loaded, self._path, flushed_only=self._is_v5 and self._sync_flush, on_state_change=self._update_paused
+        )
         self._pull_rules = pull.PullRules(
             version=self.version,
             in_memory_bytes=_memory() * config.access_message_in_memory_max_ratio // 100,
@@ -210,103 +202,34 @@ class MessageStore:
             result.status = PutStatus.FLUSH_DISK_TIMEOUT
             result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"
 
-    def _look_up(self) -> None:
-        """Something that decides whether puts are taken may have changed."""
+    def _update_paused(self) -> None:
+        """Close or open the fast path, after something changed that decides whether puts are accepted."""
         self._path.paused = self._refusal() is not None
 
     def _refusal(self) -> PutResult | None:
         """Why the store takes no message now."""
-        if self._open and not self._failure and self.commit.failed is None and not self.retention.full:
+        if self._open and not self._dispatch_loop.failure and self.commit.failed is None and not self.retention.full:
             return None
         if not self._open:
             sentence = "the store is closed"
         elif self.retention.full:
             sentence = "the disk is fuller than diskSpaceWarningLevelRatio; free some space"
         else:
-            sentence = self._failure or f"{self.commit.failed}; close the store and open it again"
+            sentence = self._dispatch_loop.failure or f"{self.commit.failed}; close the store and open it again"
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=sentence)
 
     # dispatch
 
     def dispatch_now(self) -> int:
-        """List in queues and index what the log holds by now. Returns how many records. Raises TargetError where it cannot be written."""
-        with self._dispatch_lock:
-            self._must_be_held()
-            if self._interrupted:
-                raise TargetError(self._failure)
-            try:
-                found = self._dispatch()
-            except MqstoreError as error:
-                self._failure = f"queues or index cannot be written: {error}"
-                self._look_up()
-                raise
-            except BaseException:
-                self._interrupted = True  # what is written and what is counted may disagree
-                self._failure = "dispatch was interrupted half-way; close the store and open it again"
-                self._look_up()
-                raise
-            if self._failure:
-                self._failure = ""
-                self._look_up()
-            if self._listener is not None and self._broker.listed:
-                listed, self._broker.listed = self._broker.listed, set()
-                self._listener(frozenset(listed))
-            return found
+        """Dispatch to queues and index what the log holds by now. Returns the number of records. Raises TargetError if that fails."""
+        return self._dispatch_loop.run()
 
-    def on_dispatch(self, listener: Callable[[frozenset[tuple[str, int]]], object] | None) -> None:
-        """Call a function with the (topic, queue id) of queues in which messages were listed, each time; None ends that.
+    def on_dispatch(self, listener: DispatchListener | None) -> None:
+        """Call a function with the (topic, queue id) of the queues that each round of dispatch touched; None removes it.
 
-        It is called by whichever thread dispatches, with the store held: it must return at once, and not call the store.
+        It is called in the dispatching thread with the dispatch lock held: it must return at once and must not call the store.
         """
-        with self._dispatch_lock:
-            self._listener = listener
-            self._broker.listed = None if listener is None else set()
-
-    def _dispatch(self) -> int:
-        log = self.log
-        end = log.flushed if self._five and self._sync_flush else log.max_offset
-        count = 0
-        while self._dispatched < end:
-            file = log.file_at(self._dispatched)
-            if file is None:
-                if self._dispatched < log.min_offset:
-                    self._dispatched = log.min_offset
-                    continue
-                break
-            data = np.frombuffer(log.view(file), np.uint8)
-            at, stop = self._dispatched - file.start, min(end - file.start, file.written)
-            taken, behind, status = frames.walk(data, at, stop, file.start, True, self._positions)
-            if taken:
-                self._dispatched_at = self._broker.dispatch(data, self._positions[:taken].copy(), self._rules)
-                count += taken
-            if status in (frames.STOP, frames.FULL):
-                self._dispatched = file.start + behind
-            elif status == frames.BLANK:
-                self._dispatched = file.start + file.size
-            else:
-                raise TargetError(f"{file.relative}: no record stands at byte {behind}, which was written as one; verify the store")
-            if status == frames.STOP and taken == 0 and behind == at:
-                break
-        self._settle_index()
-        return count
-
-    def _settle_index(self) -> None:
-        """Let the checkpoint name the last index file that is full, once the one behind it is newer on disk."""
-        waiting = self._loaded.full_index
-        if not waiting or self._broker.index is None:
-            return
-        waiting[:] = [file for file in waiting if file in self._broker.index.files]  # retention may have removed some
-        if not waiting:
-            return
-        for file in waiting:
-            file.sync()
-        last = self._broker.index.files[-1]
-        if last.end_timestamp > waiting[-1].end_timestamp and isinstance(self._broker.index, StoredIndex):
-            self._broker.index.sync(headers=False)
-            self._loaded.checkpoint.index = max(file.end_timestamp for file in waiting)
-            self._appender.path.not_after = self._loaded.checkpoint.index
-            waiting.clear()
-            self._loaded.checkpoint.write()
+        self._dispatch_loop.set_listener(listener)
 
     def set_put_yield(self, microseconds: int) -> None:
         """Let each 256th put give way to other threads for so long; 0: none."""
@@ -315,7 +238,7 @@ class MessageStore:
     @property
     def dispatch_lag(self) -> int:
         """Bytes of log that are not listed in queues and index yet."""
-        return max(0, self.log.max_offset - self._dispatched)
+        return self._dispatch_loop.lag
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
         """Return once everything put before the call is listed; False after timeout (s)."""
@@ -323,7 +246,7 @@ class MessageStore:
         if not self.config.services:
             self.dispatch_now()
         end = time.monotonic() + timeout
-        while self._dispatched < target:
+        while self._dispatch_loop.position < target:
             if time.monotonic() > end:
                 return False
             time.sleep(0.0005)
@@ -333,8 +256,8 @@ class MessageStore:
 
     def flush(self) -> None:
         """Bring log, queues and checkpoint to disk. Raises TargetError where the disk refuses."""
-        self._must_be_held()
-        dispatched, dispatched_at = self._dispatched, self._dispatched_at
+        self._loaded.require_open()
+        dispatched, dispatched_at = self._dispatch_loop.position, self._dispatch_loop.last_timestamp
         if not self.commit.sync():
             raise TargetError(f"{self.commit.failed}; close the store and open it again")
         self._loaded.queue_files.sync()
@@ -344,20 +267,20 @@ class MessageStore:
 
     def flush_queues(self, least_pages: int) -> None:
         """Bring queue files with so many new pages to disk."""
-        self._must_be_held()
+        self._loaded.require_open()
         self._loaded.queue_files.sync(least_pages)
 
     def write_checkpoint(self) -> None:
         """Write what is known to be on disk into the checkpoint."""
-        self._must_be_held()
+        self._loaded.require_open()
         self._loaded.checkpoint.write()
 
     def run_retention(self, now: int | None = None) -> Retained:
         """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
-        self._must_be_held()
-        logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatched)
-        self._look_up()
-        with self._dispatch_lock:
+        self._loaded.require_open()
+        logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatch_loop.position)
+        self._update_paused()
+        with self._dispatch_loop.lock:
             index = self._broker.index
             queues, indexes = self.retention.clean_derived(
                 list(self._broker.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
@@ -373,7 +296,7 @@ class MessageStore:
             if not self.commit.sync():  # what is not on disk may not be dispatched yet
                 raise TargetError(f"{self.commit.failed}; close the store and open it again")
             self.dispatch_now()
-            with self._dispatch_lock:
+            with self._dispatch_loop.lock:
                 queues = self._broker.queues
                 gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
                 for queue in gone:
@@ -387,7 +310,7 @@ class MessageStore:
 
     def persist(self) -> None:
         """Write the tables under config/ that have changed."""
-        self._must_be_held()
+        self._loaded.require_open()
         self.offsets.persist(self._config_directory)
         for table in (self.topics, self.groups):
             if table.names():
@@ -414,20 +337,16 @@ class MessageStore:
         queues = self._broker.queues
         return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
 
-    def _asked(self, topic: str, queue_id: int) -> Image | None:
-        """A queue that somebody asks for: a broker makes it then, and an empty batch queue has other bounds than an empty queue."""
+    def requested_queue(self, topic: str, queue_id: int) -> Image | None:
+        """Return the queue that a client asks for. A broker creates it then: an empty batch queue has other bounds than no queue."""
         queue = self.queue_or_none(topic, queue_id)
-        if queue is None and topic in self._rules.batch_topics:
+        if queue is None and topic in self._broker.rules.batch_topics:
             return BatchQueueImage(topic, queue_id, self.config.batch_queue_file_size or UNIT_SIZE)
         return queue
 
     def index_files(self) -> Sequence[IndexImage]:
         """The index files, oldest first."""
         return [] if self._broker.index is None else list(self._broker.index.files)
-
-    def slice(self, physical: int, size: int) -> memoryview | None:
-        """Bytes of the log without a copy; None where they are not all readable in one file."""
-        return self.log.slice(physical, size)
 
     def get(
         self,
@@ -447,49 +366,13 @@ class MessageStore:
         found: pull.GetResult | None = self._pulls.get(topic, queue_id, offset, max_count, hashes)
         if found is not None:
             return found
-        queue = self._asked(topic, queue_id)
+        queue = self.requested_queue(topic, queue_id)
         if queue is None:
             return pull.GetResult(pull.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         codes = None
         if self.config.enable_consume_queue_ext:
             codes = ConsumeQueueExt(self.reading, topic, queue_id, file_size=self.config.consume_queue_ext_file_size).tags_code
         return pull.get_message(self.log, queue, offset, max_count, tags, self._pull_rules, codes)
-
-    def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> point_lookup.QueryResult:
-        """The newest messages with a key, in log order. begin, end: store times, ms."""
-        index = self._broker.index
-        files = index.files if index is not None else ()
-        return point_lookup.query_message(files, self.log, topic, key, max_num, begin, end, cap=self.config.max_msgs_num_batch)
-
-    def record_at(self, physical: int) -> Record | None:
-        """The record at a physical offset."""
-        return point_lookup.by_offset(self.log, physical)
-
-    def record_by_id(self, msg_id: str) -> Record | None:
-        """The record of an offset message id. Raises UsageError for what is none."""
-        return point_lookup.by_id(self.log, msg_id)
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: time_lookup.Boundary = "lower") -> int:
-        """The queue offset for a time (ms), by the rules of the version; 0 for an unknown queue, -1 for an unknown batch queue."""
-        queue = self._asked(topic, queue_id)
-        return 0 if queue is None else time_lookup.offset_by_time(queue, self.log, timestamp, self.version, boundary)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the first message; 0 for an unknown queue, -1 for an unknown batch queue."""
-        queue = self._asked(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the next message; 0 for an unknown queue."""
-        queue = self.queue_or_none(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time of the first message of a queue, or of the log; -1 where there is none."""
-        if topic is None:
-            return point_lookup.earliest_time_of_log(self.log, self.version, self.config.max_message_size)
-        queue = self.queue_or_none(topic, queue_id)
-        return -1 if queue is None else point_lookup.earliest_time(queue, self.log, self.version)
 
     # the end
 
@@ -506,7 +389,7 @@ class MessageStore:
             self._services.stop()
             self.delays.stop()
             self._appender.stop()
-            if self._interrupted or self._appender.interrupted:
+            if self._dispatch_loop.interrupted or self._appender.interrupted:
                 self.commit.sync()
                 self.persist()
                 return
@@ -514,7 +397,7 @@ class MessageStore:
             self.flush()
             index = self._broker.index
             if isinstance(index, StoredIndex):
-                index.sync(headers=self._five)
+                index.sync(headers=self._is_v5)
             self.persist()
             self.log.close()
             remove_abort(self.directory)
@@ -532,15 +415,10 @@ class MessageStore:
         finally:
             self._release()
 
-    def _must_be_held(self) -> None:
-        """The files are somebody else's as soon as the lock is given up."""
-        if self._released:
-            raise TargetError(f"the store in {self.directory.root} is closed; open it again")
-
     def _release(self) -> None:
         self._appender.stop()
-        with self._dispatch_lock:
-            self._released = True
+        with self._dispatch_loop.lock:
+            self._loaded.released = True
         try:
             self._config_directory.close()
             self._pulls.close()

@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mqstore.errors import RefusedError, UnsupportedError, UsageError
+from mqstore.errors import RefusedError, TargetError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.rocketmq.config.broker_config import BrokerConfig
@@ -34,7 +34,7 @@ from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abo
 from mqstore.rocketmq.recovery.broker_recovery import Broker
 from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
 
-__all__ = ["Loaded", "load"]
+__all__ = ["LoadedStore", "load"]
 
 DEFAULT_LOG_FILE = 1 << 30
 DEFAULT_EXT_FILE = 48 << 20
@@ -42,7 +42,7 @@ _ROCKSDB = ("consumequeue/CURRENT", "config/rdb", "config/consumerOffsets", "con
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedStore:
     """The parts of a store that is ready to be written. full_index: files that took their last key since they were last looked at."""
 
     version: str
@@ -55,6 +55,12 @@ class Loaded:
     queue_files: QueueFiles
     checkpoint: LiveCheckpoint
     full_index: list[StoredIndexFile]
+    released: bool = False
+
+    def require_open(self) -> None:
+        """Raise TargetError once the store is being closed: its files then belong to whoever locks it next."""
+        if self.released:
+            raise TargetError(f"the store in {self.directory.root} is closed; open it again")
 
     def close(self) -> None:
         """Let go of everything, the lock last. Nothing is flushed."""
@@ -71,7 +77,7 @@ class Loaded:
             last_first.callback(self.log.close, keep_next=True)
 
 
-def load(path: str | os.PathLike[str], config: StoreConfig) -> Loaded:
+def load(path: str | os.PathLike[str], config: StoreConfig) -> LoadedStore:
     """Create or take over a store. Raises MqstoreError with nothing changed where it cannot be taken over."""
     root = Path(path)
     if config.version is not None and config.version not in VERSIONS:
@@ -115,7 +121,7 @@ def _broker_config(config: StoreConfig) -> BrokerConfig:
     )
 
 
-def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> Loaded:
+def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> LoadedStore:
     root, recorder = directory.root, config.recorder
     reading = ReadOnlyDirectory(root)
     _refuse_unsupported(reading)
@@ -178,7 +184,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
             queue_files.distrust(queue.files)
         create_abort(directory, version, os.getpid())
     store.log.forget_all()
-    return Loaded(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
+    return LoadedStore(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
 
 
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:

@@ -262,8 +262,8 @@ def test_another_process_reads_a_prefix_without_damage_while_the_store_is_writte
         for number in range(10):
             store.put(Message("orders", sealed(0, number, 100)))
         assert store.wait_dispatched()
-        code = "import pathlib, sys; from test_engine_threads import watch; watch(*map(pathlib.Path, sys.argv[1:]))"
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
+        code = "import pathlib, sys; from test_threads import watch; watch(*map(pathlib.Path, sys.argv[1:]))"
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
         command = [sys.executable, "-c", code, str(tmp_path / "store"), str(stop)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as other:
             end = time.monotonic() + 3

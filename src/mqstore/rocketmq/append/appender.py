@@ -18,65 +18,50 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.kernels.rocketmq import encode
 from mqstore.kernels.rocketmq.put import PutPath, Topic
 from mqstore.rocketmq.append import multi_dispatch
-from mqstore.rocketmq.append.delay import asks_for_timer, delay_level, delayed
+from mqstore.rocketmq.append.admission import (
+    CRC_PROPERTY_SIZE,
+    PROPERTIES_LIMIT,
+    Admission,
+    host_bytes,
+    illegal,
+    joined_properties,
+)
+from mqstore.rocketmq.append.delay import asks_for_timer, delayed
+from mqstore.rocketmq.append.queue_offsets import QueueOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
-from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
 
 __all__ = ["LISTED", "Appender"]
 
-PROPERTIES_LIMIT = 32767
 RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
 INNER_BATCH = 0xC0
 _NUMBERS = struct.Struct(">iiiq")  # queue id, flags of the system, reconsume times, born timestamp
 _FLAG = struct.Struct(">i")
-RETRY_PREFIX = "%RETRY%"
 
 LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
 
 
-@lru_cache(4096)
-def _host(text: str) -> bytes:
-    return record.parse_host(text)
+class AppendLock:
+    """The append lock. While it is held, the fast path of puts stores nothing either.
 
-
-class _NextOffsets:
-    """(topic's bytes, queue id) -> queue offset of the next message; each topic's part is shared with what is known of the topic."""
-
-    def __init__(self) -> None:
-        self._by_topic: dict[bytes, dict[int, int]] = {}
-
-    def of(self, raw: bytes) -> dict[int, int]:
-        """The part of a topic."""
-        return self._by_topic.setdefault(raw, {})
-
-    def get(self, key: tuple[bytes, int]) -> int:
-        """The next queue offset; 0 for a queue that is new."""
-        return self._by_topic.get(key[0], {}).get(key[1], 0)
-
-    def __setitem__(self, key: tuple[bytes, int], offset: int) -> None:
-        self.of(key[0])[key[1]] = offset
-
-
-class _Exclusively:
-    """The append lock: it keeps out others of its kind, and the short way of puts."""
+    interrupted: whether an append was interrupted, so that the log and the queue offsets may disagree.
+    """
 
     def __init__(self, path: PutPath) -> None:
         self._lock = threading.RLock()
         self._path = path
-        self.interrupted = False  # while something was appended: log and queue offsets may disagree
+        self.interrupted = False
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -91,10 +76,10 @@ class _Exclusively:
 
 
 class Appender:
-    """Puts messages at the end of a log. lock: held while something is appended.
+    """Appends messages to a log. lock: held while something is appended.
 
-    next_offset: (topic's bytes, queue id) -> queue offset of the next message. multi_offset: the same for multi-dispatch.
-    most: bytes of the longest record that the store takes. five: whether the rules are those of 5.3.
+    next_offset: queue offset of the next message of each queue. multi_offset: the same for multi-dispatch, by its own keys.
+    max_record_size: bytes of the longest record that the store accepts. is_v5: whether the rules are those of 5.3.
     """
 
     def __init__(
@@ -105,32 +90,35 @@ class Appender:
         next_offset: Mapping[tuple[str, int], int],
         checkpoint: LiveCheckpoint,
     ) -> None:
-        """next_offset: (topic, queue id) -> maximum of the queue. checkpoint: is told of times that go backwards."""
-        self.multi_offset: dict[str, int] = {}
+        """next_offset: (topic, queue id) -> maximum offset of the queue. checkpoint: lowered before the clock goes backwards."""
         self.closed = False
-        self._log = log
         self.config = config
         self.version = version
-        self.five = version != "4.9.3"
+        self.is_v5 = version != "4.9.3"
+        self.max_record_size = min(config.max_message_size + (RECORD_MARGIN if self.is_v5 else 0), log.file_size - END_OF_FILE)
+        self._log = log
+        self._recorded = log.recorded
         self._clock = config.clock
         self._levels = parse_delays(config.message_delay_level)
         self._checkpoint = checkpoint
         self._writer: encode.LogFileWriter | None = None
         self._writing_to: LiveFile | None = None
-        self._property_crc = encode.PROPERTY_CRC if self.five and config.enabled_append_prop_crc else encode.NO_PROPERTY_CRC
-        self.most = min(config.max_message_size + (RECORD_MARGIN if self.five else 0), log.file_size - END_OF_FILE)
-        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.five)
-        self._recorded = log.recorded
-        self._default_host = _host(config.store_host)
-        self.path = PutPath(PutStatus.PUT_OK, self._default_host, five=self.five, max_body=config.max_message_size, most=self.most)
-        self.lock = _Exclusively(self.path)
-        # what the short way does not know: records that are told to somebody, times that a test sets, a checksum in the properties
-        self._short_way = not self._recorded and config.clock is milliseconds and not self._property_crc
-        self.next_offset = _NextOffsets()
+        self._property_crc = encode.PROPERTY_CRC if self.is_v5 and config.enabled_append_prop_crc else encode.NO_PROPERTY_CRC
+        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.is_v5)
+        self._default_host = host_bytes(config.store_host)
+        self.path = PutPath(
+            PutStatus.PUT_OK, self._default_host, five=self.is_v5, max_body=config.max_message_size, most=self.max_record_size
+        )
+        self.lock = AppendLock(self.path)
+        # the fast path neither reports what it writes to a recorder, nor asks a test's clock, nor adds a checksum property
+        self._fast_path = not self._recorded and config.clock is milliseconds and not self._property_crc
+        self.next_offset = QueueOffsets()
+        self.multi_offset: dict[str, int] = {}
         for (topic, queue_id), offset in next_offset.items():
             self.next_offset[topic.encode("utf-8", "surrogatepass"), queue_id] = offset
-            if self.five and topic.startswith(LMQ_PREFIX):
+            if self.is_v5 and topic.startswith(LMQ_PREFIX):
                 self.multi_offset[f"{topic}-0"] = offset
+        self.admission = Admission(config, version, self.path, self.next_offset)
 
     # what is put
 
@@ -139,34 +127,33 @@ class Appender:
         return self.path.put(message) or self.put_slow(message)
 
     def put_slow(self, message: Message) -> PutResult:
-        """As `put`, for a message that `path` has not taken."""
+        """Append a message that the fast path did not accept, or refuse it with a status and a sentence."""
         given = message.properties
         properties = given if type(given) is bytes else message.encoded_properties(self.version)
         if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in LISTED:
             try:
                 message = delayed(message, self._levels, self.version)
             except ValueError as error:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
+                return illegal(str(error))
             properties = message.encoded_properties(self.version)
-        if self.five and b"TIMER_" in properties and asks_for_timer(message, self.version):
-            sentence = "the message asks for the timer wheel of 5.x (TIMER_ properties), which is not served here; use a delay level"
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
+        if self.is_v5 and b"TIMER_" in properties and asks_for_timer(message, self.version):
+            return illegal("the message asks for the timer wheel of 5.x (TIMER_ properties), which is not supported; use a delay level")
         if self._property_crc and record.CRC_PROPERTY in properties:
             properties = record.without_property(properties, record.CRC_NAME)
         topic = message.topic
         known = self.path.topics.get(topic)
         if known is None:
-            known = self._know(topic)
+            known = self.admission.topic(topic)
         body = message.body
         if known.refused or len(body) > self.config.max_message_size or len(properties) > PROPERTIES_LIMIT:
-            refused = self._refusal(known, len(body), properties)
+            refused = self.admission.refusal(known, len(body), properties)
             if refused is not None:
                 return refused
         try:
-            born_host = self._default_host if message.born_host is None else self._known_host(message.born_host)
-            store_host = self._default_host if message.store_host is None else self._known_host(message.store_host)
+            born_host = self._default_host if message.born_host is None else self.admission.host(message.born_host)
+            store_host = self._default_host if message.store_host is None else self.admission.host(message.store_host)
         except ValueError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a host must be ip:port or [ip]:port: {error}")
+            return illegal(f"a host must be ip:port or [ip]:port: {error}")
         if known.batch and b"INNER_NUM" in properties:
             return self._put_inner(message, known, properties)
         if self._multi and b"INNER_MULTI_DISPATCH" in properties:
@@ -185,16 +172,9 @@ class Appender:
             body,
         )
 
-    def _known_host(self, text: str) -> bytes:
-        """The bytes of a host, which the short way knows from now on."""
-        packed = _host(text)
-        if len(self.path.hosts) < 4096:
-            self.path.hosts[text] = packed
-        return packed
-
     def put_stored(self, stored: Record) -> PutResult:
-        """Append a record as it is, with hosts, flags and properties; offsets are given anew, the store time is the clock's."""
-        known = self._know(stored.topic)
+        """Append a record unchanged except for its offsets and store timestamp, which are reassigned."""
+        known = self.admission.topic(stored.topic)
         version = Topic(known.raw, stored.version, known.batch)
         count = 1
         if known.batch:
@@ -208,8 +188,8 @@ class Appender:
             stored.flag,
             stored.sys_flag,
             stored.born_timestamp,
-            _host(stored.born_host),
-            _host(stored.store_host),
+            host_bytes(stored.born_host),
+            host_bytes(stored.store_host),
             stored.reconsume_times,
             stored.prepared_transaction_offset,
             properties,
@@ -221,75 +201,20 @@ class Appender:
         """Append a producer's batch: all of it into one file, or nothing."""
         envelope = batch.envelope
         shared = envelope.encoded_properties(self.version)
-        known = self._know(envelope.topic)
-        if known.refused:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
-        if not batch.messages:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch without messages")
-        try:
-            level = delay_level(shared)
-        except ValueError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=str(error))
-        if envelope.sys_flag & TRANSACTION_MASK or level > 0:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail="a batch cannot be part of a transaction, nor wait")
-        wire = sum(22 + len(inner.body) + len(inner.properties) for inner in batch.messages)
-        if wire > self.config.max_message_size:
-            sentence = f"message body size exceeded: the batch has {wire} bytes, at most {self.config.max_message_size} are taken"
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
-        texts = [_joined(inner, shared) for inner in batch.messages]
-        tail = 20 if self._property_crc else 0
-        if any(len(text) + tail > PROPERTIES_LIMIT for text in texts):
-            return PutResult(
-                PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties of a message in the batch have more than 32767 bytes"
-            )
+        known = self.admission.topic(envelope.topic)
+        refused = self.admission.batch_refusal(known, batch, shared)
+        if refused is not None:
+            return refused
+        texts = [joined_properties(inner, shared) for inner in batch.messages]
+        longest = PROPERTIES_LIMIT - (CRC_PROPERTY_SIZE if self._property_crc else 0)
+        if any(len(text) > longest for text in texts):
+            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="a message in the batch has more than 32767 bytes of properties")
         return self._append_batch(known, envelope, batch.messages, texts)
 
-    # refusals
-
-    def _know(self, topic: str) -> Topic:
-        """What is known of a topic, looked up once."""
-        found = self.path.topics.get(topic)
-        if found is None:
-            found = self.path.topics[topic] = self._judge(topic)
-            if len(self.path.topics) > 100_000:
-                self.path.topics = {topic: found}
-        return found
-
     def refusal_of(self, topic: str) -> str:
-        """Why no message of a topic is taken; empty for one that is."""
-        return self._know(topic).refused
-
-    def _judge(self, topic: str) -> Topic:
-        raw = topic.encode("utf-8", "surrogatepass")
-        batch = self.five and topic in self.config.batch_topics
-        units = len(topic.encode("utf-16-le", "surrogatepass")) // 2
-        refused = ""
-        if not usable_topic(topic):
-            refused = f"{topic!r} cannot be a topic: its queues lie in a directory of that name"
-        elif not self.five:
-            if units > 127 or len(raw) > 127:
-                refused = f"a topic of {len(raw)} bytes is too long, at most 127 fit into a record of 4.9.3"
-        elif len(raw) > 127 and not topic.startswith(RETRY_PREFIX):
-            refused = f"a topic of {len(raw)} bytes is too long: more than 127 are for retry topics only"
-        elif len(raw) > 127 and not (units > 127 and self.config.auto_message_version_on_topic_len):
-            refused = f"a topic of {len(raw)} bytes is too long for a version 1 record"
-        known = Topic(raw, 2 if self.five and units > 127 else 1, batch, refused)
-        known.following = self.next_offset.of(raw)
-        return known
-
-    def _refusal(self, known: Topic, body: int, properties: bytes) -> PutResult | None:
-        if known.refused:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=known.refused)
-        if len(properties) > PROPERTIES_LIMIT:
-            text = properties.decode("utf-8", "replace")
-            status = PutStatus.PROPERTIES_SIZE_EXCEEDED
-            if not self.five and len(text.encode("utf-16-le", "surrogatepass")) // 2 > PROPERTIES_LIMIT:
-                status = PutStatus.MESSAGE_ILLEGAL
-            return PutResult(status, detail=f"properties of {len(properties)} bytes: at most {PROPERTIES_LIMIT} fit into a record")
-        if body > self.config.max_message_size:
-            sentence = f"a body of {body} bytes: at most {self.config.max_message_size} are taken (maxMessageSize)"
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=sentence)
-        return None
+        """Return why no message of a topic is accepted; empty for a topic that is."""
+        refused: str = self.admission.topic(topic).refused
+        return refused
 
     # appending
 
@@ -327,11 +252,11 @@ class Appender:
     ) -> PutResult:
         crc = self._property_crc
         size = 74 + known.version + len(born_host) + len(store_host) + len(known.raw) + len(properties) + len(body) + (21 if crc else 0)
-        if size > self.most:
+        if size > self.max_record_size:
             exact = encode.record_size(known.raw, properties, len(body), born_host, store_host, known.version, crc)
-            if exact > self.most:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a record of {exact} bytes: at most {self.most} fit into this store")
-        if crc and len(properties) + 20 + (properties[-1:] not in (b"", b"\x02")) > PROPERTIES_LIMIT:
+            if exact > self.max_record_size:
+                return illegal(f"a record of {exact} bytes: at most {self.max_record_size} fit into this store")
+        if crc and len(properties) + CRC_PROPERTY_SIZE + (properties[-1:] not in (b"", b"\x02")) > PROPERTIES_LIMIT:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties leave no room for the CRC property of 20 bytes")
         key = (known.raw, queue_id)
         kind = sys_flag & TRANSACTION_MASK
@@ -370,7 +295,7 @@ class Appender:
             except MqstoreError as error:
                 return self._failed(error)
             except OverflowError as error:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a number of the message does not fit its field: {error}")
+                return illegal(f"a number of the message does not fit its field: {error}")
             offset = file.start + at
             self.count(file, written, now)
             if advances:
@@ -399,7 +324,7 @@ class Appender:
             file.map.reserve(min(file.size, file.written + size + END_OF_FILE))
         if self._recorded:
             file.map.about_to_write()
-        if self._short_way:
+        if self._fast_path:
             self.path.not_after = self._checkpoint.written.index
             self.path.use(file, file.map.data, file.map.reserved)
         return file, self._writer
@@ -419,10 +344,10 @@ class Appender:
 
     def _append_batch(self, known: Topic, envelope: Message, messages: Sequence[Inner], texts: Sequence[bytes]) -> PutResult:
         try:
-            born_host = self._default_host if envelope.born_host is None else _host(envelope.born_host)
-            store_host = self._default_host if envelope.store_host is None else _host(envelope.store_host)
+            born_host = self._default_host if envelope.born_host is None else self.admission.host(envelope.born_host)
+            store_host = self._default_host if envelope.store_host is None else self.admission.host(envelope.store_host)
         except ValueError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a host must be ip:port or [ip]:port: {error}")
+            return illegal(f"a host must be ip:port or [ip]:port: {error}")
         crc = encode.PROPERTY_CRC_IN_BATCH if self._property_crc else encode.NO_PROPERTY_CRC
         sizes = [
             encode.record_size(known.raw, text, len(inner.body), born_host, store_host, known.version, crc)
@@ -433,12 +358,10 @@ class Appender:
             for inner in messages:
                 _FLAG.pack(inner.flag)
         except struct.error as error:  # before the first record is written, or half a batch would stand in the log
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, detail=f"a number of the batch does not fit its field: {error}")
+            return illegal(f"a number of the batch does not fit its field: {error}")
         total = sum(sizes)
-        if total > self.most:
-            return PutResult(
-                PutStatus.MESSAGE_ILLEGAL, detail=f"a batch of {total} bytes in the log: at most {self.most} fit into this store"
-            )
+        if total > self.max_record_size:
+            return illegal(f"a batch of {total} bytes in the log: at most {self.max_record_size} fit into this store")
         key = (known.raw, envelope.queue_id)
         with self.lock:
             now = self._clock()
@@ -480,9 +403,7 @@ class Appender:
         """A whole batch as one record (5.3, batch queue): its properties get the queue offset of its first message."""
         count = _inner_count(record.decode_properties(properties))
         if count < 1 or message.sys_flag & INNER_BATCH != INNER_BATCH:
-            return PutResult(
-                PutStatus.MESSAGE_ILLEGAL, detail="INNER_NUM must be a number above 0, on a message whose SYSFLAG says inner batch"
-            )
+            return illegal("INNER_NUM must be a number above 0, on a message whose SYSFLAG says inner batch")
         with self.lock:
             base = self.next_offset.get((known.raw, message.queue_id))
             text = reencode(properties, {"INNER_BASE": str(base)}, self.version)
@@ -490,20 +411,20 @@ class Appender:
 
     def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
         """A message that is listed in further queues: the offsets it gets there are part of it."""
-        if self.five and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+        if self.is_v5 and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
             text, keys = multi_dispatch.with_queue_offsets(
                 properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self.version, self.config.enable_lmq
             )
             result = self.put_stored(self._as_record(message, text))
-            if result.stored and (self.five or message.sys_flag & TRANSACTION_MASK in LISTED):
+            if result.stored and (self.is_v5 or message.sys_flag & TRANSACTION_MASK in LISTED):
                 for key in keys:
                     self.multi_offset[key] += 1
         return result
 
     def _as_record(self, message: Message, properties: bytes) -> Record:
-        known = self._know(message.topic)
+        known = self.admission.topic(message.topic)
         return Record(
             message.topic,
             bytes(message.body),
@@ -524,9 +445,3 @@ def _inner_count(properties: Mapping[str, str]) -> int:
     """INNER_NUM, 1 where it is not given or no number."""
     text = properties.get("INNER_NUM", "1")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
-
-
-def _joined(inner: Inner, shared: bytes) -> bytes:
-    """The properties of a message in a batch: its own, then those of the batch."""
-    own = inner.properties
-    return own + (b"" if not own or not shared or own.endswith(b"\x02") else b"\x02") + shared

@@ -86,13 +86,13 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         store_host=config.store_host,
         now=config.clock(),
         max_message_size=config.max_message_size,
-        property_crc=appender.five and config.enabled_append_prop_crc,
+        property_crc=appender.is_v5 and config.enabled_append_prop_crc,
         stored=stored,
         first_row=first_row,
     )
-    if len(columns) and columns.sizes.max() > appender.most:
-        row = int(np.argmax(columns.sizes > appender.most))
-        sentence = f"a record of {columns.sizes[row]} bytes, at most {appender.most} fit into a file of this store"
+    if len(columns) and columns.sizes.max() > appender.max_record_size:
+        row = int(np.argmax(columns.sizes > appender.max_record_size))
+        sentence = f"a record of {columns.sizes[row]} bytes, at most {appender.max_record_size} fit into a file of this store"
         raise bad_row("body", row, first_row, sentence)
     for number, (topic, _) in enumerate(() if stored else columns.groups):
         refused = appender.refusal_of(topic)

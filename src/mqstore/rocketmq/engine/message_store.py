@@ -301,7 +301,7 @@ class MessageStore(ReadSide):
                 gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
                 for queue in gone:
                     queue.destroy()
-            self._appender.next_offset.of(topic.encode("utf-8", "surrogatepass")).clear()
+            self._appender.next_offset.of_topic(topic.encode("utf-8", "surrogatepass")).clear()
         return len(gone)
 
     def delete_files_manually(self) -> None:

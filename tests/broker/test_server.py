@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,12 @@ def test_every_request_of_the_protocol_that_clients_make_has_a_handler() -> None
     from_broker = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT}
     from_broker |= {RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT}
     assert set(RequestCode) - set(gathered()) == from_broker
+
+
+def test_the_parser_and_the_metrics_library_are_imported_when_they_are_needed() -> None:
+    check = "import sys, mqstore.broker.server; print({'lark', 'prometheus_client'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "set()\n"
 
 
 def test_what_a_handler_raises_is_the_answer_and_nothing_for_a_oneway_request(tmp_path: Path) -> None:

@@ -12,14 +12,17 @@ Protocol: docs/formats/rocketmq-remoting.md, section 3.3.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mqstore.broker.filter.sql_filter import SqlFilter, compiled
 from mqstore.broker.protocol.heartbeats import Subscription
 from mqstore.broker.served.served_store import ServedStore
 from mqstore.rocketmq.format.record import decode_properties
 from mqstore.rocketmq.format.record_decoder import record_or_none
 from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.query.pull import GetResult, GetStatus
+
+if TYPE_CHECKING:
+    from mqstore.broker.filter.sql_filter import SqlFilter
 
 __all__ = ["EVERYTHING", "PullFilter"]
 
@@ -41,6 +44,8 @@ class PullFilter:
         if subscription.class_filter:
             return EVERYTHING
         if not subscription.by_tag:
+            from mqstore.broker.filter.sql_filter import compiled  # imports a parser library, which few brokers need
+
             return cls(sql=compiled(subscription.expression))
         return cls(subscription.filter) if subscription.codes else EVERYTHING
 

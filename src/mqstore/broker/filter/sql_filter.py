@@ -1,4 +1,4 @@
-"""SQL92 expressions over the properties of a message, as consumers give them to choose messages.
+"""SQL92 expressions over message properties, as consumers use them to select messages.
 
     a > 5 AND b IN ('x', 'y') OR c IS NULL AND NOT (d BETWEEN 1 AND 9.5)
 
@@ -6,22 +6,29 @@
                  [NOT] CONTAINS / STARTSWITH / ENDSWITH 'text'      of 5.x
     values       properties, 'texts' with '' for a quote, numbers, TRUE, FALSE; comments -- and /* */
 
-    >>> wanted = compiled("n BETWEEN 3 AND 5 AND region <> 'eu'")
-    >>> wanted({"n": "4", "region": "us"}), wanted({"n": "6", "region": "us"}), wanted({"n": "4"})
+    >>> matches = compiled("n BETWEEN 3 AND 5 AND region <> 'eu'")
+    >>> matches({"n": "4", "region": "us"}), matches({"n": "6", "region": "us"}), matches({"n": "4"})
     (True, False, False)
 
-Properties are texts; compared with a number they are read as one of its kind, so `n > 5` lets nothing through whose n is 5.5 or a word.
-What is not there is unknown, and only what is surely true is let through. Unlike the broker's, this parser refuses what stands behind
-the end of the expression instead of passing over it.
+Properties are strings. Compared with a number, they are parsed as a number of the same type: `n > 5` does not match an n of 5.5 or a word.
+A missing property is unknown, and only messages for which the expression is true are delivered. Unlike the broker's parser, this one
+rejects trailing text instead of ignoring it.
+
+The grammar is parsed by `lark`; what the operators mean is in `sql_terms`. `lark` takes 0.1 s to import and to build its tables, so this
+module is imported when the first expression arrives.
 
 Source: Apache RocketMQ 4.9.3 and 5.3.3, SelectorParser.jj and the expressions of its filter module.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import builtins
+import math
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from typing import cast
+
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
 from mqstore.broker.filter.sql_terms import (
     HOLDS,
@@ -47,235 +54,232 @@ SqlFilter = Callable[[Properties], bool]
 
 MAX_DEPTH = 60
 MAX_LENGTH = 16 << 10
-
-_TOKEN = re.compile(
-    r"""\s+ | --[^\n\r]*(?:[\n\r]|\Z) | /\*.*?\*/
-    | (?P<float>\d+\.\d*(?:[eE][+-]?\d+)? | \.\d+(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+)
-    | (?P<int>\d+[lL]?) | (?P<text>'(?:''|[^'])*') | (?P<name>[a-zA-Z_$][a-zA-Z0-9_$]*) | (?P<sign><>|<=|>=|[=<>(),+-])""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
-_WORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"])
 _I64 = 1 << 63
+
+_GRAMMAR = r"""
+?start: disjunction -> condition
+?disjunction: conjunction ("OR"i conjunction)+ -> any_of
+    | conjunction
+?conjunction: equality ("AND"i equality)+ -> all_of
+    | equality
+
+?equality: comparison
+    | equality "=" comparison       -> equals
+    | equality UNEQUAL comparison   -> differs
+    | equality "IS"i "NULL"i        -> is_null
+    | equality "IS"i NOT "NULL"i    -> is_not_null
+
+?comparison: unary
+    | comparison ORDER unary                            -> compared
+    | comparison [NOT] "BETWEEN"i unary "AND"i unary    -> between
+    | comparison [NOT] "IN"i "(" TEXT ("," TEXT)* ")"   -> is_in
+    | comparison [NOT] "CONTAINS"i TEXT                 -> contains
+    | comparison [NOT] "STARTSWITH"i TEXT               -> starts_with
+    | comparison [NOT] "ENDSWITH"i TEXT                 -> ends_with
+
+?unary: primary
+    | "+" unary
+    | "-" unary    -> minus
+    | NOT unary    -> inverse
+
+?primary: "(" disjunction ")"
+    | "TRUE"i     -> true
+    | "FALSE"i    -> false
+    | "NULL"i     -> null
+    | NAME        -> property
+    | TEXT        -> text
+    | FLOAT       -> float
+    | INT         -> integer
+
+NOT: "NOT"i
+UNEQUAL.2: "<>"
+ORDER: "<=" | ">=" | "<" | ">"
+NAME: /[a-z_$][a-z0-9_$]*/i
+TEXT: /'(''|[^'])*'/
+FLOAT.2: /[0-9]+\.[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
+INT: /[0-9]+l?/i
+
+%ignore /[ \t\n\r\f\v]+/
+%ignore /--[^\n\r]*/
+%ignore /\/\*.*?\*\//s
+"""
 
 
 @lru_cache(256)
 def compiled(expression: str) -> SqlFilter:
-    """What an expression lets through. Raises UsageError with a sentence for what is no expression."""
+    """Compile an expression. Raises UsageError with a sentence if it is not valid."""
     if len(expression) > MAX_LENGTH:
-        raise UsageError(f"the expression has {len(expression)} characters; at most {MAX_LENGTH} are taken")
-    try:
-        evaluate = _Parser(expression).whole().evaluate
-    except RecursionError:
-        raise UsageError("the expression is nested too deeply") from None
+        raise UsageError(f"the expression has {len(expression)} characters; the maximum is {MAX_LENGTH}")
+    evaluate = _parsed(expression).evaluate
 
-    def lets_through(properties: Properties) -> bool:
+    def matches(properties: Properties) -> bool:
         try:
             return evaluate(properties) is True
         except (IncomparableError, RecursionError):
             return False
 
-    return lets_through
+    return matches
 
 
-class _Parser:
-    """Recursive descent over the tokens of one expression."""
+def _parsed(expression: str) -> Term:
+    try:
+        return cast("Term", _PARSER.parse(expression))
+    except UnexpectedCharacters as error:
+        start = cast("int", error.pos_in_stream)
+        raise UsageError(f"the expression cannot be read from {expression[start : start + 20]!r} on") from None
+    except UnexpectedToken as error:
+        token, expected = error.token, error.expected
+        if token.type == "$END":
+            raise UsageError(f"the expression ends too early; {_described(expected)} is expected") from None
+        if "$END" in expected:
+            raise UsageError(f"{str(token)!r} follows the end of the expression") from None
+        raise UsageError(f"{_described(expected)} is expected where the expression has {str(token)!r}") from None
 
-    def __init__(self, expression: str) -> None:
-        self._tokens = _tokens(expression)
-        self._at = 0
-        self._depth = 0
 
-    def whole(self) -> Term:
-        term = self._as_boolean(self._or())
-        if self._at < len(self._tokens):
-            raise UsageError(f"{self._tokens[self._at][1]!r} stands behind the end of the expression")
-        return term
+def _described(terminals: Iterable[str]) -> str:
+    """Name what may come next, shortly: operators may follow everywhere."""
+    if "NAME" in terminals:
+        return "a value"
+    if "OR" in terminals:
+        return ")"
+    names = {"TEXT": "a 'text'", "LPAR": "(", "RPAR": ")", "COMMA": ","}
+    return " or ".join(sorted(names.get(terminal, terminal) for terminal in terminals))
 
-    # tokens
 
-    def _next_is(self, *wanted: str) -> bool:
-        """Whether these words or signs come next; then they are passed."""
-        found = self._tokens[self._at : self._at + len(wanted)]
-        if [text for kind, text in found if kind in ("word", "sign")] != list(wanted):
-            return False
-        self._at += len(wanted)
-        return True
+class _NestingLimit:
+    """Rejects deep nesting of parentheses and prefix operators: terms are evaluated recursively."""
 
-    def _expect(self, wanted: str) -> None:
-        if not self._next_is(wanted):
-            raise UsageError(f"{wanted} is expected where the expression has {self._here()}")
+    always_accept = ()
 
-    def _here(self) -> str:
-        return repr(self._tokens[self._at][1]) if self._at < len(self._tokens) else "its end"
-
-    def _text(self) -> str:
-        if self._at >= len(self._tokens) or self._tokens[self._at][0] != "text":
-            raise UsageError(f"a 'text' is expected where the expression has {self._here()}")
-        self._at += 1
-        return self._tokens[self._at - 1][1]
-
-    @staticmethod
-    def _as_boolean(term: Term) -> Term:
-        if term.boolean:
-            return term
-        if not term.name:
-            raise UsageError("the expression is a value, not a condition")
-
-        return Term(lambda properties: None if term.evaluate(properties) is None else False, boolean=True)
-
-    # grammar
-
-    def _or(self) -> Term:
-        terms = [self._and()]
-        while self._next_is("OR"):
-            terms.append(self._and())
-        return terms[0] if len(terms) == 1 else joined([self._as_boolean(term) for term in terms], True)
-
-    def _and(self) -> Term:
-        terms = [self._equality()]
-        while self._next_is("AND"):
-            terms.append(self._equality())
-        return terms[0] if len(terms) == 1 else joined([self._as_boolean(term) for term in terms], False)
-
-    def _equality(self) -> Term:
-        left = self._comparison()
-        while True:
-            if self._next_is("IS", "NULL"):
-                left = equal(left, constant(None))
-            elif self._next_is("IS", "NOT", "NULL"):
-                left = negation(equal(left, constant(None)))
-            elif self._next_is("="):
-                left = equal(*self._comparable(left, self._comparison()))
-            elif self._next_is("<>"):
-                left = negation(equal(*self._comparable(left, self._comparison())))
+    def process(self, tokens: Iterator[Token]) -> Iterator[Token]:
+        depth = prefixes = 0
+        opened = []
+        for token in tokens:
+            if token.type in ("PLUS", "MINUS", "NOT"):
+                prefixes += 1
+            elif token.type == "LPAR":
+                opened.append(prefixes + 1)
+                depth += prefixes + 1
+                prefixes = 0
             else:
-                return left
+                prefixes = 0
+                if token.type == "RPAR" and opened:
+                    depth -= opened.pop()
+            if depth + prefixes >= MAX_DEPTH:
+                raise UsageError(f"the expression is nested too deeply; the maximum is {MAX_DEPTH} levels")
+            yield token
 
-    @staticmethod
-    def _comparable(left: Term, right: Term) -> tuple[Term, Term]:
+
+@v_args(inline=True)
+class _Terms(Transformer[Token, Term]):
+    """Makes the term of each rule of the grammar."""
+
+    def condition(self, term: Term) -> Term:
+        return _as_boolean(term)
+
+    def any_of(self, *terms: Term) -> Term:
+        return joined([_as_boolean(term) for term in terms], True)
+
+    def all_of(self, *terms: Term) -> Term:
+        return joined([_as_boolean(term) for term in terms], False)
+
+    def equals(self, left: Term, right: Term) -> Term:
         if any(term.constant and term.value is None for term in (left, right)):
             raise UsageError("nothing equals NULL; write IS NULL")
-        return left, right
+        return equal(left, right)
 
-    def _comparison(self) -> Term:
-        left = self._unary()
-        while True:
-            sign = next((each for each in HOLDS if self._next_is(each)), None)
-            if sign is not None:
-                left = ordered(self._number(left), self._number(self._unary()), HOLDS[sign])
-                continue
-            inverted = self._next_is("NOT")
-            if self._next_is("BETWEEN"):
-                left = self._between(left, inverted)
-            elif self._next_is("IN"):
-                left = self._in(left, inverted)
-            elif self._next_is("CONTAINS"):
-                left = self._searched(left, inverted, lambda value, text: text in value)
-            elif self._next_is("STARTSWITH"):
-                left = self._searched(left, inverted, str.startswith)
-            elif self._next_is("ENDSWITH"):
-                left = self._searched(left, inverted, str.endswith)
-            elif inverted:
-                raise UsageError(f"BETWEEN or IN is expected behind NOT where the expression has {self._here()}")
-            else:
-                return left
+    def differs(self, left: Term, _: Token, right: Term) -> Term:
+        return negation(self.equals(left, right))
 
-    @staticmethod
-    def _number(term: Term) -> Term:
-        if term.boolean or (term.constant and (isinstance(term.value, (bool, str)) or term.value is None)):
-            raise UsageError("only numbers and properties can be compared with <, <=, >, >= and BETWEEN")
-        return term
+    def is_null(self, term: Term) -> Term:
+        return equal(term, constant(None))
 
-    def _between(self, value: Term, inverted: bool) -> Term:
-        low = self._number(self._unary())
-        self._expect("AND")
-        high = self._number(self._unary())
+    def is_not_null(self, term: Term, _: Token) -> Term:
+        return negation(equal(term, constant(None)))
+
+    def compared(self, left: Term, sign: Token, right: Term) -> Term:
+        return ordered(_number(left), _number(right), HOLDS[sign])
+
+    def between(self, value: Term, inverted: Token | None, low: Term, high: Term) -> Term:
+        for term in (low, high, value):
+            _number(term)
         if low.constant and high.constant and order_of(low.value, high.value) > 0:
-            raise UsageError(f"between {low.value} and {high.value} there is nothing; the smaller number comes first")
-        self._number(value)
+            raise UsageError(f"there is nothing between {low.value} and {high.value}; put the smaller number first")
         if inverted:
             return joined([ordered(value, low, HOLDS["<"]), ordered(value, high, HOLDS[">"])], True)
         return joined([ordered(value, low, HOLDS[">="]), ordered(value, high, HOLDS["<="])], False)
 
-    def _in(self, value: Term, inverted: bool) -> Term:
+    def is_in(self, value: Term, inverted: Token | None, *texts: Token) -> Term:
         if not value.name:
-            raise UsageError("a property is expected in front of IN")
-        self._expect("(")
-        texts = [self._text()]
-        while self._next_is(","):
-            texts.append(self._text())
-        self._expect(")")
-        return among(value, frozenset(texts), inverted=inverted)
+            raise UsageError("only a property can be tested with IN")
+        return among(value, frozenset(map(_unquoted, texts)), inverted=inverted is not None)
 
-    def _searched(self, value: Term, inverted: bool, found: Callable[[str, str], bool]) -> Term:
-        if not value.name:
-            raise UsageError("a property is expected in front of CONTAINS, STARTSWITH and ENDSWITH")
-        text = self._text()
-        return text_test(value, lambda held: bool(text) and found(held, text) is not inverted)
+    def contains(self, value: Term, inverted: Token | None, text: Token) -> Term:
+        return _searched(value, inverted, text, lambda held, wanted: wanted in held)
 
-    def _unary(self) -> Term:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise UsageError("the expression is nested too deeply")
-        try:
-            if self._next_is("+"):
-                return self._unary()
-            if self._next_is("-"):
-                return negated(self._unary())
-            if self._next_is("NOT"):
-                return negation(self._as_boolean(self._unary()))
-            return self._primary()
-        finally:
-            self._depth -= 1
+    def starts_with(self, value: Term, inverted: Token | None, text: Token) -> Term:
+        return _searched(value, inverted, text, str.startswith)
 
-    def _primary(self) -> Term:
-        if self._next_is("("):
-            term = self._or()
-            self._expect(")")
-            return term
-        for word, value in (("TRUE", True), ("FALSE", False), ("NULL", None)):
-            if self._next_is(word):
-                return constant(value, boolean=True)
-        if self._at >= len(self._tokens):
-            raise UsageError("the expression ends too early")
-        kind, text = self._tokens[self._at]
-        self._at += 1
-        if kind == "name":
-            return property_of(text)
-        if kind == "text":
-            return constant(text)
-        if kind == "float":
-            return constant(_finite(text))
-        if kind == "int":
-            number = int(text.rstrip("lL")) if len(text) < 32 else _I64
-            if number >= _I64:
-                raise UsageError(f"{text} is larger than a number can be")
-            return constant(number)
-        raise UsageError(f"a value is expected where the expression has {text!r}")
+    def ends_with(self, value: Term, inverted: Token | None, text: Token) -> Term:
+        return _searched(value, inverted, text, str.endswith)
+
+    def minus(self, term: Term) -> Term:
+        return negated(term)
+
+    def inverse(self, _: Token, term: Term) -> Term:
+        return negation(_as_boolean(term))
+
+    def true(self) -> Term:
+        return constant(True, boolean=True)
+
+    def false(self) -> Term:
+        return constant(False, boolean=True)
+
+    def null(self) -> Term:
+        return constant(None, boolean=True)
+
+    def property(self, name: Token) -> Term:
+        return property_of(str(name))
+
+    def text(self, token: Token) -> Term:
+        return constant(_unquoted(token))
+
+    def float(self, token: Token) -> Term:
+        number = builtins.float(token)
+        if number in (math.inf, 0.0):
+            raise UsageError(f"{token} is out of the range of a double")
+        return constant(number)
+
+    def integer(self, token: Token) -> Term:
+        number = int(token.rstrip("lL")) if len(token) < 32 else _I64
+        if number >= _I64:
+            raise UsageError(f"{token} is larger than a long")
+        return constant(number)
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), 0.0):
-        raise UsageError(f"{text} is a number that cannot be written so")
-    return number
+def _as_boolean(term: Term) -> Term:
+    if term.boolean:
+        return term
+    if not term.name:
+        raise UsageError("the expression is a value, not a condition")
+    return Term(lambda properties: None if term.evaluate(properties) is None else False, boolean=True)
 
 
-def _tokens(expression: str) -> list[tuple[str, str]]:
-    """(kind, text) of each token; the text of a 'text' is what it stands for, a word is in capitals. Raises UsageError."""
-    found = []
-    at = 0
-    while at < len(expression):
-        match = _TOKEN.match(expression, at)
-        if match is None:
-            raise UsageError(f"the expression cannot be read from {expression[at : at + 20]!r} on")
-        at = match.end()
-        kind, text = match.lastgroup, match.group()
-        if kind is None:
-            continue
-        if kind == "text":
-            text = text[1:-1].replace("''", "'")
-        elif kind == "name" and text.upper() in _WORDS:
-            kind, text = "word", text.upper()
-        found.append((kind, text))
-    return found
+def _number(term: Term) -> Term:
+    if term.boolean or (term.constant and (isinstance(term.value, (bool, str)) or term.value is None)):
+        raise UsageError("only numbers and properties can be compared with <, <=, >, >= and BETWEEN")
+    return term
+
+
+def _searched(value: Term, inverted: Token | None, token: Token, found: Callable[[str, str], bool]) -> Term:
+    if not value.name:
+        raise UsageError("only a property can be tested with CONTAINS, STARTSWITH and ENDSWITH")
+    text, wanted = _unquoted(token), inverted is None
+    return text_test(value, lambda held: bool(text) and found(held, text) is wanted)
+
+
+def _unquoted(token: Token) -> str:
+    return token[1:-1].replace("''", "'")
+
+
+_PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Terms(), postlex=_NestingLimit())

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
-from mqstore.broker.filter.sql_filter import compiled
+from mqstore.broker.filter.pull_filter import PullFilter
 from mqstore.broker.handlers.topic_creation import Tables
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
@@ -130,7 +130,7 @@ def check_client_config(context: Context, connection: Connection, asked: Frame) 
     if not context.settings.property_filter:
         return answer(asked, ResponseCode.SYSTEM_ERROR, NO_SQL)
     try:
-        compiled(subscription.expression)
+        PullFilter.of(subscription)
     except UsageError as error:
         return answer(asked, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
     return answer(asked)

@@ -56,7 +56,7 @@ def queue_rows(shelf: Shelf, places: Sequence[Place]) -> Iterator[tuple[RabbitMQ
         )
         for rows in store.rows(selection):
             if rows.priority_level == level:
-                found = np.flatnonzero(np.isin(rows.judged.entries["seq"], wanted))
+                found = np.flatnonzero(np.isin(rows.table.entries["seq"], wanted))
                 if len(found):
                     yield store, rows.take(found)
 

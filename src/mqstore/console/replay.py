@@ -21,8 +21,8 @@ from mqstore.console.jobs import Progress
 from mqstore.console.stores import Shelf
 from mqstore.errors import TargetError, UsageError
 from mqstore.rabbitmq.message.properties import properties_to_bin
-from mqstore.rabbitmq.salvage.amqp_sender import Outgoing, Sender, hidden
-from mqstore.rabbitmq.salvage.outgoing import outgoing_at
+from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage, Sender, hidden
+from mqstore.rabbitmq.salvage.outgoing import outgoing_message
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
@@ -121,18 +121,18 @@ def _properties(row: dict[str, Any]) -> dict[str, str]:
     return plain | {f"header.{each['name']}": str(each["value"]) for each in headers if each["value"] is not None}
 
 
-def _outgoing(shelf: Shelf, places: Sequence[Place], user: str, progress: Progress) -> Iterator[Outgoing]:
+def _outgoing(shelf: Shelf, places: Sequence[Place], user: str, progress: Progress) -> Iterator[OutgoingMessage]:
     done = 0
     for batch in log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=True):
         for row in batch.to_pylist():
             progress(done, len(places))
             if row["body"] is not None:
                 done += 1
-                yield Outgoing("", row["topic"], _block(row), row["body"])
+                yield OutgoingMessage("", row["topic"], _block(row), row["body"])
     for store, rows in queue_rows(shelf, places):
         for number in range(len(rows)):
             progress(done, len(places))
-            message = outgoing_at(store, rows, number, user=user)
+            message = outgoing_message(store, rows, number, user=user)
             if message is not None:
                 done += 1
                 yield message

@@ -19,7 +19,7 @@ from support.rabbitmq_wrecks import STORE, Q, body, in_journal, in_segment, in_s
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.rabbitmq.format import journal, segment
 from mqstore.rabbitmq.salvage.amqp_sender import Sender
-from mqstore.rabbitmq.salvage.outgoing import Outgoing, outgoing
+from mqstore.rabbitmq.salvage.outgoing import OutgoingMessage, outgoing_messages
 from mqstore.rabbitmq.salvage.salvaging import open_wreck, salvage_store
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
@@ -111,7 +111,7 @@ def test_a_run_that_broke_off_is_taken_up_where_the_broker_had_confirmed(broker:
     note = tmp_path / "sent.json"
     store = open_wreck(goldenkit.opened(B))
 
-    def cut(messages: Iterator[Outgoing], after: int) -> Iterator[Outgoing]:
+    def cut(messages: Iterator[OutgoingMessage], after: int) -> Iterator[OutgoingMessage]:
         for number, message in enumerate(messages):
             if number == after:
                 raise TargetError("cut off")
@@ -119,17 +119,17 @@ def test_a_run_that_broke_off_is_taken_up_where_the_broker_had_confirmed(broker:
 
     intact = frozenset({"intact"})
     with pytest.raises(MqstoreError, match="cut off"):
-        Sender(url(node), resume=note, about="b").send(cut(outgoing(store, intact), 2500))
+        Sender(url(node), resume=note, about="b").send(cut(outgoing_messages(store, intact), 2500))
     confirmed = json.loads(note.read_text())["confirmed"]
     assert 0 <= confirmed <= 2500
-    sent = Sender(url(node), resume=note, about="b").send(outgoing(store, intact))
+    sent = Sender(url(node), resume=note, about="b").send(outgoing_messages(store, intact))
     assert sent.skipped == confirmed
     assert sent.confirmed == sent.sent == 3614 - confirmed
     want = [row["payload_sha256"] for row in goldenkit.expected(B)]
     found = [row["payload_sha256"] for row in waiting(node, queues)["orders.b"]]
     assert found == want[:2500] + want[confirmed:]
     # and there is nothing left to do
-    assert Sender(url(node), resume=note, about="b").send(outgoing(store, intact)).sent == 0
+    assert Sender(url(node), resume=note, about="b").send(outgoing_messages(store, intact)).sent == 0
     purge(node, queues)
 
 

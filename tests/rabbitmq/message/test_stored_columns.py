@@ -28,14 +28,14 @@ def test_every_golden_message_is_what_the_decoder_reads(case):
 
     for rows in store.rows():
         rows = rows.take(np.arange(min(len(rows), 200)))
-        found = message_table.decoded(rows, lambda name: store.directory.map(name).data)
+        found = message_table.decode_terms(rows, lambda name: store.directory.map(name).data)
         columns = {name: found.column(name).to_pylist() for name in ("exchange", "routing_keys", "payload")}
         for row in range(len(rows)):
             if not found.present[row]:
                 assert columns["payload"][row] is None
                 continue
-            name, data = rows.judged.sources[int(rows.judged.source[row])]
-            at, length = int(rows.judged.at[row]), int(rows.judged.length[row])
+            name, data = rows.table.sources[int(rows.table.source[row])]
+            at, length = int(rows.table.at[row]), int(rows.table.length[row])
             source = store.directory.map(name).data if data is None else data
             message = read_message(source[at : at + length].tobytes())
             assert columns["payload"][row] == message.body

@@ -225,7 +225,7 @@ def _send(
     import time
 
     from mqstore.rabbitmq.salvage.amqp_sender import Sender, hidden
-    from mqstore.rabbitmq.salvage.outgoing import outgoing
+    from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
 
     if rate is not None and rate <= 0:
         raise UsageError("--rate is a number of messages a second, above 0")
@@ -235,7 +235,7 @@ def _send(
     sender = Sender(url, rate=rate, resume=resume, about=about)
     started = time.monotonic()
     sent = sender.send(
-        outgoing(
+        outgoing_messages(
             wreck,
             verdicts,
             vhosts=frozenset({vhost or sender.vhost}),

@@ -129,7 +129,7 @@ def messages(
     timed = low is not None or high is not None
     found = opened.messages((*columns, "properties") if timed else columns, chosen)
     if timed:
-        found = task_groups.within(found, low, high, limit)
+        found = task_groups.filter_by_time(found, low, high, limit)
     lost: Counter[str] = Counter()
     watched = _watched(found, lost)
     if out.is_text:
@@ -262,7 +262,7 @@ def _with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
     hi, lo = (int.from_bytes(part, "big", signed=True) for part in (wanted[:8], wanted[8:]))
     found = []
     for rows in store.rows(QueueSelection(everything=True)):
-        entries = rows.judged.entries
+        entries = rows.table.entries
         # an entry of a version 2 queue does not tell the id of a message in its own store
         keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
         found += [row for row in _decoded(store, rows, keep) if row["msg_id"] == wanted.hex()]

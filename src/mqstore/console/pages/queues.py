@@ -83,7 +83,7 @@ def _part(opened: Opened, vhost: str, queue: str, state: str, level: int | None,
 
 
 def _from(rows: Rows, seq_id: int) -> Rows:
-    return rows.take(np.flatnonzero(rows.judged.entries["seq"] >= seq_id)) if seq_id else rows
+    return rows.take(np.flatnonzero(rows.table.entries["seq"] >= seq_id)) if seq_id else rows
 
 
 def queue(asked: Asked) -> Response:
@@ -123,7 +123,7 @@ def by_id(asked: Asked) -> Response:
     key = (int(wanted[:16], 16), int(wanted[16:], 16))
     signed = [value - (1 << 64) if value >= 1 << 63 else value for value in key]
     for rows in opened.rabbitmq.rows(QueueSelection(everything=True)):
-        entries = rows.judged.entries
+        entries = rows.table.entries
         hits = np.flatnonzero((entries["hi"] == signed[0]) & (entries["lo"] == signed[1]))
         if len(hits) and rows.indexed and rows.queue is not None:
             seq = int(entries["seq"][hits[0]])

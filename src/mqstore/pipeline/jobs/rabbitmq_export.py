@@ -82,12 +82,12 @@ def export_group(task: ExportTask) -> Exported:
 
 
 def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
-    store = task_groups.opened(task.root, task.token, None, task.names)
+    store = task_groups.open_cached(task.root, task.token, None, task.names)
     if task.since is None and task.until is None:
         return task_groups.read_group(store, task.group, task.columns, task.selection)
     asked = tuple(dict.fromkeys((*task.columns, "properties")))
     found = task_groups.read_group(store, task.group, asked, replace(task.selection, limit=None))
-    within = task_groups.within(found, task.since, task.until, task.selection.limit)
+    within = task_groups.filter_by_time(found, task.since, task.until, task.selection.limit)
     return (batch.select(list(task.columns)) for batch in within)
 
 
@@ -126,7 +126,7 @@ def export(
     chosen = check_rabbitmq_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     told = {name: _plain(value) for name, value in asdict(selection).items() if value is not None}
     told |= {name: value for name, value in (("since", since), ("until", until)) if value is not None}
-    token = task_groups.token_of(store)
+    token = task_groups.files_token(store)
     wanted = {
         "store": str(store.path), "format": format, "columns": list(chosen), "partition_by": list(by), "selection": told, "log": token,
     }  # fmt: skip
@@ -141,7 +141,7 @@ def export(
             str(store.directory.root), token, QueueGroup(0, (), (), 0), chosen, selection, since, until, str(work.path), file_format, by,
             metadata, store.names,
         )  # fmt: skip
-        run = _Export(store, target, work, wanted, run_id, task, splits, progress)
+        run = _ExportRun(store, target, work, wanted, run_id, task, splits, progress)
         if in_process_threads is not None:
             return run.on(ThreadRunner(in_process_threads))
         from mqstore.pipeline.spark.session import running
@@ -151,7 +151,7 @@ def export(
 
 
 @dataclass(slots=True)
-class _Export:
+class _ExportRun:
     """One run. task: what all tasks have in common."""
 
     store: RabbitMQStore

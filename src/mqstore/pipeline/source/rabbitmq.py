@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["QueuePart", "RabbitMQDataSource", "RabbitMQOptions", "open_rabbitmq"]
+__all__ = ["RabbitMQDataSource", "RabbitMQOptions", "StorePartition", "open_rabbitmq"]
 
 FORMAT = "rabbitmq"
 VIEWS = ("messages", "index", "store", "refusals")
@@ -152,7 +152,7 @@ def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitM
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePart(InputPartition):
+class StorePartition(InputPartition):
     """One task's part of a store. root: its directory; token: what the files were like when it was planned."""
 
     path: str
@@ -186,26 +186,26 @@ class RabbitMQReader(DataSourceReader):
         self.options = options
         self.columns = columns
 
-    def partitions(self) -> Sequence[QueuePart]:
-        found: list[QueuePart] = []
+    def partitions(self) -> Sequence[StorePartition]:
+        found: list[StorePartition] = []
         for path in self.options.paths:
             store = open_rabbitmq(path, self.options.names)
-            token = task_groups.token_of(store)
+            token = task_groups.files_token(store)
             planned: Sequence[QueueGroup | FileGroup]
             if self.options.view == "store":
                 planned = task_groups.plan_files(store, self.options.splits, self.options.selection)
             else:
                 planned = task_groups.plan_queues(store, self.options.splits, self.options.selection)
-            found += [QueuePart(path, str(store.directory.root), token, group) for group in planned]
+            found += [StorePartition(path, str(store.directory.root), token, group) for group in planned]
         # Spark wants a partition even where there is nothing to read
-        return found or [QueuePart("", "", "", QueueGroup(0, (), (), 0))]
+        return found or [StorePartition("", "", "", QueueGroup(0, (), (), 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, QueuePart)
+        assert isinstance(partition, StorePartition)
         settle()
         if not partition.path:
             return iter(())
-        store = task_groups.opened(partition.root, partition.token, self.options.now, self.options.names)
+        store = task_groups.open_cached(partition.root, partition.token, self.options.now, self.options.names)
         own = tuple(name for name in self.columns if name != STORE)
         selection = replace(self.options.selection, limit=None)
         batches: Iterator[pa.RecordBatch]

@@ -43,7 +43,7 @@ _BEST = "struct(not (whole and ended), not seen_by_broker, number, plain, -posit
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _JoinPlan:
     """What every task of one store needs. places: of its vhosts, by directory."""
 
     path: str
@@ -109,7 +109,7 @@ def _joined(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[
     )
     handed = heads.unionByName(ids.join(_best(records), ["vhost_place", "msg_id"]).selectExpr(*heads.columns[:-1], "false as refused"))
     schema = ddl_schema(fields("messages", asked.columns))
-    plan = _Plan(path, str(store.directory.root), asked, tuple(planned))
+    plan = _JoinPlan(path, str(store.directory.root), asked, tuple(planned))
     parts = handed.repartition(max(1, len(planned)), "group_number").sortWithinPartitions("group_number", "msg_id")
     return parts.mapInArrow(partial(_read, plan), schema)
 
@@ -140,7 +140,7 @@ def _best(records: DataFrame) -> DataFrame:
 # in tasks
 
 
-def _read(plan: _Plan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the groups that are handed over, one after the other."""
     settle()
     store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)
@@ -148,7 +148,7 @@ def _read(plan: _Plan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     own = tuple(name for name in plan.options.columns if name != STORE) or ("seq_id",)
     for number, places in _runs(handed):
         vhosts = dict(_vhosts(store, places))
-        batches = groups.read_located(store, known[number], vhosts, own, plan.options.selection)
+        batches = groups.read_joined(store, known[number], vhosts, own, plan.options.selection)
         yield from with_store(batches, plan.options.columns, plan.path)
 
 
@@ -184,6 +184,6 @@ def _vhosts(store: RabbitMQStore, handed: pa.Table) -> Iterator[tuple[str, Any]]
         transient = pc.match_substring(mine.column("store_file"), "/msg_store_transient/")
         if not place:
             transient = pc.starts_with(mine.column("store_file"), "msg_store_transient/")
-        stores = groups.located(store, place, (mine.filter(pc.invert(transient)), mine.filter(transient)))
-        vhost = store.apart(place, stores, ("a queue of it",) if refused else stores[0].crashes)
+        stores = groups.joined_stores(store, place, (mine.filter(pc.invert(transient)), mine.filter(transient)))
+        vhost = store.vhost_with_stores(place, stores, ("a queue of it",) if refused else stores[0].crashes)
         yield vhost.directory, vhost

@@ -40,7 +40,7 @@ from mqstore.rabbitmq.format.names import priority_name, queue_name_file, split_
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
-from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, Judged, Queue
+from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, EntryTable, Queue
 from mqstore.rabbitmq.store.start_rules import Start
 from mqstore.rabbitmq.store.vhost import Vhost
 
@@ -48,15 +48,15 @@ __all__ = [
     "LEFT_OUT",
     "LOST",
     "ROWS",
-    "Opened",
+    "OpenVhost",
     "QueueReport",
     "QueueResult",
     "QueueTask",
     "buffers",
-    "carried",
     "convert_queue",
     "needed_rows",
     "open_vhost",
+    "select_messages",
 ]
 
 ROWS = ".needed"  # in the new directory while it is made: a file a queue, rows of the message store that a queue needs, 8 bytes each
@@ -124,7 +124,7 @@ class QueueResult:
     findings: tuple[Damage, ...] = ()
 
 
-class Opened(NamedTuple):
+class OpenVhost(NamedTuple):
     """A vhost, and its queue directories by name."""
 
     vhost: Vhost
@@ -132,11 +132,11 @@ class Opened(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> Opened:
+def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> OpenVhost:
     """The vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
     directory = AliasDirectory(root, dict(files)) if files else ConfinedDirectory(root)
     vhost = Vhost(directory, place, names=names)
-    return Opened(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
+    return OpenVhost(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 
 
 def convert_queue(task: QueueTask) -> QueueResult:
@@ -149,15 +149,15 @@ def convert_queue(task: QueueTask) -> QueueResult:
     queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), start)
     place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
     version = task.version or queue.version
-    picking = _Picking(queue, vhost, task.now)
+    converter = _QueueConverter(queue, vhost, task.now)
     with DurableDirectory(task.stage) as stage:
         stage.remove_tree(place)
         stage.make_directory(place)
         writer = queue_writer(stage, place, version, count=vhost.entry_count, count_v2=task.entries_v2)
-        for entries, sources in picking.pieces():
+        for entries, sources in converter.pieces():
             writer.add(entries, sources)
         unacked = writer.close()
-        rows = np.unique(np.concatenate([np.empty(0, np.int64), *picking.rows]))
+        rows = np.unique(np.concatenate([np.empty(0, np.int64), *converter.rows]))
         stage.write_small(needed_rows(task.vhost, task.directory), rows.tobytes())
         name = _name_file(vhost, queue, version == 2)
         if name is not None:
@@ -170,23 +170,23 @@ def convert_queue(task: QueueTask) -> QueueResult:
         queue.place.named,
         queue.version,
         version,
-        picking.messages,
-        picking.bytes,
-        picking.next_seq,
-        picking.redelivered,
-        picking.beyond,
-        {why: count for why, count in picking.left_out.items() if count},
+        converter.messages,
+        converter.bytes,
+        converter.next_seq,
+        converter.redelivered,
+        converter.beyond,
+        {why: count for why, count in converter.left_out.items() if count},
     )
     noted = QueueTerms(
         unacked if version == 1 else None,
         unacked if version == 2 else None,
-        picking.next_seq,
-        picking.next_deliver,
+        converter.next_seq,
+        converter.next_deliver,
         _reference(vhost, queue),
-        picking.messages,
-        picking.bytes,
+        converter.messages,
+        converter.bytes,
     )
-    findings = (*queue.place.findings, *queue.index.journal.findings, *picking.findings)
+    findings = (*queue.place.findings, *queue.index.journal.findings, *converter.findings)
     return QueueResult(report, noted, findings)
 
 
@@ -215,7 +215,7 @@ def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
     return queue_name_file(queue.vhost or "", name, v2)
 
 
-class _Picking:
+class _QueueConverter:
     """Goes through a queue once, and counts."""
 
     def __init__(self, queue: Queue, vhost: Vhost, now: int | None) -> None:
@@ -236,9 +236,9 @@ class _Picking:
 
     def pieces(self) -> Iterator[tuple[NDArray[np.void], tuple[Bytes, ...]]]:
         """Messages to write, with the buffers that their `place` names."""
-        for found in self.queue.judged():
+        for found in self.queue.entry_tables():
             self.findings += found.findings
-            rows, entries = carried(found, self.vhost, self.left_out)
+            rows, entries = select_messages(found, self.vhost, self.left_out)
             dropped = self._expired(entries)
             rows, entries = rows[dropped:], entries[dropped:]
             if not len(entries):
@@ -285,12 +285,12 @@ class _Picking:
         return self._delivered if noted.next_deliver is None else min(noted.next_deliver, self.next_seq)
 
 
-def buffers(found: Judged) -> tuple[Bytes, ...]:
+def buffers(found: EntryTable) -> tuple[Bytes, ...]:
     """The bytes of embedded messages and queue stores, by the `place` of an entry."""
     return tuple(np.empty(0, np.uint8) if data is None else data for _, data in found.sources[:IN_STORE])
 
 
-def carried(found: Judged, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
+def select_messages(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
     """The rows of a segment that are carried over, and their entries as they are to be written. left_out is counted up."""
     state = found.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
@@ -305,12 +305,12 @@ def carried(found: Judged, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDAr
     rows = rows[there]
     entries = found.entries[rows].copy()
     entries["at"], entries["length"] = found.at[rows], found.length[rows]
-    sound = sound_messages(found, rows, entries, vhost)
+    sound = valid_messages(found, rows, entries, vhost)
     left_out[UNREADABLE] += int((~sound).sum())
     return rows[sound], entries[sound]
 
 
-def sound_messages(found: Judged, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
+def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
     """Whether the bytes of each are a message with the entry's id, persistent by its own word. Fills in ids that the entry lacks."""
     sound = np.zeros(len(rows), np.bool_)
     source = found.source[rows]

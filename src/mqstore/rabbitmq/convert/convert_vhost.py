@@ -39,7 +39,7 @@ from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store
 from mqstore.rabbitmq.convert.convert_queue import (
     LOST,
     ROWS,
-    Opened,
+    OpenVhost,
     QueueReport,
     QueueResult,
     QueueTask,
@@ -47,7 +47,7 @@ from mqstore.rabbitmq.convert.convert_queue import (
     needed_rows,
     open_vhost,
 )
-from mqstore.rabbitmq.convert.orphan_queue import gather
+from mqstore.rabbitmq.convert.orphan_queue import write_orphan_queue
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
 from mqstore.rabbitmq.format.names import queue_directory
@@ -55,7 +55,7 @@ from mqstore.rabbitmq.format.recovery_terms import write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["ConvertReport", "Plan", "convert", "convert_queue", "write_stores"]
+__all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]
 
 THREADS = 2
 MOST_ENTRIES = 1 << 20
@@ -116,7 +116,7 @@ class ConvertReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConvertOptions:
     """How stores are to be written: the options of `convert`. into: (vhost, queue) for the messages that are in no queue that has a name
     or a directory of its own; None: they are left out.
     """
@@ -161,7 +161,7 @@ def convert(
         raise UsageError(f"there is no queue version {version}; give 1 or 2")
     if not 1 <= entries_v2 <= MOST_ENTRIES:
         raise UsageError(f"a version 2 file has 1 to {MOST_ENTRIES} entries, not {entries_v2}; brokers have {ENTRY_COUNT}")
-    directory, keep = _opened(Path(store))
+    directory, keep = _open_source(Path(store))
     try:
         places = find_vhosts(directory)
         if not places and directory.is_directory("commitlog"):
@@ -171,14 +171,14 @@ def convert(
                 f"{store} holds no vhost of RabbitMQ; give msg_stores, the node's data directory, or one vhost's directory"
             )
         chosen = None if queues is None else set(queues)
-        plan = Plan(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
-        return write_stores(directory, {place: place for place in places}, Path(to), plan, chosen)
+        options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
+        return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
     finally:
         if keep is not None:
             keep.close()
 
 
-def _opened(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
+def _open_source(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
     if is_archive(store) and store.is_file():
         keep = UnpackedArchive(store)
         return ConfinedDirectory(keep.store_root()), keep
@@ -188,7 +188,7 @@ def _opened(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
 
 
 def write_stores(
-    directory: ReadOnlyDirectory, places: Mapping[str, str], to: Path, plan: Plan, chosen: set[tuple[str, str]] | None = None
+    directory: ReadOnlyDirectory, places: Mapping[str, str], to: Path, options: ConvertOptions, chosen: set[tuple[str, str]] | None = None
 ) -> ConvertReport:
     """Write the vhosts of a directory into a new one. places: of each vhost in the old and in the new. chosen: as in `convert`."""
     started = time.monotonic()
@@ -197,33 +197,35 @@ def write_stores(
     open_vhost.cache_clear()
     try:
         check_outside(to, directory.root)
-        opened = {place: open_vhost(root, place, plan.names, files) for place in places}
-        versions = _versions(opened.values(), plan.version, chosen)
+        opened = {place: open_vhost(root, place, options.names, files) for place in places}
+        versions = _versions(opened.values(), options.version, chosen)
         with NewDirectory(to) as new:
             stage = str(new.directory.root)
             tasks = [
-                QueueTask(root, place, own, stage, versions[place, own], plan.entries_v2, plan.now, plan.names, files, places[place])
+                QueueTask(
+                    root, place, own, stage, versions[place, own], options.entries_v2, options.now, options.names, files, places[place]
+                )
                 for place, (_, directories) in opened.items()
                 for own, queue in directories.items()
-                if plan.into is None or has_place(queue)
+                if options.into is None or has_place(queue)
             ]
             for vhost, _ in opened.values():
                 vhost.clean, len(vhost.persistent), len(vhost.transient)  # read now, once, and not by each thread
-            results = _in_threads(tasks, plan) if plan.run is None else plan.run(tasks, convert_queue)
+            results = _in_threads(tasks, options) if options.run is None else options.run(tasks, convert_queue)
             copied = CopiedFiles()
             every = list(results)
             for place, found in opened.items():
                 mine = {task.directory: result for task, result in zip(tasks, results, strict=True) if task.vhost == place}
-                gathered = _gather(found, new.directory, places[place], plan)
-                if gathered is not None and gathered.report.directory not in mine:
-                    mine[gathered.report.directory] = gathered
-                    every.append(gathered)
-                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, plan.link)
+                orphans = _write_orphan_queue(found, new.directory, places[place], options)
+                if orphans is not None and orphans.report.directory not in mine:
+                    mine[orphans.report.directory] = orphans
+                    every.append(orphans)
+                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, options.link)
             new.directory.remove_tree(ROWS)
             new.publish()
         reports = tuple(result.report for result in every)
         findings = _findings([vhost for vhost, _ in opened.values()], every)
-        return ConvertReport(str(to), plan.version, reports, copied, findings, _notes(reports), time.monotonic() - started)
+        return ConvertReport(str(to), options.version, reports, copied, findings, _notes(reports), time.monotonic() - started)
     finally:
         open_vhost.cache_clear()
 
@@ -236,18 +238,18 @@ def has_place(queue: QueueDirectory) -> bool:
     return queue.named or _DIRECTORY.fullmatch(queue.directory) is not None
 
 
-def _gather(found: Opened, stage: DurableDirectory, place: str, plan: Plan) -> QueueResult | None:
-    if plan.into is None:
+def _write_orphan_queue(found: OpenVhost, stage: DurableDirectory, place: str, options: ConvertOptions) -> QueueResult | None:
+    if options.into is None:
         return None
-    of, name = plan.into
+    of, name = options.into
     if queue_directory(of, name) in found.queues:
         raise UsageError(f"vhost {of!r} has a queue {name!r} of its own; give another name for the messages that are in no queue")
     parts = [queue for queue in found.queues.values() if not has_place(queue)]
-    gathered = gather(found.vhost, parts, of, name, stage, place, plan.version, plan.entries_v2)
-    return gathered if gathered.report.messages else None
+    orphans = write_orphan_queue(found.vhost, parts, of, name, stage, place, options.version, options.entries_v2)
+    return orphans if orphans.report.messages else None
 
 
-def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
+def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
     """The version each queue directory is to have, by vhost's place and directory; None: that which it has. Raises UsageError."""
     found: dict[tuple[str, str], int | None] = {}
     seen: set[tuple[str, str]] = set()
@@ -262,13 +264,13 @@ def _versions(opened: Iterable[Opened], version: int, chosen: set[tuple[str, str
     return found
 
 
-def _in_threads(tasks: Sequence[QueueTask], plan: Plan) -> list[QueueResult]:
+def _in_threads(tasks: Sequence[QueueTask], options: ConvertOptions) -> list[QueueResult]:
     results = []
-    with ThreadPoolExecutor(max(1, plan.threads)) as pool:
+    with ThreadPoolExecutor(max(1, options.threads)) as pool:
         for result in pool.map(convert_queue, tasks):
             results.append(result)
-            if plan.progress is not None:
-                plan.progress(len(results), len(tasks))
+            if options.progress is not None:
+                options.progress(len(results), len(tasks))
     return results
 
 

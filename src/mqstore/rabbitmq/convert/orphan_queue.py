@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import message_terms
-from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, QueueReport, QueueResult, buffers, carried, needed_rows, sound_messages
+from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, QueueReport, QueueResult, buffers, needed_rows, select_messages, valid_messages
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.layout import QueueDirectory
@@ -25,17 +25,17 @@ from mqstore.rabbitmq.format.names import queue_directory, queue_name_file
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
-from mqstore.rabbitmq.store.orphans import unindexed_rows
-from mqstore.rabbitmq.store.queue import PERSISTENT_STORE, TRANSIENT_STORE, UNINDEXED, Judged, Queue
+from mqstore.rabbitmq.store.orphans import orphan_rows
+from mqstore.rabbitmq.store.queue import PERSISTENT_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
 from mqstore.rabbitmq.store.start_rules import Start
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["gather"]
+__all__ = ["write_orphan_queue"]
 
 Piece = tuple[NDArray[np.void], tuple[Bytes, ...]]
 
 
-def gather(
+def write_orphan_queue(
     vhost: Vhost, parts: Iterable[QueueDirectory], of: str, name: str, stage: DurableDirectory, place: str, version: int, entries_v2: int
 ) -> QueueResult:
     """Write the queue `name` of the vhost `of` below the new vhost's place. parts: queue directories that it takes in."""
@@ -66,24 +66,24 @@ def gather(
 def _pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, int]) -> Iterator[Piece]:
     for part in parts:
         queue = Queue(vhost.root, part, vhost.entry_count, (vhost.persistent, vhost.transient), Start(None, False))
-        for found in queue.judged():
-            _, entries = carried(found, vhost, left_out)
+        for found in queue.entry_tables():
+            _, entries = select_messages(found, vhost, left_out)
             if len(entries):
                 yield entries, buffers(found)
-    for rows in unindexed_rows(vhost):
-        found = rows.judged
+    for rows in orphan_rows(vhost):
+        found = rows.table
         chosen = np.flatnonzero((found.known == UNINDEXED) & (found.location != TRANSIENT_STORE))
         entries = found.entries[chosen].copy()
         entries["at"], entries["length"] = found.at[chosen], found.length[chosen]
         entries["place"] = np.where(found.location[chosen] == PERSISTENT_STORE, IN_STORE, 0)
-        sound = sound_messages(found, chosen, entries, vhost)
+        sound = valid_messages(found, chosen, entries, vhost)
         chosen, entries = chosen[sound], entries[sound]
         if len(entries):
             entries["size"] = _sizes(found, chosen, vhost)
             yield entries, buffers(found)
 
 
-def _sizes(found: Judged, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[np.int64]:
+def _sizes(found: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[np.int64]:
     """Bytes of the bodies of messages that are known to be whole."""
     sizes = np.zeros(len(rows), np.int64)
     for number in np.unique(found.source[rows]).tolist():

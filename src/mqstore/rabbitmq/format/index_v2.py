@@ -135,7 +135,7 @@ class QueueIndexV2:
         return sorted(self._index)
 
     @property
-    def unindexed_stores(self) -> list[int]:
+    def orphan_stores(self) -> list[int]:
         """Numbers of `.qs` files without their `.qi`."""
         return sorted(self._stores - self._index)
 
@@ -213,7 +213,7 @@ class QueueIndexV2:
             found.append(Damage(self.index_file(number), place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, why, 1))
         return found
 
-    def unindexed(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def orphans(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Position and size of the entries of a `.qs` that no entry of its `.qi` leads to."""
         at, size, _ = queue_store.entries(self.store_data(number))
         if number in self._index:

@@ -24,7 +24,7 @@ from typing import Any
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
 
-__all__ = ["WINDOW", "Outgoing", "Sender", "Sent", "hidden", "read_resume"]
+__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "hidden", "read_resume"]
 
 WINDOW = 1000
 NOTED = 0.5  # seconds between two notes of the resume file
@@ -34,7 +34,7 @@ PATIENCE = 60.0  # seconds without an answer after which the broker is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """One message: where to, its property block as AMQP has it, its body."""
 
     exchange: str
@@ -44,7 +44,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class Sent:
+class SendCounts:
     """sent: handed to the broker in this run; confirmed: of these; returned: of these, could not be routed; refused: not confirmed by it.
 
     skipped: confirmed by an earlier run.
@@ -93,7 +93,7 @@ class Sender:
         self._rate = rate
         self._resume = resume
         self._about = about
-        self._messages: Iterator[Outgoing] = iter(())
+        self._messages: Iterator[OutgoingMessage] = iter(())
         self._open: deque[tuple[int, int]] = deque()  # delivery tag and bytes of messages that are not confirmed yet, ascending
         self._settled: set[int] = set()
         self._bytes = 0
@@ -104,7 +104,7 @@ class Sender:
         self._error: Exception | None = None
         self._started = self._noted = self._heard = 0.0
         self._pending = False
-        self.sent = Sent()
+        self.counts = SendCounts()
 
     @property
     def user(self) -> str:
@@ -115,7 +115,7 @@ class Sender:
     def vhost(self) -> str:
         return str(self._parameters.virtual_host)
 
-    def send(self, messages: Iterator[Outgoing]) -> Sent:
+    def send(self, messages: Iterator[OutgoingMessage]) -> SendCounts:
         """Send them all and wait for their confirms. Raises TargetError; what the resume file holds is true also then."""
         import pika
 
@@ -125,10 +125,10 @@ class Sender:
         for _ in range(self._before):
             if next(messages, None) is None:
                 break
-            self.sent.skipped += 1
+            self.counts.skipped += 1
         connection = pika.SelectConnection(
             self._parameters,
-            on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
+            on_open_callback=lambda connection: connection.channel(on_open_callback=self._channel_opened),
             on_open_error_callback=self._failed,
             on_close_callback=self._closed,
         )
@@ -141,7 +141,7 @@ class Sender:
                 self._end()
         if self._error is not None:
             raise self._error
-        return self.sent
+        return self.counts
 
     def _end(self) -> None:
         """Close the connection, and let the loop take notice."""
@@ -157,14 +157,14 @@ class Sender:
     def _closed(self, connection: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
             told = f"{hidden(self._url)} has closed the connection: {reason}"
-            self._error = self._error or TargetError(f"{told}; {self.sent.confirmed} messages were confirmed, run again with --resume")
+            self._error = self._error or TargetError(f"{told}; {self.counts.confirmed} messages were confirmed, run again with --resume")
         connection.ioloop.stop()
 
     def _give_up(self, error: Exception) -> None:
         self._error = self._error or error
         self._connection.ioloop.stop()
 
-    def _opened(self, channel: Any) -> None:
+    def _channel_opened(self, channel: Any) -> None:
         self._channel = channel
         channel.add_on_return_callback(self._returned)
         channel.add_on_close_callback(self._channel_closed)
@@ -172,7 +172,7 @@ class Sender:
 
     def _channel_closed(self, channel: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            self._give_up(TargetError(f"{hidden(self._url)} refuses the messages: {reason}; {self.sent.confirmed} were confirmed"))
+            self._give_up(TargetError(f"{hidden(self._url)} refuses the messages: {reason}; {self.counts.confirmed} were confirmed"))
 
     def _ready(self, _frame: Any) -> None:
         self._started = self._noted = self._heard = time.monotonic()
@@ -205,7 +205,7 @@ class Sender:
             if self._exhausted or len(self._open) >= WINDOW or self._bytes > WINDOW_BYTES:
                 return None
             if self._rate is not None:
-                early = self.sent.sent / self._rate - (time.monotonic() - self._started)
+                early = self.counts.sent / self._rate - (time.monotonic() - self._started)
                 if early > 0:
                     return early
             message = next(self._messages, None)
@@ -215,21 +215,21 @@ class Sender:
             self._tag += 1
             self._open.append((self._tag, len(message.body)))
             self._bytes += len(message.body)
-            self.sent.sent += 1
+            self.counts.sent += 1
             self._channel.basic_publish(message.exchange, message.routing_key, message.body, _raw(message.properties), mandatory=True)
         return 0.0
 
     def _returned(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self.sent.returned += 1
+        self.counts.returned += 1
 
     def _answered(self, frame: Any) -> None:
         self._heard = time.monotonic()
         tag, good = frame.method.delivery_tag, type(frame.method).__name__ == "Ack"
         tags = [item for item, _ in self._open if item <= tag and item not in self._settled] if frame.method.multiple else [tag]
         if good:
-            self.sent.confirmed += len(tags)
+            self.counts.confirmed += len(tags)
         else:
-            self.sent.refused += len(tags)
+            self.counts.refused += len(tags)
             self._stuck = min([*tags, *([] if self._stuck is None else [self._stuck])])
         self._settled.update(tags)
         while self._open and self._open[0][0] in self._settled:

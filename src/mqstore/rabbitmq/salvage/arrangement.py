@@ -31,7 +31,7 @@ from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["arranged", "guessed_names", "is_part"]
+__all__ = ["guess_names", "is_part", "open_parts"]
 
 INDEX = ("idx", "jif", "qi", "qs")
 STORE = ("rdq", "rdt")
@@ -45,7 +45,7 @@ def is_part(name: str) -> bool:
     return name.rpartition(".")[2] in (*INDEX, *STORE)
 
 
-def arranged(path: Path) -> ReadOnlyDirectory:
+def open_parts(path: Path) -> ReadOnlyDirectory:
     """The store at path, or what parts of one lie at and below it. Raises CannotOpenError, NotAStoreError."""
     if path.is_dir():
         directory = ConfinedDirectory(path)
@@ -56,13 +56,13 @@ def arranged(path: Path) -> ReadOnlyDirectory:
         names, path = [path.name], path.parent
     else:
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
-    files = dict(_placed(names, path.absolute().name))
+    files = dict(_arrange_files(names, path.absolute().name))
     if not any(is_part(name) for name in files):
         raise NotAStoreError(f"{path} holds no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
     return AliasDirectory(path, files)
 
 
-def _placed(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:
+def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:
     """The name in the arrangement of each file, with the name it has."""
     taken: set[str] = set()
     stems: dict[tuple[str, str], int] = {}
@@ -103,7 +103,7 @@ def _is_number(stem: str) -> bool:
     return stem.isascii() and stem.isdigit() and len(stem) <= 18
 
 
-def guessed_names(vhosts: Iterable[Vhost]) -> list[tuple[str, str]]:
+def guess_names(vhosts: Iterable[Vhost]) -> list[tuple[str, str]]:
     """Names of queues whose directories do not tell them, as their messages tell."""
     found = set()
     for vhost in vhosts:
@@ -128,7 +128,7 @@ def _guess(queue: Queue, vhost: Vhost) -> set[tuple[str, str]]:
 
 
 def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
-    for found in queue.judged():
+    for found in queue.entry_tables():
         for source, at, length in zip(found.source.tolist(), found.at.tolist(), found.length.tolist(), strict=True):
             if source < 0:
                 continue
@@ -144,9 +144,9 @@ def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
 
 def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
     """Messages of `.qs` files that no index leads to."""
-    for number in queue.index_v2.unindexed_stores:
+    for number in queue.index_v2.orphan_stores:
         data = queue.index_v2.store_data(number)
-        at, size = queue.index_v2.unindexed(number)
+        at, size = queue.index_v2.orphans(number)
         for start, length in zip((at + ENTRY_HEADER).tolist(), size.tolist(), strict=True):
             try:
                 yield read_message(data[start : start + length].tobytes())

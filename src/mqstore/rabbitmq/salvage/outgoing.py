@@ -16,18 +16,18 @@ from mqstore.files import Bytes
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
 from mqstore.rabbitmq.message.properties import properties_to_bin
-from mqstore.rabbitmq.salvage.amqp_sender import Outgoing
+from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import Rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
-__all__ = ["outgoing", "outgoing_at"]
+__all__ = ["outgoing_message", "outgoing_messages"]
 
 _COPIES = (b"CC", b"BCC", "CC", "BCC")
 
 
-def outgoing(
+def outgoing_messages(
     store: RabbitMQStore,
     verdicts: frozenset[str],
     *,
@@ -36,27 +36,27 @@ def outgoing(
     by_exchange: bool = False,
     user: str = "guest",
     into: str | None = None,
-) -> Iterator[Outgoing]:
+) -> Iterator[OutgoingMessage]:
     """The messages of these verdicts, in the order of the message table. by_exchange: to their exchange, not to their queue.
 
     into: the queue for messages that are in none; without it these go to their exchange.
     """
     for rows in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
-        found = message_table.verdicts(rows, message_table.decoded(rows, lambda name: _bytes(store, name)))
+        found = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: _bytes(store, name)))
         for row in np.flatnonzero([verdict in verdicts for verdict in found]).tolist():
-            message = outgoing_at(store, rows, row, by_exchange=by_exchange, user=user, into=into)
+            message = outgoing_message(store, rows, row, by_exchange=by_exchange, user=user, into=into)
             if message is not None:
                 yield message
 
 
-def outgoing_at(
+def outgoing_message(
     store: RabbitMQStore, rows: Rows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
-) -> Outgoing | None:
-    """One row of the message table as it is sent again; None where its message cannot be read. The rest is as in `outgoing`."""
-    source = int(rows.judged.source[row])
-    name, data = rows.judged.sources[source] if source >= 0 else ("", None)
+) -> OutgoingMessage | None:
+    """One row of the message table as it is sent again; None where its message cannot be read. The rest is as in `outgoing_messages`."""
+    source = int(rows.table.source[row])
+    name, data = rows.table.sources[source] if source >= 0 else ("", None)
     data = _bytes(store, name) if data is None and name else data
-    at, length = int(rows.judged.at[row]), int(rows.judged.length[row])
+    at, length = int(rows.table.at[row]), int(rows.table.length[row])
     try:
         message = read_message(data[at : at + length].tobytes()) if data is not None else None
     except EtfError:
@@ -74,12 +74,12 @@ def _bytes(store: RabbitMQStore, name: str) -> Bytes | None:
         return None
 
 
-def _outgoing(message: MessageTerm, queue: str | None, user: str) -> Outgoing:
+def _outgoing(message: MessageTerm, queue: str | None, user: str) -> OutgoingMessage:
     block = _block(message, user, to_queue=queue is not None)
     if queue is not None:
-        return Outgoing("", queue, block, message.body)
+        return OutgoingMessage("", queue, block, message.body)
     key = message.routing_keys[0] if message.routing_keys else b""
-    return Outgoing(message.exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"), block, message.body)
+    return OutgoingMessage(message.exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"), block, message.body)
 
 
 def _block(message: MessageTerm, user: str, *, to_queue: bool) -> bytes:

@@ -26,10 +26,10 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.findings import Damage, Verdict
-from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, Plan, write_stores
+from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.names import vhost_directory
-from mqstore.rabbitmq.salvage.arrangement import arranged, guessed_names
+from mqstore.rabbitmq.salvage.arrangement import guess_names, open_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
 from mqstore.table.file import format_of, write_rows
@@ -84,10 +84,10 @@ def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | 
         keep = UnpackedArchive(path)
     elif not path.exists():
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
-    directory = arranged(path if keep is None else keep.store_root())
+    directory = open_parts(path if keep is None else keep.store_root())
     known = tuple(names)
     store = RabbitMQStore(path, names=known, now=now, keep=keep, directory=directory)
-    guessed = guessed_names(store.vhosts)
+    guessed = guess_names(store.vhosts)
     if guessed:
         store = RabbitMQStore(path, names=(*known, *guessed), now=now, keep=keep, directory=directory)
     return store
@@ -160,8 +160,8 @@ def salvage_store(
     if len(set(places.values())) < len(places):
         raise UsageError("two vhosts of the wreck would have the same name; salvage their directories one by one")
     target = None if into is None else (vhost, into)
-    plan = Plan(version, entries_v2, names=store.names, threads=threads, progress=progress, into=target)
-    return write_stores(store.directory, places, to, plan)
+    options = ConvertOptions(version, entries_v2, names=store.names, threads=threads, progress=progress, into=target)
+    return write_stores(store.directory, places, to, options)
 
 
 def originals(store: RabbitMQStore) -> tuple[Damage, ...]:

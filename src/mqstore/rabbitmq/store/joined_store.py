@@ -18,10 +18,10 @@ from mqstore.rabbitmq.store.message_store import MessageStore, RecordTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LocatedStore"]
+__all__ = ["JoinedStore"]
 
 
-class LocatedStore(MessageStore):
+class JoinedStore(MessageStore):
     """records: msg_id (hexadecimal), store_file, position, length (of the whole record), seen; None: no record."""
 
     def __init__(self, directory: ReadOnlyDirectory, place: str, records: pa.Table | None) -> None:

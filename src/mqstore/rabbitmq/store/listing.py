@@ -114,7 +114,7 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _SegmentSpan:
     """Of one segment: sequence ids of the messages that the broker would recover, and how many it has that it would not."""
 
     low: int | None
@@ -122,11 +122,11 @@ class _Span:
     not_recovered: int
 
 
-def _spans(queue: Queue) -> Iterator[_Span]:
-    for found in queue.judged():
+def _spans(queue: Queue) -> Iterator[_SegmentSpan]:
+    for found in queue.entry_tables():
         seq = found.entries["seq"][found.kept]
         left = int(((found.entries["seen"] != 0) & ~found.kept).sum())
-        yield _Span(int(seq.min()) if len(seq) else None, int(seq.max()) if len(seq) else None, left)
+        yield _SegmentSpan(int(seq.min()) if len(seq) else None, int(seq.max()) if len(seq) else None, left)
 
 
 # entries
@@ -138,20 +138,19 @@ def entry_rows(rows: Rows) -> Iterator[dict[str, Any]]:
     from mqstore.rabbitmq.store import message_table
     from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, UNREACHABLE
 
-    judged = rows.judged
-    entries = judged.entries
-    told = {CONSUMED: "acknowledged", UNREACHABLE: "missing", DAMAGED: "damaged", DUPLICATE: "duplicate"}
-    table = message_table.build(rows, _FROM_TABLE, None).to_pylist()
-    files = [name for name, _ in judged.sources]
+    entries = rows.table.entries
+    special = {CONSUMED: "acknowledged", UNREACHABLE: "missing", DAMAGED: "damaged", DUPLICATE: "duplicate"}
+    table = message_table.build_batch(rows, _FROM_TABLE, None).to_pylist()
+    files = [name for name, _ in rows.table.sources]
     columns = zip(
-        table, judged.known.tolist(), entries["state"].tolist(), entries["seen"].tolist(), judged.index_file.tolist(),
+        table, rows.table.known.tolist(), entries["state"].tolist(), entries["seen"].tolist(), rows.table.index_file.tolist(),
         entries["record"].tolist(), strict=True,
     )  # fmt: skip
     for row, known, state, seen, file, record in columns:
         delivered, acked = bool(state & DELIVERED), bool(state & ACKED)
         plain = "hidden" if not seen else "delivered" if delivered else "ready"
         row |= {
-            "state": told.get(known, plain),
+            "state": special.get(known, plain),
             "delivered": delivered,
             "acknowledged": acked,
             "index_file": files[file],

@@ -27,7 +27,7 @@ from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format import message_file
 from mqstore.rabbitmq.format.layout import own_entries
 
-__all__ = ["FileRecords", "Location", "MessageStore", "RecordTable", "StoreFile", "store_files"]
+__all__ = ["FileRecords", "MessagePosition", "MessageStore", "RecordTable", "StoreFile", "store_files"]
 
 _COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
 _CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
@@ -56,7 +56,7 @@ class FileRecords:
     findings: tuple[Damage, ...] = ()
 
 
-class Location(NamedTuple):
+class MessagePosition(NamedTuple):
     """Where a stored message is: bytes at … at+length-1 of a file, its term alone. record: where its record starts."""
 
     file: str
@@ -163,7 +163,7 @@ class MessageStore:
         for file in self.files:
             found = self.records(file)
             for name, column in joined.items():
-                _put(column, rows, getattr(found, name))
+                _write_rows(column, rows, getattr(found, name))
             counts.append(len(found.at))
             rows += len(found.at)
             findings += found.findings
@@ -174,8 +174,8 @@ class MessageStore:
         if rows < 1 << 32:
             order = order.astype(np.uint32)
         for name, column in joined.items():
-            joined[name] = _taken(column, order)
-        joined["file"] = _taken(np.repeat(np.arange(len(counts), dtype=np.int32), counts), order)
+            joined[name] = _take(column, order)
+        joined["file"] = _take(np.repeat(np.arange(len(counts), dtype=np.int32), counts), order)
         del order
         self._sort_copies(joined)
         return RecordTable(**joined, findings=tuple(findings))
@@ -243,11 +243,11 @@ class MessageStore:
         """Of each row whether it is a further copy of an id."""
         return np.asarray(self._first != np.arange(len(self._first)))
 
-    def location(self, row: int) -> Location:
+    def position(self, row: int) -> MessagePosition:
         """Where the message of a row of `find` is."""
         table = self._table
         at, total = int(table.at[row]), int(table.total[row])
-        return Location(self.files[int(table.file[row])].name, at, at + message_file.HEADER, total - message_file.OVERHEAD)
+        return MessagePosition(self.files[int(table.file[row])].name, at, at + message_file.HEADER, total - message_file.OVERHEAD)
 
     def locations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """File, position and length of the terms of these rows."""
@@ -274,14 +274,14 @@ class MessageStore:
         return np.lexsort((table.at, table.file)).astype(np.int64)
 
 
-def _put(column: NDArray[Any], at: int, part: NDArray[Any]) -> None:
+def _write_rows(column: NDArray[Any], at: int, part: NDArray[Any]) -> None:
     """Write part at a row of a column that grows in its place: parts that are kept until the end would take their memory twice."""
     if at + len(part) > len(column):
         column.resize(max(at + len(part), len(column) * 9 // 8), refcheck=False)
     column[at : at + len(part)] = part
 
 
-def _taken(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+def _take(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     """The rows of a column in this order; piece by piece, as NumPy widens an index of 32 bits."""
     result = np.empty_like(column)
     for start in range(0, len(order), 1 << 20):

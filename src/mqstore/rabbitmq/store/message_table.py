@@ -17,13 +17,13 @@ from mqstore.files import Bytes
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, PERSISTENT
 from mqstore.rabbitmq.message.stored_columns import StoredTerms
-from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, LOCATIONS, PLAIN, UNINDEXED, UNREACHABLE, Judged
+from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, LOCATIONS, PLAIN, UNINDEXED, UNREACHABLE, EntryTable
 from mqstore.table.columns import rabbitmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TERM_COLUMNS", "Rows", "build", "decoded", "needs_terms", "verdicts"]
+__all__ = ["TERM_COLUMNS", "Rows", "build_batch", "decode_terms", "needs_terms", "verdicts"]
 
 # columns that need the stored message
 TERM_COLUMNS = frozenset(
@@ -60,7 +60,7 @@ class Rows:
     vhost: str | None
     queue: str | None
     priority_level: int | None
-    judged: Judged
+    table: EntryTable
     pos: NDArray[np.int64]
     now: int | None = None
     indexed: bool = True
@@ -69,21 +69,21 @@ class Rows:
         return len(self.pos)
 
     def take(self, rows: NDArray[np.intp]) -> Rows:
-        return Rows(self.vhost, self.queue, self.priority_level, self.judged.take(rows), self.pos[rows], self.now, self.indexed)
+        return Rows(self.vhost, self.queue, self.priority_level, self.table.take(rows), self.pos[rows], self.now, self.indexed)
 
 
-def decoded(rows: Rows, data_of: Callable[[str], Bytes | None]) -> StoredTerms:
+def decode_terms(rows: Rows, data_of: Callable[[str], Bytes | None]) -> StoredTerms:
     """The stored messages of these rows. data_of: bytes of a file by name."""
-    judged = rows.judged
-    used = set(np.unique(judged.source).tolist())
+    table = rows.table
+    used = set(np.unique(table.source).tolist())
     sources = [
-        None if number not in used else data if data is not None else data_of(name) for number, (name, data) in enumerate(judged.sources)
+        None if number not in used else data if data is not None else data_of(name) for number, (name, data) in enumerate(table.sources)
     ]
-    return StoredTerms.collect(sources, judged.source, judged.at, judged.length)
+    return StoredTerms.collect(sources, table.source, table.at, table.length)
 
 
 def _ids(rows: Rows, messages: StoredTerms | None) -> list[str | None]:
-    entries = rows.judged.entries
+    entries = rows.table.entries
     hi, lo = entries["hi"].copy(), entries["lo"].copy()
     unknown = (hi == 0) & (lo == 0)
     if messages is not None and unknown.any():
@@ -98,13 +98,13 @@ def _ids(rows: Rows, messages: StoredTerms | None) -> list[str | None]:
 
 
 def verdicts(rows: Rows, messages: StoredTerms) -> list[str]:
-    """The verdict of each row. messages: what `decoded` found."""
-    known = rows.judged.known.copy()
-    entries = rows.judged.entries
-    judged = (known == PLAIN) | (known == UNINDEXED)
+    """The verdict of each row. messages: from `decode_terms`."""
+    known = rows.table.known.copy()
+    entries = rows.table.entries
+    undecided = (known == PLAIN) | (known == UNINDEXED)
     sound = messages.sound(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
-    known[judged & ~sound] = DAMAGED
-    known[(judged | (known == DAMAGED)) & ~messages.present] = UNREACHABLE
+    known[undecided & ~sound] = DAMAGED
+    known[(undecided | (known == DAMAGED)) & ~messages.present] = UNREACHABLE
     return [_VERDICTS[value] for value in known.tolist()]
 
 
@@ -113,11 +113,11 @@ def needs_terms(rows: Rows, columns: Sequence[str]) -> bool:
     if not TERM_COLUMNS.isdisjoint(columns):
         return True
     # version 2 has the id of a message in its own store only in the message
-    return "msg_id" in columns and bool(((rows.judged.entries["hi"] == 0) & (rows.judged.entries["lo"] == 0)).any())
+    return "msg_id" in columns and bool(((rows.table.entries["hi"] == 0) & (rows.table.entries["lo"] == 0)).any())
 
 
-def build(rows: Rows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
-    """The rows as a batch. messages: what `decoded` found, needed where `needs_terms` says so."""
+def build_batch(rows: Rows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
+    """The rows as a batch. messages: from `decode_terms`, needed where `needs_terms` says so."""
     import pyarrow as pa
 
     schema = rabbitmq_schema(columns)
@@ -131,16 +131,16 @@ def build(rows: Rows, columns: Sequence[str], messages: StoredTerms | None) -> p
 
 
 def _values(rows: Rows, name: str, messages: StoredTerms | None) -> Any:
-    judged, count = rows.judged, len(rows)
-    entries = judged.entries
-    recovered = judged.kept
+    table, count = rows.table, len(rows)
+    entries = table.entries
+    recovered = table.kept
     if name in ("vhost", "queue", "priority_level"):
         return [getattr(rows, name)] * count
     if not rows.indexed and name in _OF_ENTRIES:
         return [None] * count
     match name:
         case "queue_version":
-            return [judged.version] * count
+            return [table.version] * count
         case "pos":
             return [None if pos < 0 else pos for pos in rows.pos.tolist()]
         case "seq_id":
@@ -155,15 +155,15 @@ def _values(rows: Rows, name: str, messages: StoredTerms | None) -> Any:
         case "msg_id":
             return _ids(rows, messages)
         case "redelivered":
-            return [bool(mark) if kept else None for mark, kept in zip(judged.redelivered.tolist(), recovered.tolist(), strict=True)]
+            return [bool(mark) if kept else None for mark, kept in zip(table.redelivered.tolist(), recovered.tolist(), strict=True)]
         case "location":
-            return [LOCATIONS[place] for place in judged.location.tolist()]
+            return [LOCATIONS[place] for place in table.location.tolist()]
         case "recovered":
             return recovered
         case "store_file":
-            return [judged.sources[k][0] for k in np.where(judged.source < 0, judged.index_file, judged.source).tolist()]
+            return [table.sources[k][0] for k in np.where(table.source < 0, table.index_file, table.source).tolist()]
         case "position":
-            return judged.record
+            return table.record
         case "verdict":
             return [None] * count if messages is None else verdicts(rows, messages)
         case "expired":

@@ -18,25 +18,25 @@ from mqstore.files import Bytes
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_STORE, SPDA
 from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
 from mqstore.rabbitmq.store.message_table import Rows
-from mqstore.rabbitmq.store.queue import DUPLICATE, PERSISTENT_STORE, QUEUE_STORE, TRANSIENT_STORE, UNINDEXED, Judged, Queue
+from mqstore.rabbitmq.store.queue import DUPLICATE, PERSISTENT_STORE, QUEUE_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_store import MessageStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["unindexed_rows"]
+__all__ = ["orphan_rows"]
 
 _BLOCK = 1 << 14
 
 
-def unindexed_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
+def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
     """The rows of messages in no queue, store by store; further copies of a message have their own rows."""
     for queue in vhost.queues:
-        for number in sorted({*queue.index_v2.numbers, *queue.index_v2.unindexed_stores}):
-            at, size = queue.index_v2.unindexed(number)
+        for number in sorted({*queue.index_v2.numbers, *queue.index_v2.orphan_stores}):
+            at, size = queue.index_v2.orphans(number)
             if len(at):
                 name, data = queue.index_v2.store_file(number), queue.index_v2.store_data(number)
-                found = _judged(((name, data),), np.zeros(len(at), np.int32), at + ENTRY_HEADER, size, at, QUEUE_STORE)
+                found = _entry_table(((name, data),), np.zeros(len(at), np.int32), at + ENTRY_HEADER, size, at, QUEUE_STORE)
                 yield _rows(vhost, found, queue)
     for store, location in ((vhost.persistent, PERSISTENT_STORE), (vhost.transient, TRANSIENT_STORE)):
         rows = store.by_place()
@@ -45,7 +45,7 @@ def unindexed_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
         for start in range(0, len(left), _BLOCK):
             part = left[start : start + _BLOCK]
             source, at, length = store.locations(part)
-            found = _judged(sources, source, at, length, at - 24, location)
+            found = _entry_table(sources, source, at, length, at - 24, location)
             found.known[store.copies[part]] = DUPLICATE
             found.entries["hi"], found.entries["lo"] = store.halves(part)
             yield _rows(vhost, found)
@@ -55,30 +55,30 @@ def _referenced(vhost: Vhost, store: MessageStore) -> NDArray[np.bool_]:
     """Of each row of a store, whether an entry that is shown leads to its id, acknowledged ones included."""
     result = np.zeros(len(store), np.bool_)
     for queue in vhost.queues:
-        for found in queue.judged():
+        for found in queue.entry_tables():
             entries = found.entries[found.entries["place"] == IN_STORE]
             rows = store.find(entries["hi"], entries["lo"])
             result[rows[rows >= 0]] = True
     return store.spread(result)
 
 
-def _judged(
+def _entry_table(
     sources: tuple[tuple[str, Bytes | None], ...],
     source: NDArray[np.int32],
     at: NDArray[np.int64],
     length: NDArray[np.int64],
     record: NDArray[np.int64],
     location: int,
-) -> Judged:
+) -> EntryTable:
     count = len(at)
     entries = np.zeros(count, ENTRY)
     entries["state"] = SPDA
     nothing = np.zeros(count, np.bool_)
     known, where = np.full(count, UNINDEXED, np.uint8), np.full(count, location, np.uint8)
-    return Judged(0, entries, sources, source, at, length, record, source, nothing, nothing, known, where)
+    return EntryTable(0, entries, sources, source, at, length, record, source, nothing, nothing, known, where)
 
 
-def _rows(vhost: Vhost, judged: Judged, queue: Queue | None = None) -> Rows:
-    nowhere = np.full(len(judged.entries), -1, np.int64)
+def _rows(vhost: Vhost, table: EntryTable, queue: Queue | None = None) -> Rows:
+    nowhere = np.full(len(table.entries), -1, np.int64)
     name, level = (None, None) if queue is None else (queue.name, queue.priority_level)
-    return Rows(vhost.name, name, level, judged, nowhere, None, indexed=False)
+    return Rows(vhost.name, name, level, table, nowhere, None, indexed=False)

@@ -30,7 +30,7 @@ from mqstore.rabbitmq.store.start_rules import Start
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_store import MessageStore
 
-__all__ = ["Judged", "Queue", "QueueCounts"]
+__all__ = ["EntryTable", "Queue", "QueueCounts"]
 
 # what is known of a message before its bytes are looked at
 PLAIN, CONSUMED, UNREACHABLE, DAMAGED, DUPLICATE, UNINDEXED = range(6)
@@ -57,7 +57,7 @@ class QueueCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EntryTable:
     """Entries of one segment. sources: the buffers that hold messages, with their names; source, at, length: of each entry's stored
     message (source -1: nowhere). kept: the broker would recover it. known: PLAIN, CONSUMED, …; location: INDEX, ….
     record: position of the record in its file.
@@ -78,11 +78,11 @@ class Judged:
     crashes: tuple[str, ...] = ()
     findings: tuple[Damage, ...] = ()
 
-    def take(self, rows: NDArray[np.intp]) -> Judged:
+    def take(self, rows: NDArray[np.intp]) -> EntryTable:
         """The same of some rows."""
         columns = (getattr(self, name)[rows] for name in ("source", "at", "length", "record", "index_file", "kept", "redelivered"))
         source, at, length, record, index_file, kept, redelivered = columns
-        return Judged(
+        return EntryTable(
             self.version,
             self.entries[rows],
             self.sources,
@@ -99,7 +99,7 @@ class Judged:
 
 
 @dataclass(slots=True)
-class _Facts:
+class _QueueSummary:
     """What one pass over a queue has shown."""
 
     counts: QueueCounts
@@ -144,7 +144,7 @@ class Queue:
         """Whether the broker opens this directory as version 2 and does not look at its journal: it has no segment and no terms."""
         return self.place.says_version_2 and self.start.terms is None and not self.index.segment_numbers and not self.index_v2.exists
 
-    def judged(self) -> Iterator[Judged]:
+    def entry_tables(self) -> Iterator[EntryTable]:
         """All entries, segment by segment, ascending by sequence id."""
         for version, number in self._segments():
             index = self.index_v2 if version == 2 else self.index
@@ -168,7 +168,7 @@ class Queue:
         segments = (self.index_v2.segment(number, dirty=False).entries for number in self.index_v2.numbers)
         return np.concatenate([entries["seq"][entries["seen"] != 0] for entries in segments])
 
-    def _judge(self, segment: IndexSegment, version: int) -> Judged:
+    def _judge(self, segment: IndexSegment, version: int) -> EntryTable:
         entries = segment.entries
         count = len(entries)
         persistent = (entries["flags"] & PERSISTENT) != 0
@@ -227,7 +227,7 @@ class Queue:
             for row in np.flatnonzero(lost)[:100].tolist():
                 detail = f"the message of sequence id {entries['seq'][row]} is in no message file; {int(lost.sum())} such in the segment"
                 findings.append(Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, 1))
-        return Judged(
+        return EntryTable(
             version,
             entries,
             tuple(sources),
@@ -268,11 +268,11 @@ class Queue:
         return own, embedded & ((shape & terms.TERM) == 0)
 
     @cached_property
-    def _facts(self) -> _Facts:
-        facts = _Facts(QueueCounts())
+    def _summary(self) -> _QueueSummary:
+        facts = _QueueSummary(QueueCounts())
         counts = facts.counts
         head = True
-        for found in self.judged():
+        for found in self.entry_tables():
             entries = found.entries
             live = entries["seen"] != 0
             counts.ready += int(found.kept.sum())
@@ -306,18 +306,18 @@ class Queue:
     @property
     def counts(self) -> QueueCounts:
         """Counts of messages by state; reads the whole index once."""
-        return self._facts.counts
+        return self._summary.counts
 
     @property
     def next_seq(self) -> int:
         """The sequence id that the broker would give the next message."""
-        return self._facts.next_seq
+        return self._summary.next_seq
 
     @property
     def crashes(self) -> tuple[str, ...]:
         """Why the broker would crash on this queue's files."""
-        return tuple(self._facts.crashes)
+        return tuple(self._summary.crashes)
 
     @property
     def findings(self) -> tuple[Damage, ...]:
-        return tuple(self._facts.findings)
+        return tuple(self._summary.findings)

@@ -23,8 +23,8 @@ from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import Rows
-from mqstore.rabbitmq.store.orphans import unindexed_rows
-from mqstore.rabbitmq.store.queue import CONSUMED, Judged, Queue
+from mqstore.rabbitmq.store.orphans import orphan_rows
+from mqstore.rabbitmq.store.queue import CONSUMED, EntryTable, Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 
@@ -75,7 +75,7 @@ class RabbitMQStore:
     def _names_of_node(self) -> tuple[tuple[str, str], ...]:
         return names_of_node(self.directory)
 
-    def apart(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
+    def vhost_with_stores(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
         """The vhost at a place with other message stores than its own, and with what is known to keep the broker from it."""
         return Vhost(
             self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
@@ -100,10 +100,10 @@ class RabbitMQStore:
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}; {there}")
         return found
 
-    def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, Judged]]:
+    def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:
         """The index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
         for each in self.queue(vhost, queue):
-            for found in each.judged():
+            for found in each.entry_tables():
                 yield each, found
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
@@ -112,9 +112,9 @@ class RabbitMQStore:
         """
         from mqstore.rabbitmq.store.verify import verify
 
-        return verify(self, self._watched(progress), self._data_of)
+        return verify(self, self._rows_with_progress(progress), self._data_of)
 
-    def _watched(self, progress: Callable[[int, int], None] | None) -> Iterator[Rows]:
+    def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[Rows]:
         done = 0
         for rows in self.rows(QueueSelection(everything=True)):
             yield rows
@@ -156,7 +156,7 @@ class RabbitMQStore:
     def batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
         """Rows as a batch, as far as the selection looks into messages; None if nothing is left."""
         searched = selection.grep is not None or selection.verdicts is not None
-        messages = message_table.decoded(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
+        messages = message_table.decode_terms(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
         if searched and messages is not None:
             keep = np.ones(len(rows), np.bool_)
             if selection.grep is not None:
@@ -166,8 +166,8 @@ class RabbitMQStore:
                 keep &= [verdict in selection.verdicts for verdict in message_table.verdicts(rows, messages)]
             if not keep.all():
                 rows = rows.take(np.flatnonzero(keep))
-                messages = message_table.decoded(rows, self._data_of)
-        return message_table.build(rows, columns, messages) if len(rows) else None
+                messages = message_table.decode_terms(rows, self._data_of)
+        return message_table.build_batch(rows, columns, messages) if len(rows) else None
 
     def _data_of(self, name: str) -> Bytes | None:
         try:
@@ -181,7 +181,7 @@ class RabbitMQStore:
             if selection.vhosts is None or vhost.name in selection.vhosts:
                 yield from self.rows_of(vhost, selection)
                 if selection.everything and selection.queues is None and selection.recovered is not True:
-                    yield from self.rows_beside(vhost)
+                    yield from self.orphan_rows(vhost)
 
     def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
         """The rows of the queues of one vhost."""
@@ -193,13 +193,13 @@ class RabbitMQStore:
             if (queue.vhost, queue.name) != before:
                 before, position = (queue.vhost, queue.name), 0
             refused = bool(vhost.refusals or queue.crashes)
-            for found, following in queue_rows(queue, position, selection, refused=refused, now=self.now):
+            for found, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
                 yield from _pieces(found)
                 position = following
 
-    def rows_beside(self, vhost: Vhost) -> Iterator[Rows]:
+    def orphan_rows(self, vhost: Vhost) -> Iterator[Rows]:
         """The rows of the messages of one vhost that are in no queue."""
-        for found in unindexed_rows(vhost, self.now):
+        for found in orphan_rows(vhost, self.now):
             yield from _pieces(found)
 
     def get(
@@ -222,12 +222,14 @@ class RabbitMQStore:
         raise NotFoundError(f"no message with {what} is in this store; `mqstore messages` lists those that are")
 
 
-def queue_rows(queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None) -> Iterator[tuple[Rows, int]]:
+def _directory_rows(
+    queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None
+) -> Iterator[tuple[Rows, int]]:
     """The rows of one queue directory, each time with the `pos` of the next recovered message.
 
     position: the `pos` of the first. refused: the broker would not bring it up.
     """
-    for found in queue.judged():
+    for found in queue.entry_tables():
         if refused:
             found.kept[:] = False
         pos = np.where(found.kept, position + np.cumsum(found.kept) - 1, -1)
@@ -247,7 +249,7 @@ def queue_rows(queue: Queue, position: int, selection: QueueSelection, *, refuse
 
 def _pieces(rows: Rows) -> Iterator[Rows]:
     """The rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
-    lengths = np.where(rows.judged.source < 0, 0, rows.judged.length)
+    lengths = np.where(rows.table.source < 0, 0, rows.table.length)
     ends = np.cumsum(lengths)
     start = 0
     while start < len(rows):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
-from mqstore.rabbitmq.store.joined_store import LocatedStore
+from mqstore.rabbitmq.store.joined_store import JoinedStore
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
@@ -42,19 +42,19 @@ __all__ = [
     "FileGroup",
     "QueueGroup",
     "cut",
+    "files_token",
     "index_batches",
     "index_schema",
-    "located",
-    "opened",
+    "joined_stores",
+    "open_cached",
     "plan_files",
     "plan_queues",
     "read_group",
-    "read_located",
+    "read_joined",
     "record_batches",
     "refusal_batches",
     "refusal_schema",
     "store_schema",
-    "token_of",
 ]
 
 GROUP_BYTES = 64 << 20
@@ -131,7 +131,7 @@ def _chosen(store: RabbitMQStore, selection: QueueSelection) -> list[Vhost]:
     return [vhost for vhost in store.vhosts if selection.vhosts is None or vhost.name in selection.vhosts]
 
 
-def token_of(store: RabbitMQStore) -> str:
+def files_token(store: RabbitMQStore) -> str:
     """Changes when any file of the store does."""
     found = hashlib.sha256()
     for vhost in store.vhosts:
@@ -141,8 +141,8 @@ def token_of(store: RabbitMQStore) -> str:
 
 
 @lru_cache(maxsize=2)
-def opened(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
-    """The store at a path, once in a process: its message files are scanned once for all tasks that run here. token: of `token_of`."""
+def open_cached(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
+    """The store at a path, once in a process: its message files are scanned once for all tasks that run here. token: of `files_token`."""
     return RabbitMQStore(Path(path), now=now, names=names)
 
 
@@ -177,13 +177,13 @@ def _group_batches(
                 if batch is not None:
                     yield batch
         if directory in group.rest:
-            for rows in store.rows_beside(vhost):
+            for rows in store.orphan_rows(vhost):
                 batch = store.batch(rows, columns, selection)
                 if batch is not None:
                     yield batch
 
 
-def within(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
+def filter_by_time(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
     """Of batches with the column `properties`, the rows whose AMQP timestamp lies in since <= t < until (milliseconds), at most limit."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -294,23 +294,23 @@ def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.Reco
 
     wanted = set(group.queues)
     for vhost in store.vhosts:
-        apart = store.apart(vhost.place.place, located(store, vhost.place.place, ()), ())
-        for queue in apart.queues:
+        bare = store.vhost_with_stores(vhost.place.place, joined_stores(store, vhost.place.place, ()), ())
+        for queue in bare.queues:
             if (vhost.directory, queue.name) in wanted and queue.crashes:
-                whole = not apart.clean and queue.version == 1
+                whole = not bare.clean and queue.version == 1
                 rows = [(queue.vhost, queue.name, queue.priority_level, queue.place.place, crash, whole) for crash in queue.crashes]
                 yield pa.RecordBatch.from_pylist([dict(zip(REFUSAL_COLUMNS, row, strict=True)) for row in rows], refusal_schema())
 
 
-def located(store: RabbitMQStore, place: str, records: Sequence[pa.Table]) -> tuple[MessageStore, MessageStore]:
-    """The message stores of the vhost at a place, holding only records that were found elsewhere: tables as `LocatedStore` takes them."""
+def joined_stores(store: RabbitMQStore, place: str, records: Sequence[pa.Table]) -> tuple[MessageStore, MessageStore]:
+    """The message stores of the vhost at a place, holding only records that were found elsewhere: tables as `JoinedStore` takes them."""
     given = [*records, None, None][:2]
     names = ("msg_store_persistent", "msg_store_transient")
-    found = [LocatedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
+    found = [JoinedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
     return found[0], found[1]
 
 
-def read_located(
+def read_joined(
     store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: Sequence[str], selection: QueueSelection
 ) -> Iterator[pa.RecordBatch]:
     """As `read_group`, of vhosts whose message stores hold what the group needs."""

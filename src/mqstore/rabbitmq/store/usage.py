@@ -165,8 +165,8 @@ def _queues(
     for queue in vhost.queues:
         found = sums.setdefault(queue.name, [0, 0, 0, 0])
         found[3] += sum(entry.size for _, entry in store.directory.walk(queue.place.place))
-        for judged in queue.judged():
-            entries = judged.entries[(judged.entries["state"] & ACKED) == 0]
+        for table in queue.entry_tables():
+            entries = table.entries[(table.entries["state"] & ACKED) == 0]
             shared = entries["place"] == IN_STORE
             found[0] += len(entries)
             found[1] += int(entries["size"][~shared].sum())

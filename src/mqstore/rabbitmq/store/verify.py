@@ -39,7 +39,7 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
     refused = {(queue.vhost, queue.name) for vhost in store.vhosts for queue in vhost.queues if vhost.refusals or queue.crashes}
     for found in rows:
         checked.queue_entries += len(found) if found.indexed else 0
-        checked.messages += int((found.judged.source >= 0).sum())
+        checked.messages += int((found.table.source >= 0).sum())
         damage += _undecodable(found, data_of)
         damage += _lost(found, refused)
     if isinstance(store.directory, ConfinedDirectory):
@@ -57,26 +57,26 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
 
 
 def _undecodable(rows: Rows, data_of: Callable[[str], Bytes | None]) -> Iterator[Damage]:
-    rows = rows.take(np.flatnonzero((rows.judged.known == PLAIN) & (rows.judged.source >= 0)))
-    judged = rows.judged
-    for row, verdict in enumerate(message_table.verdicts(rows, message_table.decoded(rows, data_of))):
+    rows = rows.take(np.flatnonzero((rows.table.known == PLAIN) & (rows.table.source >= 0)))
+    table = rows.table
+    for row, verdict in enumerate(message_table.verdicts(rows, message_table.decode_terms(rows, data_of))):
         if verdict == Verdict.DAMAGED:
-            file = judged.sources[int(judged.source[row])][0]
-            detail = f"the message of sequence id {judged.entries['seq'][row]} of queue {rows.queue!r} is not what its entry announces"
-            yield Damage(file, int(judged.at[row]), int(judged.length[row]), Kind.BAD_TERM, detail, 1)
+            file = table.sources[int(table.source[row])][0]
+            detail = f"the message of sequence id {table.entries['seq'][row]} of queue {rows.queue!r} is not what its entry announces"
+            yield Damage(file, int(table.at[row]), int(table.length[row]), Kind.BAD_TERM, detail, 1)
 
 
 def _lost(rows: Rows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
     """Persistent messages that are here, but that the broker would not find; of a queue that it refuses nothing is said one by one."""
     if not rows.indexed or (rows.vhost, rows.queue) in refused:
         return
-    judged = rows.judged
-    entries = judged.entries
-    there = (judged.known == PLAIN) & (judged.source >= 0) & (entries["seen"] != 0) & ((entries["flags"] & PERSISTENT) != 0)
-    for row in np.flatnonzero(there & ~judged.kept).tolist():
-        file = judged.sources[int(judged.source[row])][0]
+    table = rows.table
+    entries = table.entries
+    there = (table.known == PLAIN) & (table.source >= 0) & (entries["seen"] != 0) & ((entries["flags"] & PERSISTENT) != 0)
+    for row in np.flatnonzero(there & ~table.kept).tolist():
+        file = table.sources[int(table.source[row])][0]
         detail = f"the message of sequence id {entries['seq'][row]} of queue {rows.queue!r} is whole, but the broker would not find it"
-        yield Damage(file, int(judged.record[row]), int(judged.length[row]), Kind.BROKER_LOSES, detail, 1)
+        yield Damage(file, int(table.record[row]), int(table.length[row]), Kind.BROKER_LOSES, detail, 1)
 
 
 def _notes(vhost: Vhost) -> Iterator[str]:

@@ -300,3 +300,10 @@ def test_a_map_shows_the_smallest_damage_and_stays_small() -> None:
     last = Map(100, 100, (Stretch(99, 10**9, "torn-record"),))
     assert [(bar.x + bar.width) for bar in last.bars] == [WIDTH]
     assert Map(0, 0, (Stretch(0, 0, "missing-file"),)).bars
+
+
+def test_what_has_expired_is_judged_at_the_time_given() -> None:
+    year_2027, year_2026 = 1_798_761_600_000_000, 1_767_225_600_000_000
+    for now, shown in ((year_2027, True), (year_2026, False)):
+        with visiting(golden(STORES[MIXED]), now=now) as visitor:
+            assert ("4 expired" in words(visitor.get("/stores/0/queues"))) is shown

@@ -65,7 +65,7 @@ class Console:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.shelf = Shelf(settings.places)
+        self.shelf = Shelf(settings.places, settings.now)
         self.jobs = Jobs()
         self.sessions = Sessions(settings.token)
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page")

@@ -14,7 +14,8 @@ __all__ = ["Settings", "address_of"]
 @dataclass(frozen=True, slots=True)
 class Settings:
     """stores: paths or URLs. token: what a visitor must know; None: whoever reaches the address may read. targets: where messages may be
-    replayed to, paths of RocketMQ stores or `amqp://` addresses; only with allow_writes. Raises UsageError for what cannot be safe.
+    replayed to, paths of RocketMQ stores or `amqp://` addresses; only with allow_writes. now: microseconds
+    since 1970 at which messages are judged to be expired; None: when a store is opened. Raises UsageError for what cannot be safe.
     """
 
     stores: tuple[str | Location, ...]
@@ -23,6 +24,7 @@ class Settings:
     token: str | None = None
     allow_writes: bool = False
     targets: tuple[str, ...] = ()
+    now: int | None = None
 
     def __post_init__(self) -> None:
         if not self.stores:

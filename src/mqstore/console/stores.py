@@ -102,9 +102,10 @@ class _Slot:
 
 
 class Shelf:
-    """The given stores, by number from 0."""
+    """The given stores, by number from 0. now: microseconds at which a time to live is looked at; None: when a store is opened."""
 
-    def __init__(self, places: tuple[Location, ...]) -> None:
+    def __init__(self, places: tuple[Location, ...], now: int | None = None) -> None:
+        self._now = now
         self._slots = [_Slot(place) for place in places]
         self.names = _names(places)
 
@@ -130,7 +131,7 @@ class Shelf:
                     opened.looked = time.monotonic()
             if opened is None:
                 slot.openings += 1
-                slot.opened = opened = Opened(number, self.names[number], _open(slot.place), slot.openings)
+                slot.opened = opened = Opened(number, self.names[number], _open(slot.place, self._now), slot.openings)
             return opened
 
     def reload(self, number: int) -> None:
@@ -140,8 +141,8 @@ class Shelf:
                 self._slots[number].opened = None
 
 
-def _open(place: Location) -> RocketMQStore | RabbitMQStore:
-    return open_store(place, now=int(time.time() * 1_000_000))
+def _open(place: Location, now: int | None) -> RocketMQStore | RabbitMQStore:
+    return open_store(place, now=time.time_ns() // 1000 if now is None else now)
 
 
 def _names(places: tuple[Location, ...]) -> tuple[str, ...]:

@@ -136,6 +136,40 @@ def test_topics_counts_what_the_broker_would_recover(case: GoldenCase) -> None:
     assert set(found) >= {(line["vhost"], line["queue"]) for line in wanted}
 
 
+def test_what_has_expired_is_judged_at_the_time_given() -> None:
+    store = opened(MIXED)
+    for at, expired in (("2026-11-22T01:00:00Z", 0), ("2026-12-01", 4), ("2027-02-01 00:00+01:00", 12)):
+        (told,) = [row for row in lines("topics", store, "--at", at) if row["queue"] == "ttl.q"]
+        assert told["expired"] == expired
+        rows = lines("messages", store, "--queue", "ttl.q", "--at", at)
+        assert sum(row["expired"] for row in rows) == expired
+    assert "expired" not in lines("messages", store, "--queue", "ttl.q")[0]
+    assert "12 expired" in run_cli("topics", store, "--at", "1800000000000").stdout
+
+
+def test_an_export_says_what_has_expired_at_the_time_given(tmp_path: Path) -> None:
+    store = opened(MIXED)
+    given = ("export", store, "--format", "jsonl", "--threads", "1", "--columns", "queue,expired", "--queue", "ttl.q")
+    assert run_cli(*given, "--to", tmp_path / "later", "--at", "2026-12-01").status == 0
+    assert run_cli(*given, "--to", tmp_path / "unknown").status == 0
+    found = {
+        place: [json.loads(line)["expired"] for file in sorted((tmp_path / place).glob("part-*")) for line in file.read_text().splitlines()]
+        for place in ("later", "unknown")
+    }
+    assert sum(found["later"]) == 4
+    assert found["unknown"] == [None] * 12
+
+
+def test_convert_leaves_out_what_has_expired_at_the_time_given(tmp_path: Path) -> None:
+    store = opened(MIXED)
+    for number, (at, left_out) in enumerate((("2026-06-01", 0), ("2027-02-01", 13))):
+        done = run_cli("convert", store, "--to", tmp_path / str(number), "--queue-version", "2", "--drop-expired", "--at", at, "-o", "json")
+        assert done.document["left_out"].get("expired at the head of its queue", 0) == left_out
+    refused = run_cli("convert", store, "--to", tmp_path / "x", "--queue-version", "2", "--at", "2026-06-01")
+    assert refused.status == 2
+    assert "--drop-expired" in refused.stderr
+
+
 def test_queue_lists_index_entries_with_their_state() -> None:
     found = lines("queue", opened(case_named("3.10.8/a-small-clean")), "/", "small.embedded")
     states = [row["state"] for row in found]

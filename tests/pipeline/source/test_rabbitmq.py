@@ -56,6 +56,11 @@ def test_every_record_of_a_message_file_is_in_one_group(count: int) -> None:
     assert len({(row["store_file"], row["position"]) for row in found}) == 57
 
 
+@pytest.mark.parametrize("given", [{"at": "2026-12-01"}, {"at": "1796083200000"}, {"now": "1796083200000"}])
+def test_what_has_expired_is_judged_at_the_time_given(given: dict[str, str]) -> None:
+    assert RabbitMQOptions.of({"path": str(opened(MIXED)), **given}).now == 1_796_083_200_000_000
+
+
 def test_a_limit_counts_within_a_group() -> None:
     store = mqstore.open(opened(MIXED))
     (group,) = plan_queues(store, 1)

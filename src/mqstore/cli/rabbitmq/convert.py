@@ -12,6 +12,7 @@ from mqstore.cli.common.arguments import Store, option, verb
 from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
+from mqstore.cli.rabbitmq.store import AtTime, microseconds
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, size
 
@@ -38,6 +39,7 @@ def convert(
         int | None, option("--segment-entries", min=1, help="Entries of a version 2 file, if the node has not 4096.")
     ] = None,
     drop_expired: Annotated[bool, typer.Option("--drop-expired", help="Leave out what a broker would drop at once as expired.")] = False,
+    at: AtTime = None,
     link: Annotated[
         bool, typer.Option("--link", help="Link the message files instead of copying them: the old store must never be used again.")
     ] = False,
@@ -55,9 +57,11 @@ def convert(
 
     if queue_version not in (1, 2):
         raise UsageError(f"there is no queue version {queue_version}; give --queue-version 1 or 2")
+    if at is not None and not drop_expired:
+        raise UsageError("--at is the time for --drop-expired; give both")
     with out.progress("converting") as progress:
         given: dict[str, Any] = {
-            "now": int(time.time() * 1e6) if drop_expired else None,
+            "now": None if not drop_expired else time.time_ns() // 1000 if at is None else microseconds(at),
             "queues": None if queue is None else [(vhost, name) for name in queue],
             "entries_v2": entries or ENTRY_COUNT,
             "link": link,

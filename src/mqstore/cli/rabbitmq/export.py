@@ -12,7 +12,7 @@ from mqstore.cli.common.export_options import ExportFormat, Splits, Threads, To,
 from mqstore.cli.common.filters import Limit, Queues, Since, Until
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.rabbitmq.messages import Everything, FromSeq, ToSeq, Verdicts, queue_selection
-from mqstore.cli.rabbitmq.store import MessageNames, Vhosts, open_rabbitmq
+from mqstore.cli.rabbitmq.store import AtTime, MessageNames, Vhosts, microseconds, open_rabbitmq
 from mqstore.errors import UsageError
 from mqstore.table.formatting import count, pace, parse_time, size
 
@@ -37,6 +37,7 @@ def export(
     verdict: Verdicts = None,
     everything: Everything = False,
     view: ViewOption = ViewName.DISK,
+    at: AtTime = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished.")] = False,
     master: Master = "local[*]",
     threads: Threads = None,
@@ -55,7 +56,7 @@ def export(
     )  # fmt: skip
     low = None if since is None else parse_time(since, "--since")
     high = None if until is None else parse_time(until, "--until")
-    opened = open_rabbitmq(store, names=names)
+    opened = open_rabbitmq(store, now=microseconds(at), names=names)
     check_target(to, opened.directory.root)
     with out.progress("exporting") as progress:
         report = run(

@@ -19,7 +19,7 @@ from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
 from mqstore.cli.common.filters import Limit, Queues, Since, Until, pattern
 from mqstore.cli.common.grid import Column, cells
 from mqstore.cli.common.output import Output
-from mqstore.cli.rabbitmq.store import MessageNames, Now, Vhosts, level, only_vhost, open_rabbitmq, tell_findings
+from mqstore.cli.rabbitmq.store import AtTime, MessageNames, Vhosts, level, microseconds, only_vhost, open_rabbitmq, tell_findings
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, moment, parse_time, shorten
@@ -106,7 +106,7 @@ def messages(
     verdict: Verdicts = None,
     everything: Everything = False,
     view: ViewOption = ViewName.DISK,
-    now: Now = None,
+    at: AtTime = None,
     names: MessageNames = None,
 ) -> int:
     """Every message, one row each, by vhost, queue, priority (high first) and position.
@@ -121,10 +121,10 @@ def messages(
     )  # fmt: skip
     low = None if since is None else parse_time(since, "--since")
     high = None if until is None else parse_time(until, "--until")
-    opened = open_rabbitmq(store, now=now, names=names)
+    opened = open_rabbitmq(store, now=microseconds(at), names=names)
     shown = body or (Shown.NONE if out.is_text else Shown.BASE64)
     columns = _grid_columns(shown) if out.is_text else rabbitmq_columns_for(shown.value)
-    if now is not None:
+    if at is not None:
         columns = (*columns, "expired")
     timed = low is not None or high is not None
     found = opened.messages((*columns, "properties") if timed else columns, chosen)
@@ -133,7 +133,7 @@ def messages(
     lost: Counter[str] = Counter()
     watched = _watched(found, lost)
     if out.is_text:
-        total = _print_grid(out, watched, shown, expired=now is not None)
+        total = _print_grid(out, watched, shown, expired=at is not None)
         if not total:
             out.line("no message fits" if timed or chosen != QueueSelection() else "no message: no queue of this store holds one")
     else:

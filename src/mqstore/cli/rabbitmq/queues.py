@@ -13,7 +13,7 @@ from mqstore.cli.common.filters import Limit, Queues
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.rabbitmq.messages import FromSeq, ToSeq
-from mqstore.cli.rabbitmq.store import MessageNames, Now, Vhosts, open_rabbitmq
+from mqstore.cli.rabbitmq.store import AtTime, MessageNames, Vhosts, microseconds, open_rabbitmq
 from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, QUEUE_NAMES, entry_rows, queue_rows, vhost_rows
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, size
@@ -33,7 +33,7 @@ def topics(
     vhost: Vhosts = None,
     queue: Queues = None,
     view: ViewOption = ViewName.DISK,
-    now: Now = None,
+    at: AtTime = None,
     names: MessageNames = None,
 ) -> int:
     """Queues: messages and bytes that the broker would recover, sequence ids, and what it would not.
@@ -42,7 +42,7 @@ def topics(
     """
     import time
 
-    opened = open_rabbitmq(store, now=now or str(int(time.time() * 1000)), names=names)
+    opened = open_rabbitmq(store, now=time.time_ns() // 1000 if at is None else microseconds(at), names=names)
     shown = list(queue_rows(opened, vhost, queue))
     if view is ViewName.RECOVERED:
         shown = [row for row in shown if not row["refused"]]
@@ -81,7 +81,7 @@ def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str
     other = [f"{row[name]:,} {name}" for name in ("transient", "missing", "hidden") if row[name]]
     other += [f"{lost:,} that the broker would not find"] if lost > 0 else []
     other += [f"{row['acknowledged']:,} acknowledged"] if row["acknowledged"] else []
-    other += [f"{row['expired']:,} expired by now"] if row["expired"] else []
+    other += [f"{row['expired']:,} expired"] if row["expired"] else []
     return [
         "" if before is not None and before["vhost"] == row["vhost"] else row["vhost"] or "?",
         row["queue"] if row["priority_levels"] is None else f"{row['queue']} ({count(row['priority_levels'], 'priority level')})",

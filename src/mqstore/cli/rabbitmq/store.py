@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from mqstore.findings import Damage
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["MessageNames", "Now", "Vhosts", "level", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
+__all__ = ["AtTime", "MessageNames", "Vhosts", "level", "microseconds", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
 
 TOLD = 20
 
 Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
-Now = Annotated[
-    str | None, option("--now", metavar="TIME", help="RabbitMQ: tell which messages are expired at this time (milliseconds, or ISO).")
+AtTime = Annotated[
+    str | None,
+    option("--at", "--now", metavar="TIME", help="RabbitMQ: the time at which messages are judged to be expired: milliseconds, or ISO."),
 ]
 MessageNames = Annotated[
     Path | None,
@@ -32,12 +33,17 @@ MessageNames = Annotated[
 ]
 
 
-def open_rabbitmq(store: Path, *, now: str | None = None, names: Path | None = None) -> RabbitMQStore:
-    """Open the store argument of a command. now: as given with --now; names: a file of queue names."""
+def microseconds(at: str | None) -> int | None:
+    """The time given with --at, in microseconds since 1970. Raises UsageError."""
+    return None if at is None else parse_time(at, "--at") * 1000
+
+
+def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None) -> RabbitMQStore:
+    """Open the store argument of a command. now: microseconds since 1970; names: a file of queue names."""
     from mqstore.opening import open_store
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-    opened = open_store(store, None, None if now is None else parse_time(now, "--now") * 1000)
+    opened = open_store(store, None, now)
     if not isinstance(opened, RabbitMQStore):
         raise UsageError(f"{store} is no RabbitMQ store; give the directory that holds msg_stores/")
     if names is None:

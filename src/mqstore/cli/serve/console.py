@@ -11,6 +11,7 @@ import typer
 
 from mqstore.cli.common.arguments import STORE_HELP, option, path, verb
 from mqstore.cli.common.output import Output
+from mqstore.cli.rabbitmq.store import AtTime, microseconds
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.table.formatting import command
 
@@ -30,6 +31,7 @@ def console(
     token: Annotated[
         str | None, option("--token", help="What a visitor must give. If there is none and --listen is no loopback address, one is made.")
     ] = None,
+    at: AtTime = None,
     allow_writes: Annotated[
         bool, typer.Option("--allow-writes", help="Let messages be replayed into what --replay-to names; the stores shown are only read.")
     ] = False,
@@ -53,7 +55,7 @@ def console(
     loopback = Settings(tuple(stores), host, port, token="-").is_loopback
     if token is None and not loopback:
         token = new_token()
-    settings = Settings(tuple(stores), host, port, token, allow_writes, tuple(replay_to or ()))
+    settings = Settings(tuple(stores), host, port, token, allow_writes, tuple(replay_to or ()), microseconds(at))
     targets_of(settings.targets, settings.places)
     for place in settings.places:
         if isinstance(place, Path) and not os.path.lexists(place):

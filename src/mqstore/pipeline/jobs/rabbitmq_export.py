@@ -64,6 +64,7 @@ class ExportTask:
     partition_by: tuple[str, ...]
     metadata: tuple[tuple[str, str], ...]
     names: tuple[tuple[str, str], ...] = ()
+    now: int | None = None
 
     @property
     def number(self) -> int:
@@ -82,7 +83,7 @@ def export_group(task: ExportTask) -> Exported:
 
 
 def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
-    store = task_groups.open_cached(task.root, task.token, None, task.names)
+    store = task_groups.open_cached(task.root, task.token, task.now, task.names)
     if task.since is None and task.until is None:
         return task_groups.read_group(store, task.group, task.columns, task.selection)
     asked = tuple(dict.fromkeys((*task.columns, "properties")))
@@ -125,7 +126,7 @@ def export(
     default = rabbitmq_columns_for("base64") if format in ("jsonl", "csv") else RABBITMQ_COLUMNS
     chosen = check_rabbitmq_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     told = {name: _plain(value) for name, value in asdict(selection).items() if value is not None}
-    told |= {name: value for name, value in (("since", since), ("until", until)) if value is not None}
+    told |= {name: value for name, value in (("since", since), ("until", until), ("at", store.now)) if value is not None}
     token = task_groups.files_token(store)
     wanted = {
         "store": str(store.path), "format": format, "columns": list(chosen), "partition_by": list(by), "selection": told, "log": token,
@@ -139,7 +140,7 @@ def export(
         file_format = "parquet" if format in TABLE_FORMATS else format
         task = ExportTask(
             str(store.directory.root), token, QueueGroup(0, (), (), 0), chosen, selection, since, until, str(work.path), file_format, by,
-            metadata, store.names,
+            metadata, store.names, store.now,
         )  # fmt: skip
         run = _ExportRun(store, target, work, wanted, run_id, task, splits, progress)
         if in_process_threads is not None:

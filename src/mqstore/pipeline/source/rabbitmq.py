@@ -14,7 +14,7 @@
     recovered         true: only what the broker would recover; false: only what it would not
     verdict           one or more, separated by commas
     all               true: also what no queue holds (messages)
-    now               milliseconds since the epoch, for the column `expired`
+    at                milliseconds since the epoch or an ISO time, for the column `expired` (`now` is its older name)
     names             a file of queue names, for directories that do not tell theirs (`mqstore.rabbitmq.definitions.queue_names`)
     splits            at most so many tasks a store; by default one for 64 MiB of index files
 
@@ -42,6 +42,7 @@ from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import FileGroup, QueueGroup
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,14 +78,14 @@ class RabbitMQOptions:
         columns = default if named is None else split_names(named)
         if not columns:
             raise UsageError("no column is named; leave the option out to get them all")
-        now = _number(options, "now")
+        at = options.get("at", options.get("now"))
         splits = _number(options, "splits")
         if splits is not None and splits < 1:
             raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
         fields(view, columns)
         names = options.get("names")
         known = () if names is None else queue_names.read(Path(names))
-        return cls(paths, view, columns, _selection(options), None if now is None else now * 1000, splits, known)
+        return cls(paths, view, columns, _selection(options), None if at is None else parse_time(at, "at") * 1000, splits, known)
 
 
 def _columns(view: str) -> tuple[str, ...]:

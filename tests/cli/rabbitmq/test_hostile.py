@@ -278,7 +278,7 @@ def test_reference_counts_below_zero_change_nothing(tmp_path: Path) -> None:
         objects = tuple((*found[:2], -5, *found[3:]) for found in saved.objects)
         table.chmod(0o644)
         table.write_bytes(disk_log.write_table(replace(saved, objects=objects)))
-        assert disk_log.table_is_whole(array(table.read_bytes()))
+        assert disk_log.table_is_complete(array(table.read_bytes()))
     answers = asked(root)
     found = rows(answers["messages"])
     same = ("vhost", "queue", "seq_id", "msg_id", "payload_sha256", "verdict")

@@ -46,7 +46,7 @@ def unpacked(name: str, target: Path) -> Path:
 
 def test_every_table_is_replayed_to_what_the_node_held(state: str, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in unpacked(state, tmp_path).iterdir()}
-    tables = mnesia.replayed(files, metadata.TABLES)
+    tables = mnesia.replay(files, metadata.TABLES)
     assert tables.damage == ()
     records = [record for table in tables.records.values() for record in table]
     wanted = [decode(base64.b64decode(text))[0] for text in json.loads((DEFINITIONS / f"{state}.json").read_text())]
@@ -137,8 +137,7 @@ def change(key: int, action: str) -> Term:
 def test_deletions_and_undecided_transactions_do_not_count() -> None:
     def keys(**files: bytes) -> list[Term]:
         return [
-            record[1]
-            for record in mnesia.replayed({name.replace("_LOG", ".LOG"): data for name, data in files.items()}, ["t"]).records["t"]
+            record[1] for record in mnesia.replay({name.replace("_LOG", ".LOG"): data for name, data in files.items()}, ["t"]).records["t"]
         ]
 
     assert keys(LATEST_LOG=changed(change(1, "write"), change(2, "write"), change(1, "delete"))) == [2]
@@ -178,7 +177,7 @@ def test_names_in_a_raft_log_name_the_directories_that_they_fit(tmp_path: Path) 
     names = [(b"/", b"plain"), (b"/", b"prio"), (VHOST, b"other")]
     log = b"RAWA\x01" + b"".join(encode((Atom("put"), (Atom("resource"), vhost, Atom("queue"), name)), "utf8")[1:] for vhost, name in names)
     (tmp_path / "coordination" / "node" / "0000001.wal").write_bytes(log)
-    found = metadata.searched_names(ReadOnlyDirectory(tmp_path))
+    found = metadata.search_names(ReadOnlyDirectory(tmp_path))
     assert found == set(names)
     slash = vhost_directory(b"/")
     levels = {(slash, queue_directory(b"/", priority_name(b"prio", level))): (b"/", b"prio", level) for level in (0, 1, 255)}

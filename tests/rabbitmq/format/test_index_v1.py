@@ -13,7 +13,7 @@ from mqstore.findings import Kind
 from mqstore.kernels.rabbitmq import queue_index
 from mqstore.rabbitmq.format import journal, segment
 from mqstore.rabbitmq.format.index_merge import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, journal_map, minus_plus
-from mqstore.rabbitmq.format.index_v1 import QueueIndex
+from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
 
 PUB, DEL, ACK = queue_index.PUBLISH, queue_index.DELIVER, queue_index.ACKNOWLEDGE
 ACTIONS = {"pub": PUB, "del": DEL, "ack": ACK}
@@ -237,9 +237,9 @@ def test_a_publish_without_message_is_believed_behind_damage_when_its_delivery_f
     assert found.seen == 0
 
 
-def index(tmp_path: Path, files: dict[str, bytes], count: int = 4) -> QueueIndex:
+def index(tmp_path: Path, files: dict[str, bytes], count: int = 4) -> QueueIndexV1:
     write(tmp_path / "q", files)
-    return QueueIndex(ReadOnlyDirectory(tmp_path), "q", count)
+    return QueueIndexV1(ReadOnlyDirectory(tmp_path), "q", count)
 
 
 def rows(found, *names: str) -> list[tuple[int, ...]]:

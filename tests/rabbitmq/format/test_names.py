@@ -11,11 +11,11 @@ from support.golden import GoldenCase, case_id
 from mqstore.rabbitmq.format.names import (
     QueueName,
     base36,
+    parse_queue_name_file,
     priority_name,
     queue_directory,
     queue_name_file,
     split_priority,
-    split_queue_name_file,
     vhost_directory,
 )
 
@@ -33,9 +33,9 @@ def test_every_golden_directory_bears_the_name_its_file_tells(case: GoldenCase) 
         assert vhost_directory((vhost / ".vhost").read_bytes()) == vhost.name
         for directory in (vhost / "queues").iterdir():
             content = (directory / ".queue_name").read_bytes()
-            found = split_queue_name_file(content, directory.name)
+            found = parse_queue_name_file(content, directory.name)
             assert found is not None
-            assert split_queue_name_file(content, directory.name, b"other") is None
+            assert parse_queue_name_file(content, directory.name, b"other") is None
             assert queue_name_file(*found) == content
             name, level = split_priority(found.name)
             queues.add((found.vhost.decode(), name.decode(), level))
@@ -50,7 +50,7 @@ names = st.text().map(str.encode) | st.binary(max_size=50) | st.sampled_from([b"
 @example(b"v\nQUEUE: x", b"y\nQUEUE: z", True)
 @example(b"v", b"q\nINDEX: v2", False)
 def test_any_name_is_told_from_its_file(vhost: bytes, name: bytes, v2: bool) -> None:
-    found = split_queue_name_file(queue_name_file(vhost, name, v2), queue_directory(vhost, name), vhost)
+    found = parse_queue_name_file(queue_name_file(vhost, name, v2), queue_directory(vhost, name), vhost)
     assert found == QueueName(vhost, name, v2)
 
 
@@ -58,7 +58,7 @@ def test_any_name_is_told_from_its_file(vhost: bytes, name: bytes, v2: bool) -> 
     "content", [b"", b"VHOST: ", b"VHOST: /\nQUEUE: small", b"VHOST: /\nQUEUE: other\n", b"VHOST: /" + b"\nQUEUE: " * 100_000 + b"\n"]
 )
 def test_a_file_that_does_not_fit_its_directory_tells_nothing(content: bytes) -> None:
-    assert split_queue_name_file(content, "8GAFI66390KAQ1U33NFI8WMTF") is None
+    assert parse_queue_name_file(content, "8GAFI66390KAQ1U33NFI8WMTF") is None
 
 
 def test_a_level_is_told_from_a_name() -> None:

@@ -259,11 +259,11 @@ def test_one_index_that_crashes_the_broker_keeps_all_queues_of_the_vhost_down(tm
     assert "broken" in mqstore.open(path).vhosts[0].refusals[0]
 
 
-def test_an_embedded_message_that_is_no_term_crashes_the_broker(tmp_path):
+def test_an_embedded_message_that_is_not_a_term_crashes_the_broker(tmp_path):
     raw = journal.publish(0, message_id(0), b"\x00 no term", size=4) + embedded(1)
     path = store_of(tmp_path, {"q": {"journal.jif": raw}})
     assert verdicts(path) == [(0, "damaged", False), (1, "intact", False)]
-    assert "no term" in mqstore.open(path).vhosts[0].refusals[0]
+    assert "not a term" in mqstore.open(path).vhosts[0].refusals[0]
 
 
 @pytest.mark.parametrize(("identity", "size"), [(6, 4), (5, 9)])

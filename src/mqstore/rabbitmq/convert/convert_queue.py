@@ -36,7 +36,7 @@ from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues
-from mqstore.rabbitmq.format.names import priority_name, queue_name_file, split_queue_name_file, vhost_directory
+from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
@@ -208,7 +208,7 @@ def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
         raw = vhost.root.read(f"{queue.place.place}/.queue_name", 8192)
     except CannotOpenError:
         raw = None
-    said = None if raw is None else split_queue_name_file(raw, queue.directory)
+    said = None if raw is None else parse_queue_name_file(raw, queue.directory)
     if said is not None:
         return queue_name_file(said.vhost, said.name, v2)
     name: bytes | str = queue.name if queue.priority_level is None else priority_name(queue.name, queue.priority_level)

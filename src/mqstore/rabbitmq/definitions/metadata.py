@@ -8,7 +8,7 @@ Up to 4.2 they are Mnesia tables in the node's data directory:
     rabbit_durable_exchange  {exchange, {resource, VHost, exchange, Name}, Type, Durable, AutoDelete, Internal, Arguments, …}
     rabbit_durable_route     {route, {binding, Source, Key, Destination, Arguments}, const}
 
-With Khepri (a choice in 3.13 to 4.1, since 4.2 the rule) they are in a Raft log under `coordination/`, which is not replayed. But the
+With Khepri (a choice in 3.13 to 4.1, since 4.2 the rule) they are in a Raft log under `coordination/`, which is not replay. But the
 names in it stand there as they do everywhere, and a name is proved by the directory that its digest names: `resource_names` finds
 them in any file.
 
@@ -43,23 +43,23 @@ __all__ = [
     "Binding",
     "Definitions",
     "Exchange",
-    "Queue",
+    "QueueDefinition",
     "named_directories",
     "names_of_node",
     "read_definitions",
     "resource_names",
-    "searched_names",
+    "search_names",
 ]
 
 TABLES = ("rabbit_vhost", "rabbit_durable_queue", "rabbit_durable_exchange", "rabbit_durable_route")
 CLASSIC = "rabbit_classic_queue"
-MOST_PRIORITIES = 255
+MAX_PRIORITY = 255
 # of a Raft log; names beyond are not found
-LARGEST_FILE = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueDefinition:
     """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: what its policy defines."""
 
     vhost: bytes
@@ -79,7 +79,7 @@ class Queue:
     def priorities(self) -> int | None:
         """The highest priority level; None for a queue without priorities."""
         most = self.argument(b"x-max-priority")
-        return min(most, MOST_PRIORITIES) if type(most) is int and most >= 0 else None
+        return min(most, MAX_PRIORITY) if type(most) is int and most >= 0 else None
 
     @property
     def version(self) -> int | None:
@@ -128,7 +128,7 @@ class Definitions:
     """What the tables hold. damage: records and files that could not be read."""
 
     vhosts: tuple[bytes, ...] = ()
-    queues: tuple[Queue, ...] = ()
+    queues: tuple[QueueDefinition, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     bindings: tuple[Binding, ...] = ()
     damage: tuple[Damage, ...] = field(default=())
@@ -140,14 +140,14 @@ def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitio
     for name in mnesia.file_names(TABLES):
         path = f"{place}/{name}" if place else name
         try:
-            content = directory.read(path, LARGEST_FILE)
+            content = directory.read(path, MAX_FILE_BYTES)
         except CannotOpenError as error:
             damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
             continue
         if content is not None:
             files[name] = content
-    tables = mnesia.replayed(files, TABLES)
-    damage += [Damage(f"{place}/{item.file}" if place else item.file, *_rest(item)) for item in tables.damage]
+    tables = mnesia.replay(files, TABLES)
+    damage += [Damage(f"{place}/{item.file}" if place else item.file, *_located(item)) for item in tables.damage]
     queues, exchanges, bindings, vhosts = [], [], [], []
     for table, records in tables.records.items():
         for record in records:
@@ -166,7 +166,7 @@ def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitio
     return Definitions(tuple(vhosts), tuple(queues), tuple(exchanges), tuple(bindings), tuple(damage))
 
 
-def _rest(item: Damage) -> tuple[int, int, Kind, str, int]:
+def _located(item: Damage) -> tuple[int, int, Kind, str, int]:
     return item.offset, item.length, item.kind, item.detail, item.messages
 
 
@@ -182,7 +182,7 @@ def _resource(term: Term) -> tuple[bytes, str, bytes]:
     return _octets(term[1]), str(term[2]), _octets(term[3])
 
 
-def _true(term: Term) -> bool:
+def _is_true(term: Term) -> bool:
     return isinstance(term, Atom) and term == "true"
 
 
@@ -192,13 +192,15 @@ def _arguments(term: Term) -> Fields:
     return found
 
 
-def _queue(record: mnesia.Record) -> Queue:
+def _queue(record: mnesia.Record) -> QueueDefinition:
     if record[0] != "amqqueue" or len(record) < 18:
         raise TypeError(f"a queue is {{amqqueue, …}} of 18 elements or more, not {record[0]!s:.40} of {len(record)}")
     vhost, _, name = _resource(record[1])
     kind = str(record[19]) if len(record) >= 21 and isinstance(record[19], Atom) else CLASSIC
     exclusive = record[4] != "none"
-    return Queue(vhost, name, _true(record[2]), _true(record[3]), exclusive, _arguments(record[5]), kind, _policy(record[10]))
+    return QueueDefinition(
+        vhost, name, _is_true(record[2]), _is_true(record[3]), exclusive, _arguments(record[5]), kind, _policy(record[10])
+    )
 
 
 def _policy(term: Term) -> dict[str, Any]:
@@ -214,7 +216,7 @@ def _exchange(record: mnesia.Record) -> Exchange:
     if record[0] != "exchange" or len(record) < 7:
         raise TypeError(f"an exchange is {{exchange, …}}, not {record[0]!s:.40} of {len(record)}")
     vhost, _, name = _resource(record[1])
-    return Exchange(vhost, name, str(record[2]), _true(record[4]), _true(record[5]), _arguments(record[6]))
+    return Exchange(vhost, name, str(record[2]), _is_true(record[4]), _is_true(record[5]), _arguments(record[6]))
 
 
 def _binding(record: mnesia.Record) -> Binding:
@@ -246,7 +248,7 @@ def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield octets[start:end], octets[first:last]
 
 
-def searched_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[bytes, bytes]]:
+def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[bytes, bytes]]:
     """Names of queues in the files of Mnesia and of the Raft logs, sound or not: candidates, to be proved by a directory."""
     found: set[tuple[bytes, bytes]] = set()
     paths = [f"{place}/{name}" if place else name for name in mnesia.file_names(TABLES)]
@@ -255,7 +257,7 @@ def searched_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[b
         paths += [path for path, entry in directory.walk(coordination) if entry.is_file]
     for path in paths:
         try:
-            content = directory.read(path, LARGEST_FILE)
+            content = directory.read(path, MAX_FILE_BYTES)
         except CannotOpenError:
             continue
         if content is not None:
@@ -275,7 +277,7 @@ def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
             return ()
         node = ReadOnlyDirectory(above)
     try:
-        found = searched_names(node)
+        found = search_names(node)
     except CannotOpenError:
         return ()
     return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found))
@@ -309,7 +311,7 @@ def named_directories(
         # a queue with priorities always has its lowest level
         lowest = (above, queue_directory(vhost, priority_name(name, 0)))
         if lowest in missing:
-            for level in range(MOST_PRIORITIES + 1):
+            for level in range(MAX_PRIORITY + 1):
                 each = (above, queue_directory(vhost, priority_name(name, level)))
                 if each in missing:
                     found[each] = (vhost, name, level)

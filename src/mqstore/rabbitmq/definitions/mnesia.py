@@ -14,7 +14,7 @@ logs. On a node that has just booted, all definitions may be in LATEST.LOG alone
     >>> log = disklog.write_log(
     ...     [(Atom("log_header"), Atom("trans_log")), (Atom("commit"), Atom("n"), Atom("presume_commit"), [], [change])]
     ... )
-    >>> replayed({"LATEST.LOG": log}, ["t"]).records["t"]
+    >>> replay({"LATEST.LOG": log}, ["t"]).records["t"]
     ((Atom('record'), b'key', 1),)
 
 Tables kept only on disk (`.DAT`) and those of RAM only are not read; RabbitMQ has no definitions in them.
@@ -32,7 +32,7 @@ from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.etf import Buffer
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
-__all__ = ["Tables", "file_names", "replayed"]
+__all__ = ["Tables", "file_names", "replay"]
 
 LOGS = ("PREVIOUS.LOG", "LATEST.LOG")
 DECISIONS = "DECISION_TAB.LOG"
@@ -53,7 +53,7 @@ def file_names(tables: Iterable[str]) -> list[str]:
     return [*(f"{table}.{kind}" for table in tables for kind in ("DCD", "DCL")), DECISIONS, *LOGS]
 
 
-def replayed(files: Mapping[str, Buffer], tables: Sequence[str]) -> Tables:
+def replay(files: Mapping[str, Buffer], tables: Sequence[str]) -> Tables:
     """The tables after all changes. files: the contents of those files of `file_names` that exist."""
     logs = {name: disk_log.read_log(files[name], name) for name in file_names(tables) if name in files}
     held: dict[str, dict[bytes, Record]] = {table: {} for table in tables}

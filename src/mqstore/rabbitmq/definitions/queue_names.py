@@ -3,9 +3,9 @@
 Either lines of text, vhost and queue with a tab between them, or the definitions that `rabbitmqctl export_definitions` and the management
 plugin write. A name counts only where the digest of it is a directory's name, so a list that is too long does no harm.
 
-    >>> list(parsed("/\\torders\\n/\\tбилеты\\n"))
+    >>> list(parse("/\\torders\\n/\\tбилеты\\n"))
     [('/', 'orders'), ('/', 'билеты')]
-    >>> list(parsed('{"queues": [{"name": "orders", "vhost": "/", "durable": true}]}'))
+    >>> list(parse('{"queues": [{"name": "orders", "vhost": "/", "durable": true}]}'))
     [('/', 'orders')]
 """
 
@@ -18,28 +18,28 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
 
-__all__ = ["parsed", "read"]
+__all__ = ["parse", "read"]
 
-LARGEST = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 
 
 def read(file: Path) -> tuple[tuple[str, str], ...]:
     """The pairs of vhost and queue that a file names. Raises CannotOpenError, UsageError."""
-    raw = ReadOnlyDirectory(file.parent).read(file.name, LARGEST)
+    raw = ReadOnlyDirectory(file.parent).read(file.name, MAX_FILE_BYTES)
     if raw is None:
         raise CannotOpenError(f"{file} does not exist; give lines `vhost<TAB>queue`, or what `rabbitmqctl export_definitions` writes")
     try:
-        return tuple(parsed(raw.decode("utf-8")))
+        return tuple(parse(raw.decode("utf-8")))
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not text in UTF-8; give lines `vhost<TAB>queue`") from None
     except ValueError as error:
         raise UsageError(f"{file} {error}; give lines `vhost<TAB>queue`, or what `rabbitmqctl export_definitions` writes") from None
 
 
-def parsed(text: str) -> Iterator[tuple[str, str]]:
+def parse(text: str) -> Iterator[tuple[str, str]]:
     """The pairs of vhost and queue in a text. Raises ValueError."""
     if text.lstrip().startswith("{"):
-        yield from _defined(text)
+        yield from _parse_definitions(text)
         return
     for number, line in enumerate(text.splitlines(), 1):
         vhost, tab, queue = line.partition("\t")
@@ -49,7 +49,7 @@ def parsed(text: str) -> Iterator[tuple[str, str]]:
             yield vhost, queue
 
 
-def _defined(text: str) -> Iterator[tuple[str, str]]:
+def _parse_definitions(text: str) -> Iterator[tuple[str, str]]:
     try:
         queues = json.loads(text).get("queues", [])
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ from mqstore.rabbitmq.engine.running_vhost import RunningVhost
 from mqstore.rabbitmq.erlang.dets import read_objects
 from mqstore.rabbitmq.erlang.disk_log import CLOSED, END_OF_TABLE, ITEM, MAGIC, write_log
 from mqstore.rabbitmq.erlang.terms import Atom, Term
-from mqstore.rabbitmq.format.recovery_terms import QueueTerms, clean_dot, read_terms, write_terms
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms, read_terms, write_clean_dot, write_terms
 
 __all__ = ["RECOVERY", "SIDE_FILES", "take_terms", "write_side_files"]
 
@@ -66,7 +66,7 @@ def write_side_files(started: RunningVhost) -> None:
         directory.write_small(f"{store.place}/file_summary.ets", _file_summary(store))
         _write_index(store, directory)
         references = [noted.reference for noted in terms.values() if noted.reference is not None]
-        directory.write_small(f"{store.place}/clean.dot", clean_dot(references))
+        directory.write_small(f"{store.place}/clean.dot", write_clean_dot(references))
     directory.write_small(f"{started.place}/{RECOVERY}", write_terms(terms))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mqstore.errors import UsageError
 from mqstore.files.recorder import Recorder
-from mqstore.rabbitmq.format.segment import MOST_ENTRIES
+from mqstore.rabbitmq.format.segment import MAX_ENTRIES
 
 __all__ = ["EngineConfig", "microseconds"]
 
@@ -45,8 +45,8 @@ class EngineConfig:
     recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.queue_index_segment_entry_count <= MOST_ENTRIES:
-            raise UsageError(f"queue_index_segment_entry_count is 1 to {MOST_ENTRIES}, not {self.queue_index_segment_entry_count}")
+        if not 0 < self.queue_index_segment_entry_count <= MAX_ENTRIES:
+            raise UsageError(f"queue_index_segment_entry_count is 1 to {MAX_ENTRIES}, not {self.queue_index_segment_entry_count}")
         if self.classic_queue_default_version not in (1, 2):
             raise UsageError(f"a classic queue has version 1 or 2, not {self.classic_queue_default_version}")
         if min(self.queue_index_max_journal_entries, self.msg_store_file_size_limit, self.classic_queue_index_v2_segment_entry_count) < 1:

@@ -16,7 +16,7 @@ from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1
 from mqstore.rabbitmq.engine.live_index_v2 import LiveIndexV2
 from mqstore.rabbitmq.engine.live_message_store import LiveMessageStore
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
-from mqstore.rabbitmq.format.names import split_priority, split_queue_name_file
+from mqstore.rabbitmq.format.names import parse_queue_name_file, split_priority
 
 __all__ = ["RunningVhost"]
 
@@ -52,7 +52,7 @@ class RunningVhost:
         found: dict[bytes, tuple[int | None, int]] = {}
         for directory, queue in self.queues.items():
             content = self.reading.read(f"{queue.index.place}/.queue_name", 4097)
-            split = None if content is None else split_queue_name_file(content, directory)
+            split = None if content is None else parse_queue_name_file(content, directory)
             if split is None:
                 continue
             name, level = split_priority(split.name)

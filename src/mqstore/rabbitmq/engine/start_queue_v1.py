@@ -25,7 +25,7 @@ from mqstore.kernels.rabbitmq import terms
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1, LiveSegmentV1
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
-from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndex
+from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndexV1
 from mqstore.rabbitmq.format.journal import acknowledge, deliver
 from mqstore.rabbitmq.format.segment import mark
 
@@ -41,7 +41,7 @@ def recover_v1(
 
     locations: is told of each entry whose message is in the message store.
     """
-    found = QueueIndex(reading, place, entries, lenient=True)
+    found = QueueIndexV1(reading, place, entries, lenient=True)
     index = LiveIndexV1(directory, reading, place, entries, config)
     size = 0
     words: list[bytes] = []
@@ -60,7 +60,7 @@ def recover_v1(
     return index, size
 
 
-def _take_journal(index: LiveIndexV1, found: QueueIndex, directory: DurableDirectory) -> None:
+def _take_journal(index: LiveIndexV1, found: QueueIndexV1, directory: DurableDirectory) -> None:
     """The journal file becomes what the index has written so far, without a tail that is no record."""
     if not found.has_journal:
         return
@@ -74,7 +74,7 @@ def _take_journal(index: LiveIndexV1, found: QueueIndex, directory: DurableDirec
         directory.sync(found.journal_file)
 
 
-def _segment(index: LiveIndexV1, found: QueueIndex, number: int, words: list[bytes]) -> tuple[LiveSegmentV1 | None, NDArray[np.void]]:
+def _segment(index: LiveIndexV1, found: QueueIndexV1, number: int, words: list[bytes]) -> tuple[LiveSegmentV1 | None, NDArray[np.void]]:
     """One segment with what its file lacks, and its live entries. words: is given the records of what is added to the journal."""
     combined = found.segment(number, dirty=True)
     rows = combined.entries[(combined.entries["flags"] & REPEATED) == 0]
@@ -131,7 +131,7 @@ def _recoverable(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.
 
 
 def _rewrite_segment(
-    index: LiveIndexV1, found: QueueIndex, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
+    index: LiveIndexV1, found: QueueIndexV1, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
 ) -> None:
     """Replace a damaged segment file by one with its believable entries."""
     parts = []

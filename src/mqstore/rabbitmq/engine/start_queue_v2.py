@@ -54,7 +54,9 @@ def recover_v2(
         persistent = live & (rows["flags"] & 1 == 1)
         kept = persistent & (rows["location"] == SHARED)
         embedded = np.flatnonzero(persistent & (rows["location"] == QUEUE_STORE))
-        kept[embedded] = queue_store.check(stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32)
+        kept[embedded] = queue_store.valid_entries(
+            stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32
+        )
         base = number * index.entries
         dropped += (np.flatnonzero(live & ~kept) + base).tolist()
         away = kept & (rows["location"] == SHARED)

@@ -100,7 +100,7 @@ def _prepare(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str
     if text is not None:
         entries = vhost_config.segment_entry_count(text)
     elif there:
-        entries = vhost_config.WITHOUT_FILE
+        entries = vhost_config.ENTRIES_WITHOUT_CONFIG
     else:
         entries = config.queue_index_segment_entry_count
     directory.make_directory(f"{place}/queues")

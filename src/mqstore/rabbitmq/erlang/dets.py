@@ -48,7 +48,7 @@ SLOTS_PER_BLOCK = 256
 BLOCKS_PER_SEGMENT = 512
 # how often the salvage looks at each byte of a file, on average, before it gives up
 PATIENCE = 16
-MOST_TOLD = 100
+MAX_FINDINGS = 100
 
 _WORD = struct.Struct(">I")
 _HEAD = struct.Struct(">14I")
@@ -66,7 +66,7 @@ class DetsTable:
     damage: tuple[Damage, ...] = ()
 
 
-class _ContradictionError(Exception):
+class _InconsistentError(Exception):
     """The slots do not lead to what they should."""
 
 
@@ -75,16 +75,16 @@ def read_table(data: Buffer, file: str = "") -> DetsTable:
     view = memoryview(cast(bytes, data))
     words = _HEAD.unpack_from(view) if len(view) >= HEADER_END else (0,) * 14
     if words[1] != COOKIE or words[4] != FORMAT:
-        found, damage = _searched(view, file)
+        found, damage = _search_blocks(view, file)
         bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, "The file does not begin like a DETS table of format 9.")
         return DetsTable(found, False, True, (bad, *damage))
     if words[2] != 1:
-        found, damage = _searched(view, file)
+        found, damage = _search_blocks(view, file)
         return DetsTable(found, False, True, damage)
     try:
         found = _through_slots(view, words[6], words[8])
-    except _ContradictionError as error:
-        found, damage = _searched(view, file)
+    except _InconsistentError as error:
+        found, damage = _search_blocks(view, file)
         return DetsTable(found, True, True, (Damage(file, 0, len(view), Kind.BAD_SIDE_FILE, f"{error}"), *damage))
     return DetsTable(found, True, False)
 
@@ -100,38 +100,38 @@ def read_objects(data: Buffer) -> list[tuple[Term, Term]]:
 
 def _numbers(view: memoryview, start: int, count: int) -> NDArray[np.int64]:
     if start < 0 or start + 4 * count > len(view):
-        raise _ContradictionError(f"A table of the file should stand at {start}, beyond its {len(view)} bytes.")
+        raise _InconsistentError(f"A table of the file should stand at {start}, beyond its {len(view)} bytes.")
     return np.frombuffer(view[start : start + 4 * count], ">u4").astype(np.int64)
 
 
 def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, ...]:
     """The objects that the slots lead to. Each part of the file is visited once, so the time goes with its size."""
     segments = _numbers(view, SEGMENTS, 256)
-    blocks = [_numbers(view, int(place), BLOCKS_PER_SEGMENT) for place in _apart(segments[segments > 0], 4 * BLOCKS_PER_SEGMENT)]
+    blocks = [_numbers(view, int(place), BLOCKS_PER_SEGMENT) for place in _without_overlap(segments[segments > 0], 4 * BLOCKS_PER_SEGMENT)]
     places = np.concatenate([np.zeros(0, np.int64), *blocks])
-    tables = [_numbers(view, int(place), 2 * SLOTS_PER_BLOCK) for place in _apart(places[places > 0], 8 * SLOTS_PER_BLOCK)]
+    tables = [_numbers(view, int(place), 2 * SLOTS_PER_BLOCK) for place in _without_overlap(places[places > 0], 8 * SLOTS_PER_BLOCK)]
     pairs = np.concatenate([np.zeros(0, np.int64), *tables]).reshape(-1, 2)
     pairs = pairs[pairs[:, 1] > 0]
     found: list[Object] = []
     for size, place in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
         if place + 8 > len(view) or _WORD.unpack_from(view, place)[0] != size or view[place + 4 : place + 8] != ACTIVE:
-            raise _ContradictionError(f"A slot leads to {place}, where no objects of {size} bytes stand.")
+            raise _InconsistentError(f"A slot leads to {place}, where no objects of {size} bytes stand.")
         inside, why = _block(view, place, size)
         if why:
-            raise _ContradictionError(f"The objects at {place} cannot be read: {why}.")
+            raise _InconsistentError(f"The objects at {place} cannot be read: {why}.")
         found += inside
         if len(found) > objects:
             break
     if len(found) != objects:
-        raise _ContradictionError(f"The slots lead to {len(found)} objects or more, the file counts {objects}; it has {slots} slots.")
+        raise _InconsistentError(f"The slots lead to {len(found)} objects or more, the file counts {objects}; it has {slots} slots.")
     return tuple(found)
 
 
-def _apart(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def _without_overlap(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """The places in order; two parts of the file that share bytes are a contradiction."""
     ordered = np.sort(places)
     if len(ordered) > 1 and np.diff(ordered).min() < size:
-        raise _ContradictionError("Two tables of the file share their place.")
+        raise _InconsistentError("Two tables of the file share their place.")
     return ordered
 
 
@@ -156,7 +156,7 @@ def _block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
     return found, "" if found and at == end else "its size does not end with an object"
 
 
-def _searched(view: memoryview, file: str) -> tuple[tuple[Object, ...], tuple[Damage, ...]]:
+def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tuple[Damage, ...]]:
     """The objects of every block that its mark leads to."""
     octets = bytes(view)
     found: list[Object] = []
@@ -171,7 +171,7 @@ def _searched(view: memoryview, file: str) -> tuple[tuple[Object, ...], tuple[Da
             found += inside
             if not why:
                 following = place + size
-            elif place >= HEADER_END and len(damage) < MOST_TOLD:
+            elif place >= HEADER_END and len(damage) < MAX_FINDINGS:
                 damage.append(Damage(file, place, min(size, len(octets) - place), Kind.BAD_SIDE_FILE, f"Objects cannot be read: {why}.", 0))
             patience -= 256 + min(size, len(octets) - place)
             if patience < 0:

@@ -31,7 +31,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang.etf import LIMITS, Buffer, EtfError, Limits, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
-__all__ = ["DiskLog", "Item", "SavedTable", "items", "read_log", "read_table", "table_is_whole", "write_log", "write_table"]
+__all__ = ["DiskLog", "LogItem", "SavedTable", "items", "read_log", "read_table", "table_is_complete", "write_log", "write_table"]
 
 MAGIC = bytes.fromhex("01020304")
 CLOSED = bytes.fromhex("63584d0b")
@@ -44,7 +44,7 @@ _LENGTH = struct.Struct(">I4s")
 END_OF_TABLE = Atom("$end_of_table")
 
 
-class Item(NamedTuple):
+class LogItem(NamedTuple):
     """Where an item's term is. offset: of the item; start, length: of its term."""
 
     offset: int
@@ -72,7 +72,7 @@ class SavedTable:
     damage: tuple[Damage, ...] = ()
 
 
-def items(data: Buffer) -> Iterator[Item]:
+def items(data: Buffer) -> Iterator[LogItem]:
     """The items of a log, as far as they are complete; the terms in them are not looked at."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if view[:4] != MAGIC or view[4:8] not in (CLOSED, OPENED):
@@ -89,7 +89,7 @@ def items(data: Buffer) -> Iterator[Item]:
             return
         if length > size - start:
             return
-        yield Item(at, start, length)
+        yield LogItem(at, start, length)
         at = start + length
 
 
@@ -147,7 +147,7 @@ def read_table(data: Buffer, file: str = "") -> SavedTable:
     return SavedTable(properties, objects, whole, log.damage)
 
 
-def table_is_whole(data: Buffer) -> bool:
+def table_is_complete(data: Buffer) -> bool:
     """Whether a saved table was closed and ends as it should, told from its two ends, whatever its size."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if bytes(view[:8]) != MAGIC + CLOSED:

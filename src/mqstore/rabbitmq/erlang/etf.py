@@ -40,7 +40,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.rabbitmq.erlang.terms import LONGEST_ATOM, VERSION, Atom, BitBinary, ImproperList, Opaque, Pairs, Term, encode
+from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, VERSION, Atom, BitBinary, ImproperList, Opaque, Pairs, Term, encode
 
 __all__ = ["LIMITS", "Atom", "BitBinary", "Buffer", "EtfError", "ImproperList", "Limits", "Opaque", "Pairs", "Term", "decode", "encode"]
 
@@ -48,9 +48,9 @@ Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 COMPRESSED = 80
 # Python prints integers of at most 4300 decimal digits, and no field of a broker has more than 64 bits.
-LONGEST_INTEGER = 1024
+MAX_INTEGER_BYTES = 1024
 # A dict of keys with chosen hashes takes time in proportion to the square of their number.
-MOST_CHOSEN_KEYS = 1024
+MAX_CHOSEN_KEYS = 1024
 
 _U32 = struct.Struct(">I")
 _I32 = struct.Struct(">i")
@@ -190,8 +190,8 @@ class _Decoder:
             atom = Atom(name, encoding)
         except UnicodeDecodeError:
             raise EtfError(pos, "an atom is not UTF-8") from None
-        if len(atom) > LONGEST_ATOM:
-            raise EtfError(pos, f"an atom of {len(atom)} characters; {LONGEST_ATOM} are the most")
+        if len(atom) > MAX_ATOM_LENGTH:
+            raise EtfError(pos, f"an atom of {len(atom)} characters; {MAX_ATOM_LENGTH} are the most")
         return atom, end
 
     def plain(self, tag: int, pos: int) -> tuple[Term, int]:
@@ -226,8 +226,8 @@ class _Decoder:
     def integer(self, pos: int, width: int) -> tuple[int, int]:
         count, sign = self.number(pos, width), self.number(pos + width, 1)
         pos += width + 1
-        if count > LONGEST_INTEGER or sign > 1:
-            raise EtfError(pos, f"an integer of {count} bytes with sign {sign}; at most {LONGEST_INTEGER} bytes and sign 0 or 1 are read")
+        if count > MAX_INTEGER_BYTES or sign > 1:
+            raise EtfError(pos, f"an integer of {count} bytes with sign {sign}; at most {MAX_INTEGER_BYTES} bytes and sign 0 or 1 are read")
         self.need(pos, count)
         value = int.from_bytes(self.view[pos : pos + count], "little")
         return (-value if sign else value), pos + count
@@ -281,7 +281,7 @@ def _list_of(items: list[Term]) -> Term:
 def _map_of(items: list[Term]) -> dict[Term, Term] | Pairs:
     keys, values = items[::2], items[1::2]
     pairs = Pairs(zip(keys, values, strict=True))
-    if len(keys) > MOST_CHOSEN_KEYS and not all(type(key) in (Atom, bytes) or (type(key) is int and abs(key) < 1 << 60) for key in keys):
+    if len(keys) > MAX_CHOSEN_KEYS and not all(type(key) in (Atom, bytes) or (type(key) is int and abs(key) < 1 << 60) for key in keys):
         return pairs
     try:
         found = dict(pairs)

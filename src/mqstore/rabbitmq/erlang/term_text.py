@@ -16,14 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mqstore.rabbitmq.erlang.terms import LONGEST_ATOM, Atom, Term
+from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, Atom, Term
 
 __all__ = ["ErlangTextError", "read_text", "write_text"]
 
-DEEPEST = 64
+MAX_DEPTH = 64
 # a message store with 100,000 queues has a clean.dot of 6 MB
-LONGEST = 64 << 20
-LONGEST_NUMBER = 400
+MAX_TEXT_BYTES = 64 << 20
+MAX_NUMBER_LENGTH = 400
 
 _TOKEN = re.compile(
     r"""(?P<skip>[\s\x00]+|%[^\n]*)
@@ -55,13 +55,13 @@ class ErlangTextError(ValueError):
 
 def read_text(content: bytes) -> list[Term]:
     """All terms of a file. Raises ErlangTextError."""
-    if len(content) > LONGEST:
-        raise ErlangTextError(LONGEST, f"a file of terms has at most {LONGEST} bytes, this one {len(content)}")
+    if len(content) > MAX_TEXT_BYTES:
+        raise ErlangTextError(MAX_TEXT_BYTES, f"a file of terms has at most {MAX_TEXT_BYTES} bytes, this one {len(content)}")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    return _Reader(text).terms()
+    return _TermReader(text).terms()
 
 
 Token = tuple[str, str, int]
@@ -79,7 +79,7 @@ def _tokens(text: str) -> Iterator[Token]:
     yield "end", "", at
 
 
-class _Reader:
+class _TermReader:
     """Reads terms one token ahead."""
 
     def __init__(self, text: str) -> None:
@@ -104,14 +104,14 @@ class _Reader:
     def terms(self) -> list[Term]:
         found = []
         while self.token[0] != "end":
-            found.append(self.term(DEEPEST))
+            found.append(self.term(MAX_DEPTH))
             self.mark(".")
         return found
 
     def term(self, depth: int) -> Term:
         kind, text, at = self.take()
         if not depth:
-            raise ErlangTextError(at, f"terms nest deeper than {DEEPEST}")
+            raise ErlangTextError(at, f"terms nest deeper than {MAX_DEPTH}")
         if kind == "mark":
             if text == "{":
                 return tuple(self.row("}", depth))
@@ -122,19 +122,19 @@ class _Reader:
             if text == "#{":
                 return self.map(depth, at)
         if kind in ("int", "float", "based"):
-            return _number(kind, text, at)
+            return _parse_number(kind, text, at)
         if kind in ("atom", "quoted"):
-            name = text if kind == "atom" else _unescaped(text, at)
-            if len(name) > LONGEST_ATOM:
+            name = text if kind == "atom" else _unescape(text, at)
+            if len(name) > MAX_ATOM_LENGTH:
                 raise ErlangTextError(at, f"an atom of {len(name)} characters")
             return Atom(name)
         if kind == "string":
-            found = [ord(character) for character in _unescaped(text, at)]
+            found = [ord(character) for character in _unescape(text, at)]
             while self.token[0] == "string":
-                found += [ord(character) for character in _unescaped(self.take()[1], at)]
+                found += [ord(character) for character in _unescape(self.take()[1], at)]
             return found
         if kind == "char":
-            return ord(_unescaped(text, at))
+            return ord(_unescape(text, at))
         raise ErlangTextError(at, f"a term belongs here, not {text[:20] or 'the end'!r}")
 
     def row(self, close: str, depth: int) -> list[Term]:
@@ -172,7 +172,7 @@ class _Reader:
             if kind == "int" and text.isdigit() and len(text) <= 3 and int(text) <= 255:
                 found.append(int(text))
             elif kind == "string":
-                characters = _unescaped(text, at)
+                characters = _unescape(text, at)
                 if any(ord(character) > 255 for character in characters):
                     raise ErlangTextError(at, "a character beyond 255 in a binary")
                 found += characters.encode("latin-1")
@@ -182,8 +182,8 @@ class _Reader:
                 return bytes(found)
 
 
-def _number(kind: str, text: str, at: int) -> int | float:
-    if len(text) > LONGEST_NUMBER:
+def _parse_number(kind: str, text: str, at: int) -> int | float:
+    if len(text) > MAX_NUMBER_LENGTH:
         raise ErlangTextError(at, f"a number of {len(text)} digits")
     try:
         if kind == "float":
@@ -197,7 +197,7 @@ def _number(kind: str, text: str, at: int) -> int | float:
         raise ErlangTextError(at, f"{text[:20]!r} is no number") from None
 
 
-def _unescaped(text: str, at: int) -> str:
+def _unescape(text: str, at: int) -> str:
     def one(found: re.Match[str]) -> str:
         wide, short, octal, control, plain = found.groups()
         if wide or short:
@@ -219,7 +219,7 @@ def _unescaped(text: str, at: int) -> str:
 
 def write_text(terms: Sequence[Term]) -> bytes:
     """The terms as a file, one a line. Raises TypeError for what is no value of Erlang's."""
-    return "".join(f"{_text(term)}.\n" for term in terms).encode("utf-8")
+    return "".join(f"{_term_text(term)}.\n" for term in terms).encode("utf-8")
 
 
 _PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-z_@À-ÖØ-öø-ÿ]*\Z")
@@ -230,7 +230,7 @@ _RESERVED = re.compile(
 )
 
 
-def _text(term: Term) -> str:
+def _term_text(term: Term) -> str:
     if isinstance(term, Atom):
         if _PLAIN_ATOM.match(term) and not _RESERVED.match(term):
             return str(term)
@@ -238,10 +238,10 @@ def _text(term: Term) -> str:
     if isinstance(term, bytes):
         return f"<<{','.join(map(str, term))}>>"
     if isinstance(term, tuple | list):
-        inner = ",".join(map(_text, term))
+        inner = ",".join(map(_term_text, term))
         return f"{{{inner}}}" if isinstance(term, tuple) else f"[{inner}]"
     if isinstance(term, dict):
-        return "#{" + ",".join(f"{_text(key)} => {_text(value)}" for key, value in term.items()) + "}"
+        return "#{" + ",".join(f"{_term_text(key)} => {_term_text(value)}" for key, value in term.items()) + "}"
     if type(term) in (int, float):
         return repr(term)
     raise TypeError(f"{term!r} is no Erlang term that has a text")

@@ -18,12 +18,12 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["LONGEST_ATOM", "Atom", "BitBinary", "ImproperList", "Opaque", "Pairs", "Term", "encode"]
+__all__ = ["MAX_ATOM_LENGTH", "Atom", "BitBinary", "ImproperList", "Opaque", "Pairs", "Term", "encode"]
 
 Term = Any
 
 VERSION = 131
-LONGEST_ATOM = 255
+MAX_ATOM_LENGTH = 255
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
@@ -78,7 +78,7 @@ def encode(term: Term, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
     todo: list[Term] = [term]
     while todo:
         value = todo.pop()
-        if type(value) is _Raw:
+        if type(value) is _RawBytes:
             out += value.octets
         elif isinstance(value, Atom):
             out += _atom_bytes(value, atoms)
@@ -120,16 +120,16 @@ def encode(term: Term, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Raw:
+class _RawBytes:
     octets: bytes
 
 
-_NIL = _Raw(b"j")
+_NIL = _RawBytes(b"j")
 
 
 def _atom_bytes(atom: Atom, atoms: str) -> bytes:
-    if len(atom) > LONGEST_ATOM:
-        raise ValueError(f"an atom has at most {LONGEST_ATOM} characters, not {len(atom)}")
+    if len(atom) > MAX_ATOM_LENGTH:
+        raise ValueError(f"an atom has at most {MAX_ATOM_LENGTH} characters, not {len(atom)}")
     if atoms == "latin1":
         try:
             name = atom.encode("latin-1")

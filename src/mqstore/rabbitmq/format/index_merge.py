@@ -6,10 +6,10 @@ segments and the emptying of the journal the same facts are in both. Per sequenc
     minus   takes out of J what S has already (a dirty start does it first)      J' = minus(J, S)
     plus    is the state that the queue then sees                                state = plus(S, J')
 
-    >>> Outcome(*minus_plus(JD, SP, dirty=True))
-    Outcome(state=3, crash=False)
-    >>> Outcome(*minus_plus(JA, SP, dirty=True))
-    Outcome(state=7, crash=True)
+    >>> MergedState(*minus_plus(JD, SP, dirty=True))
+    MergedState(state=3, crash=False)
+    >>> MergedState(*minus_plus(JA, SP, dirty=True))
+    MergedState(state=7, crash=True)
 
 J is one of nothing, P, PD, D, A, DA (published, delivered, acknowledged), S of nothing, P, PD, PDA. The tables below are those of the
 broker. In some cells it crashes; there the facts are simply added up (acknowledged is acknowledged, wherever it stands), and the
@@ -33,11 +33,11 @@ __all__ = [
     "ACKED",
     "DELIVERED",
     "PUBLISHED",
-    "Combined",
     "JournalMap",
-    "Outcome",
-    "combine",
+    "MergedState",
+    "MergedStates",
     "journal_map",
+    "merge",
     "minus_plus",
     "without_journal",
 ]
@@ -73,21 +73,21 @@ for _s, _row in {
 _PLUS[SPDA] = _PLUS[NOTHING]
 
 
-class Outcome(NamedTuple):
+class MergedState(NamedTuple):
     """Of one sequence id: bits of its state (7: acknowledged), and whether the broker would crash on the way."""
 
     state: int
     crash: bool
 
 
-class Combined(NamedTuple):
+class MergedStates(NamedTuple):
     """Of many."""
 
     state: NDArray[np.uint8]
     crash: NDArray[np.bool_]
 
 
-def combine(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *, dirty: bool, lenient: bool = False) -> Combined:
+def merge(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *, dirty: bool, lenient: bool = False) -> MergedStates:
     """State of each sequence id from the bits of its journal part j and its segment part s.
 
     same: whether the publishes of both are identical, where both have one. dirty: "minus" first, as after a crash.
@@ -112,18 +112,18 @@ def combine(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_],
     state = np.where((s == SPDA) & (state == 0), np.uint8(SPDA), state)
     added = j | s
     added = np.where(added & queue_index.P == 0, np.uint8(0), np.where(added & queue_index.A != 0, np.uint8(7), added))
-    return Combined(np.where(crash, added, state).astype(np.uint8), crash)
+    return MergedStates(np.where(crash, added, state).astype(np.uint8), crash)
 
 
 @cache
-def without_journal(*, dirty: bool, lenient: bool) -> Combined:
-    """`combine` for each of the eight segment parts, with nothing in the journal."""
-    return combine(np.zeros(8, np.uint8), np.arange(8, dtype=np.uint8), np.ones(8, np.bool_), dirty=dirty, lenient=lenient)
+def without_journal(*, dirty: bool, lenient: bool) -> MergedStates:
+    """`merge` for each of the eight segment parts, with nothing in the journal."""
+    return merge(np.zeros(8, np.uint8), np.arange(8, dtype=np.uint8), np.ones(8, np.bool_), dirty=dirty, lenient=lenient)
 
 
 def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool = True) -> tuple[int, bool]:
-    """`combine` of one sequence id, as (state, crash)."""
-    found = combine(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
+    """`merge` of one sequence id, as (state, crash)."""
+    found = merge(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
     return int(found.state[0]), bool(found.crash[0])
 
 

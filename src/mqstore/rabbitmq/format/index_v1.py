@@ -28,7 +28,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import queue_index
 from mqstore.rabbitmq.format import journal as journals
 from mqstore.rabbitmq.format import segment as segments
-from mqstore.rabbitmq.format.index_merge import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, combine, journal_map, without_journal
+from mqstore.rabbitmq.format.index_merge import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, journal_map, merge, without_journal
 from mqstore.rabbitmq.format.journal import Journal
 from mqstore.rabbitmq.format.layout import bytes_of, own_entries
 from mqstore.rabbitmq.format.segment import Segment
@@ -48,7 +48,7 @@ __all__ = [
     "SP",
     "SPDA",
     "IndexSegment",
-    "QueueIndex",
+    "QueueIndexV1",
 ]
 
 # flags of an entry
@@ -95,7 +95,7 @@ class IndexSegment:
     file: Segment | None = None  # of version 1: what the segment file says by itself
 
 
-class QueueIndex:
+class QueueIndexV1:
     """Journal and segments of one queue directory, read segment by segment.
 
     place: the queue's directory, relative to the root. count: the vhost's segment entry count N.
@@ -106,7 +106,7 @@ class QueueIndex:
     def __init__(self, directory: ReadOnlyDirectory, place: str, count: int, *, lenient: bool = False) -> None:
         self.directory = directory
         self.place = place
-        self.count = min(max(count, 1), segments.MOST_ENTRIES)
+        self.count = min(max(count, 1), segments.MAX_ENTRIES)
         self.lenient = lenient
         self._files = {
             int(entry.name[:-4]): entry.size
@@ -167,8 +167,8 @@ class QueueIndex:
         if number in self._files:
             data, unreadable = bytes_of(self.directory, self.segment_file(number))
         file = segments.read_segment(data, self.count, self.segment_file(number))
-        seen = self._combine(number, file, self.journal_seen, dirty)
-        complete = seen if self.journal_all is self.journal_seen else self._combine(number, file, self.journal_all, dirty)
+        seen = self._merge(number, file, self.journal_seen, dirty)
+        complete = seen if self.journal_all is self.journal_seen else self._merge(number, file, self.journal_all, dirty)
         rels = np.flatnonzero((complete.state != 0) | (seen.state != 0))
         entries = np.zeros(len(rels), ENTRY)
         entries["seq"] = rels + number * self.count
@@ -187,14 +187,14 @@ class QueueIndex:
             (file.data, self.journal.data, np.empty(0, np.uint8)),
             (self.segment_file(number), self.journal_file, ""),
             crashes,
-            (*unreadable, *file.findings, *self._told(number, seen)),
+            (*unreadable, *file.findings, *self._crash_damage(number, seen)),
             file,
         )
 
-    def _combine(self, number: int, file: Segment, journal: JournalMap, dirty: bool) -> _Dense:
+    def _merge(self, number: int, file: Segment, journal: JournalMap, dirty: bool) -> _SegmentStates:
         low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
         if low == high:
-            return self._alone(number, file, dirty)
+            return self._merge_without_journal(number, file, dirty)
         rels = journal.seq[low:high] - number * self.count
         j = np.zeros(self.count, np.uint8)
         j[rels] = journal.state[low:high]
@@ -203,7 +203,7 @@ class QueueIndex:
         at[rels[publish >= 0]] = self.journal.at[publish[publish >= 0]]
         s = (file.state & 7).astype(np.uint8)
         same = self._same(file, at, np.flatnonzero((j == JP) & (s == SP)))
-        found = combine(j, s, same, dirty=dirty, lenient=self.lenient)
+        found = merge(j, s, same, dirty=dirty, lenient=self.lenient)
         state = found.state
         removed = np.zeros(self.count, np.bool_)
         removed[rels] = journal.removed[low:high]
@@ -214,16 +214,16 @@ class QueueIndex:
         crashed[rels] = journal.bad[low:high] >= 0
         both = crashed | found.crash
         published = (s & queue_index.P != 0) | (at >= 0)
-        return _Dense(state, in_journal, at, published, _sentences(both, found.crash, j, s, number * self.count))
+        return _SegmentStates(state, in_journal, at, published, _crash_reasons(both, found.crash, j, s, number * self.count))
 
-    def _alone(self, number: int, file: Segment, dirty: bool) -> _Dense:
+    def _merge_without_journal(self, number: int, file: Segment, dirty: bool) -> _SegmentStates:
         """The same for a segment of which the journal says nothing."""
         s = (file.state & 7).astype(np.uint8)
         outcome = without_journal(dirty=dirty, lenient=self.lenient)
         nothing = np.zeros(self.count, np.bool_)
         crash = outcome.crash[s]
-        crashes = _sentences(crash, crash, np.zeros(self.count, np.uint8), s, number * self.count) if crash.any() else ()
-        return _Dense(outcome.state[s], nothing, np.full(self.count, -1, np.int64), s & queue_index.P != 0, crashes)
+        crashes = _crash_reasons(crash, crash, np.zeros(self.count, np.uint8), s, number * self.count) if crash.any() else ()
+        return _SegmentStates(outcome.state[s], nothing, np.full(self.count, -1, np.int64), s & queue_index.P != 0, crashes)
 
     def _same(self, file: Segment, at: NDArray[np.int64], rels: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Of these rels: whether journal and segment hold the same publish. True for all others."""
@@ -269,7 +269,7 @@ class QueueIndex:
         merged = np.concatenate([entries, extra])
         return merged[np.argsort(merged["seq"], kind="stable")]
 
-    def _told(self, number: int, seen: _Dense) -> list[Damage]:
+    def _crash_damage(self, number: int, seen: _SegmentStates) -> list[Damage]:
         if not seen.crashes:
             return []
         where = self.journal_file if self.has_journal else self.segment_file(number)
@@ -277,7 +277,7 @@ class QueueIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dense:
+class _SegmentStates:
     """One segment and one journal map together, a row per rel. at: position of the journal's publish."""
 
     state: NDArray[np.uint8]
@@ -287,24 +287,25 @@ class _Dense:
     crashes: tuple[str, ...]
 
 
-_WORDS = {0: "nothing", 1: "pub", 2: "del", 3: "pub, del", 4: "ack", 6: "del, ack", 7: "pub, del, ack"}
-_TOLD = 20
+_ACTION_NAMES = {0: "nothing", 1: "pub", 2: "del", 3: "pub, del", 4: "ack", 6: "del, ack", 7: "pub, del, ack"}
+_MAX_REASONS = 20
 
 
-def _sentences(
+def _crash_reasons(
     crash: NDArray[np.bool_], tables: NDArray[np.bool_], j: NDArray[np.uint8], s: NDArray[np.uint8], base: int
 ) -> tuple[str, ...]:
     """Why the broker would crash, for the first few sequence ids."""
     rels = np.flatnonzero(crash)
     told = []
-    for rel in rels[:_TOLD].tolist():
+    for rel in rels[:_MAX_REASONS].tolist():
         if tables[rel]:
-            why = f"the journal says ({_WORDS.get(int(j[rel]), 'pub, ack')}), the segment ({_WORDS.get(int(s[rel]), 'pub, ack')})"
+            in_journal, in_segment = (_ACTION_NAMES.get(int(bits[rel]), "pub, ack") for bits in (j, s))
+            why = f"the journal says ({in_journal}), the segment ({in_segment})"
         else:
             why = "the journal repeats an action or acknowledges what it has not delivered"
         told.append(f"the broker crashes on sequence id {base + rel}: {why}")
-    if len(rels) > _TOLD:
-        told.append(f"the broker crashes on {len(rels) - _TOLD} sequence ids more of the segment from {base}")
+    if len(rels) > _MAX_REASONS:
+        told.append(f"the broker crashes on {len(rels) - _MAX_REASONS} sequence ids more of the segment from {base}")
     return tuple(told)
 
 

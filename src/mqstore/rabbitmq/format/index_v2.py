@@ -44,7 +44,7 @@ SHARED, QUEUE_STORE = 1, 2
 _HEADER = struct.Struct(">4sBQQ43s")
 _STORED = struct.Struct(">BBBBQIIIQ")
 _SHARED = struct.Struct(">BBBB16sIQ")
-_MOST = 1 << 22  # entries of a file that are believed
+_MAX_COUNT = 1 << 22  # entries of a file that are valid_header
 
 ROW = np.dtype(
     [
@@ -62,7 +62,7 @@ ROW = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One `.qi`. first: its first sequence id; count: M; rows: its entries; believed: whether the header is sound.
+    """One `.qi`. first: its first sequence id; count: M; rows: its entries; valid_header: whether the header is sound.
 
     partial: bytes of an entry at the end that is not whole. crash: why the broker's queue would die on it.
     """
@@ -70,7 +70,7 @@ class IndexFile:
     first: int
     count: int
     rows: NDArray[np.void]
-    believed: bool
+    valid_header: bool
     partial: int = 0
     crash: str | None = None
     findings: tuple[Damage, ...] = ()
@@ -79,16 +79,16 @@ class IndexFile:
 def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_COUNT) -> IndexFile:
     """The entries of an index file. number: k of its name. count: M to assume where the header is damaged."""
     findings: list[Damage] = []
-    first, believed = number * count, False
+    first, valid_header = number * count, False
     if len(data) >= queue_store.HEADER_SIZE:
         magic, version, low, high, _ = _HEADER.unpack(data[: queue_store.HEADER_SIZE].tobytes())
-        believed = magic == b"RCQI" and version == 2
-        if 0 < high - low <= _MOST and low == number * (high - low):
+        valid_header = magic == b"RCQI" and version == 2
+        if 0 < high - low <= _MAX_COUNT and low == number * (high - low):
             first, count = low, high - low
-        elif believed:
+        elif valid_header:
             detail = f"the header names sequence ids {low} to {high}, which is not file {number}"
             findings.append(Damage(file, 5, 16, Kind.BAD_QUEUE_FILE, detail))
-    if not believed:
+    if not valid_header:
         why = "the header is not that of a version 2 index; the broker deletes this file and its .qs after a crash"
         findings.append(Damage(file, 0, min(len(data), queue_store.HEADER_SIZE), Kind.BAD_QUEUE_FILE, why))
     body = data[queue_store.HEADER_SIZE :]
@@ -110,7 +110,7 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
         place = queue_store.HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
         detail = f"{len(strange)} entries have a status that is neither 0 nor 1"
         findings.append(Damage(file, place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail, len(strange)))
-    return IndexFile(first, count, rows, believed, partial, crash, tuple(findings))
+    return IndexFile(first, count, rows, valid_header, partial, crash, tuple(findings))
 
 
 class QueueIndexV2:
@@ -146,7 +146,7 @@ class QueueIndexV2:
             head = self.directory.read(self.index_file(number), queue_store.HEADER_SIZE) or b""
             if len(head) == queue_store.HEADER_SIZE:
                 magic, version, low, high, _ = _HEADER.unpack(head)
-                if magic == b"RCQI" and version == 2 and 0 < high - low <= _MOST:
+                if magic == b"RCQI" and version == 2 and 0 < high - low <= _MAX_COUNT:
                     return int(high - low)
         return ENTRY_COUNT
 
@@ -186,23 +186,23 @@ class QueueIndexV2:
         entries["hi"][in_store] = 0
         entries["lo"][in_store] = 0
         sound = rows["location"] == SHARED
-        sound[in_store] = queue_store.check(store, at, size)
+        sound[in_store] = queue_store.valid_entries(store, at, size)
         findings = [
             *unreadable,
             *index.findings,
-            *queue_store.strange_header(store, self.store_file(number)),
-            *self._told(number, rows, places, live[places] & ~sound),
+            *queue_store.header_damage(store, self.store_file(number)),
+            *self._entry_damage(number, rows, places, live[places] & ~sound),
         ]
         seen = live[places] & (rows["status"] == 1)
         if dirty:
-            seen &= sound & ((entries["flags"] & PERSISTENT) != 0) & index.believed
+            seen &= sound & ((entries["flags"] & PERSISTENT) != 0) & index.valid_header
         entries["seen"] = np.where(seen, SP, 0)
         entries["flags"] |= np.where(sound, 0, HIDDEN).astype(np.uint8)
         crashes = (index.crash,) if dirty and index.crash else ()
         empty = np.empty(0, np.uint8)
         return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))
 
-    def _told(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
+    def _entry_damage(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
         found = []
         for k in np.flatnonzero(bad).tolist():
             place = queue_store.HEADER_SIZE + int(places[k]) * ENTRY_SIZE

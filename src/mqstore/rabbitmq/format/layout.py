@@ -22,7 +22,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.format.names import priority_name, queue_directory, split_priority, split_queue_name_file, vhost_directory
+from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 
 __all__ = ["QueueDirectory", "VhostDirectory", "bytes_of", "find_vhosts", "looks_like_rabbitmq", "own_entries", "read_queues", "read_vhost"]
 
@@ -46,7 +46,7 @@ class VhostDirectory:
 class QueueDirectory:
     """One queue, or one level of a priority queue. queue: its name, or its directory's where `named` is False.
 
-    says_version_2: what `.queue_name` says.
+    declares_v2: what `.queue_name` says.
     """
 
     place: str
@@ -55,7 +55,7 @@ class QueueDirectory:
     queue: str
     priority_level: int | None
     named: bool
-    says_version_2: bool
+    declares_v2: bool
     findings: tuple[Damage, ...] = ()
 
 
@@ -120,12 +120,12 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
     if place and vhost_directory(raw) != own:
         detail = f"the name in .vhost is that of directory {vhost_directory(raw)}, not of {own}"
         findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
-    return VhostDirectory(place, own, _text(raw), findings)
+    return VhostDirectory(place, own, _decode_name(raw), findings)
 
 
 def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iterable[tuple[str, str]] = ()) -> list[QueueDirectory]:
     """The queues of a vhost, by name, of a priority queue the highest level first. known: pairs of vhost and queue that may be here."""
-    by_directory = _hashed(known, vhost)
+    by_directory = _names_by_directory(known, vhost)
     found = [
         _read_queue(directory, vhost, entry.name, by_directory)
         for entry in own_entries(directory, vhost.below("queues"))
@@ -134,7 +134,7 @@ def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iter
     return sorted(found, key=lambda queue: (queue.queue, -1 if queue.priority_level is None else -queue.priority_level, queue.directory))
 
 
-def _hashed(known: Iterable[tuple[str, str]], vhost: VhostDirectory) -> Mapping[str, tuple[str, bytes]]:
+def _names_by_directory(known: Iterable[tuple[str, str]], vhost: VhostDirectory) -> Mapping[str, tuple[str, bytes]]:
     found: dict[str, tuple[str, bytes]] = {}
     for of, queue in known:
         if vhost.name is not None and of != vhost.name:
@@ -153,15 +153,15 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
         raw = directory.read(file, 8192)
     except CannotOpenError:
         raw = None
-    said = None if raw is None else split_queue_name_file(raw, own)
+    said = None if raw is None else parse_queue_name_file(raw, own)
     if said is not None:
         name, level = split_priority(said.name)
-        return QueueDirectory(place, own, _text(said.vhost), _text(name), level, True, said.v2)
+        return QueueDirectory(place, own, _decode_name(said.vhost), _decode_name(name), level, True, said.v2)
     says_v2 = raw is not None and raw.endswith(b"\nINDEX: v2\n")
     if own in known:
         of, stored = known[own]
         name, level = split_priority(stored)
-        return QueueDirectory(place, own, of, _text(name), level, True, says_v2)
+        return QueueDirectory(place, own, of, _decode_name(name), level, True, says_v2)
     findings: tuple[Damage, ...] = ()
     if raw is not None:
         detail = f"what .queue_name says is not the name of a queue in directory {own}; the queue is called by its directory"
@@ -169,6 +169,6 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
     return QueueDirectory(place, own, vhost.name, own, None, False, says_v2, findings)
 
 
-def _text(raw: bytes) -> str:
+def _decode_name(raw: bytes) -> str:
     """A name as text; bytes that are not UTF-8 show as U+FFFD."""
     return raw.decode("utf-8", "replace")

@@ -21,7 +21,7 @@ No name can be told from a digest. The file `.queue_name` in the directory of a 
 
 Names may hold these texts themselves, so of all ways to split the file the one counts whose digest is the directory's name.
 
-    >>> split_queue_name_file(b"VHOST: /\nQUEUE: small.embedded\n", "8GAFI66390KAQ1U33NFI8WMTF")
+    >>> parse_queue_name_file(b"VHOST: /\nQUEUE: small.embedded\n", "8GAFI66390KAQ1U33NFI8WMTF")
     QueueName(vhost=b'/', name=b'small.embedded', v2=False)
 
 Before 3.7.0 the digest was another one; such directories are not read.
@@ -38,18 +38,18 @@ from typing import NamedTuple
 __all__ = [
     "QueueName",
     "base36",
+    "parse_queue_name_file",
     "priority_name",
     "queue_directory",
     "queue_name_file",
     "split_priority",
-    "split_queue_name_file",
     "vhost_directory",
 ]
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 V2_LINE = b"INDEX: v2\n"
 # A file beyond this was not written by a broker: names have at most 255 bytes.
-LONGEST_FILE = 4096
+MAX_FILE_BYTES = 4096
 
 
 class QueueName(NamedTuple):
@@ -104,7 +104,7 @@ def queue_name_file(vhost: bytes | str, name: bytes | str, v2: bool = False) -> 
     return b"VHOST: " + _octets(vhost) + b"\nQUEUE: " + _octets(name) + b"\n" + (V2_LINE if v2 else b"")
 
 
-def split_queue_name_file(content: bytes, directory: str, vhost: bytes | None = None) -> QueueName | None:
+def parse_queue_name_file(content: bytes, directory: str, vhost: bytes | None = None) -> QueueName | None:
     """What the file says, or None if no way to split it fits the name of its directory.
 
     vhost: of the directory above, if known; without it, two vhosts fit a name made only of borders.
@@ -116,7 +116,7 @@ def split_queue_name_file(content: bytes, directory: str, vhost: bytes | None = 
 
 
 def _splits(content: bytes) -> Iterator[QueueName]:
-    if len(content) > LONGEST_FILE or not content.startswith(b"VHOST: ") or not content.endswith(b"\n"):
+    if len(content) > MAX_FILE_BYTES or not content.startswith(b"VHOST: ") or not content.endswith(b"\n"):
         return
     for v2 in (True, False):
         if v2 and not content.endswith(b"\n" + V2_LINE):

@@ -12,7 +12,7 @@ A header of 64 bytes (see `qi`, with the letters RCQS), then entries without gap
     >>> raw = entry(b"\x83j")
     >>> raw.hex()
     '0000000201513100836a'
-    >>> check(np.frombuffer(raw, np.uint8), np.array([0, 0]), np.array([2, 3]))
+    >>> valid_entries(np.frombuffer(raw, np.uint8), np.array([0, 0]), np.array([2, 3]))
     array([ True, False])
 
 Acknowledged messages stay until the file goes, so a `.qs` without its `.qi` holds more than the queue does; nothing tells which.
@@ -32,21 +32,21 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import queue_files
 
-__all__ = ["HEADER_SIZE", "check", "entries", "entry", "strange_header"]
+__all__ = ["HEADER_SIZE", "entries", "entry", "header_damage", "valid_entries"]
 
 HEADER_SIZE = 64
 ENTRY_HEADER = 8
 _ENTRY = struct.Struct(">IBHB")
 
 
-def check(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
+def valid_entries(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Of each entry at `at`: whether it is whole, has this size, and fits its checksum where it has one."""
     ok = np.zeros(len(at), np.uint8)
     queue_files.sound_entries(data, at, size, ok)
     return ok.astype(np.bool_)
 
 
-def strange_header(data: Bytes, file: str) -> list[Damage]:
+def header_damage(data: Bytes, file: str) -> list[Damage]:
     """The finding of a file whose header is not that of version 2; a broker does not look at it."""
     if not len(data) or data[:5].tobytes() == b"RCQS\x02":
         return []

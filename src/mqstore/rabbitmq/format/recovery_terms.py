@@ -26,9 +26,9 @@ from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text, write_text
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 
-__all__ = ["CleanDot", "QueueTerms", "clean_dot", "queue_value", "read_clean_dot", "read_terms", "write_terms"]
+__all__ = ["CleanDot", "QueueTerms", "queue_value", "read_clean_dot", "read_terms", "write_clean_dot", "write_terms"]
 
-LARGEST_SEQ = (1 << 62) - 1
+MAX_SEQ_ID = (1 << 62) - 1
 REFERENCE = 16
 
 
@@ -61,33 +61,33 @@ def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
     """The terms by queue directory. What cannot be a queue's is left out, what cannot be a value is as if it were not noted."""
     found = {}
     for key, value in objects:
-        name = _text(key)
+        name = _directory_name(key)
         if name is None or not isinstance(value, list):
             continue
-        told = {str(pair[0]): pair[1] for pair in value if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Atom)}
-        reference = told.get("persistent_ref")
-        state = told.get("v2_index_state")
+        values = {str(pair[0]): pair[1] for pair in value if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Atom)}
+        reference = values.get("persistent_ref")
+        state = values.get("v2_index_state")
         found[name] = QueueTerms(
-            _counts(told["segments"]) if "segments" in told else None,
+            _counts(values["segments"]) if "segments" in values else None,
             _counts(state[1]) if isinstance(state, tuple) and len(state) == 2 and state[0] == 2 else None,
-            _number(told.get("next_seq_id")),
-            _number(told.get("next_deliver_seq_id", told.get("redeliver_seq_id"))),
+            _sequence_number(values.get("next_seq_id")),
+            _sequence_number(values.get("next_deliver_seq_id", values.get("redeliver_seq_id"))),
             reference if isinstance(reference, bytes) and len(reference) == REFERENCE else None,
-            _number(told.get("persistent_count")),
-            _number(told.get("persistent_bytes")),
-            _number(told.get("delivery_count")),
+            _sequence_number(values.get("persistent_count")),
+            _sequence_number(values.get("persistent_bytes")),
+            _sequence_number(values.get("delivery_count")),
         )
     return found
 
 
-def _text(key: Term) -> str | None:
+def _directory_name(key: Term) -> str | None:
     if isinstance(key, list) and key and all(isinstance(octet, int) and 32 < octet < 127 for octet in key):
         return bytes(key).decode("ascii")
     return None
 
 
-def _number(term: Term) -> int | None:
-    return term if isinstance(term, int) and 0 <= term <= LARGEST_SEQ else None
+def _sequence_number(term: Term) -> int | None:
+    return term if isinstance(term, int) and 0 <= term <= MAX_SEQ_ID else None
 
 
 def _counts(term: Term) -> dict[int, int] | None:
@@ -98,7 +98,7 @@ def _counts(term: Term) -> dict[int, int] | None:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
             return None
-        segment, count = _number(pair[0]), _number(pair[1])
+        segment, count = _sequence_number(pair[0]), _sequence_number(pair[1])
         if segment is None or count is None:
             return None
         found[segment] = count
@@ -133,14 +133,14 @@ def read_clean_dot(content: bytes) -> CleanDot | str:
         terms = read_text(content)
     except ErlangTextError as error:
         return f"it is not a row of Erlang terms: {error}"
-    told = {str(term[0]): term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom)}
-    references, module = told.get("client_refs"), told.get("index_module")
+    values = {str(term[0]): term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom)}
+    references, module = values.get("client_refs"), values.get("index_module")
     if not isinstance(references, list) or not all(isinstance(reference, bytes) for reference in references):
         return "it does not list client_refs"
     return CleanDot(frozenset(references), str(module) if isinstance(module, Atom) else None)
 
 
-def clean_dot(references: Iterable[bytes], index_module: str | None = "rabbit_msg_store_ets_index") -> bytes:
+def write_clean_dot(references: Iterable[bytes], index_module: str | None = "rabbit_msg_store_ets_index") -> bytes:
     """The bytes of `clean.dot`. index_module: None for 4.x."""
     terms: list[Term] = [(Atom("client_refs"), sorted(references))]
     if index_module is not None:

@@ -38,9 +38,9 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import queue_index
 
-__all__ = ["MOST_ENTRIES", "Segment", "mark", "publish", "read_segment"]
+__all__ = ["MAX_ENTRIES", "Segment", "mark", "publish", "read_segment"]
 
-MOST_ENTRIES = 16384
+MAX_ENTRIES = 16384
 PUBLISH_SIZE = 34
 ID_AT = 2
 _PUBLISH = struct.Struct(">H16sQII")
@@ -77,7 +77,7 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
             break
         resumed = queue_index.segment_resume(data, position + 1, count)
         stop = len(data) if resumed < 0 else resumed
-        detail = _what(data, position, status, count)
+        detail = _describe_fault(data, position, status, count)
         crash = crash or f"{detail}; the broker misreads what follows and crashes"
         findings.append(Damage(file, position, stop - position, Kind.BAD_SEGMENT, detail))
         if resumed < 0:
@@ -103,7 +103,7 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
     return Segment(data, state, at, True, crash, tuple(findings))
 
 
-def _what(data: Bytes, position: int, status: int, count: int) -> str:
+def _describe_fault(data: Bytes, position: int, status: int, count: int) -> str:
     if status == queue_index.TORN:
         return f"the entry at offset {position} is not whole"
     word = int(data[position]) << 8 | int(data[position + 1])

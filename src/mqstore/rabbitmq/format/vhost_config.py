@@ -19,13 +19,13 @@ from __future__ import annotations
 from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text
 from mqstore.rabbitmq.erlang.terms import Atom
 
-__all__ = ["OF_NEW_VHOSTS", "WITHOUT_FILE", "config_file", "segment_entry_count", "stated_entry_count"]
+__all__ = ["DEFAULT_ENTRIES", "ENTRIES_WITHOUT_CONFIG", "config_file", "segment_entry_count", "stated_entry_count"]
 
-WITHOUT_FILE = 16384
-OF_NEW_VHOSTS = 2048
-MOST = 16384
+ENTRIES_WITHOUT_CONFIG = 16384
+DEFAULT_ENTRIES = 2048
+MAX_ENTRIES = 16384
 
-_HEAD = b"%% This file is auto-generated! Edit at your own risk!\n"
+_COMMENT = b"%% This file is auto-generated! Edit at your own risk!\n"
 
 
 def stated_entry_count(content: bytes) -> int | str:
@@ -37,20 +37,20 @@ def stated_entry_count(content: bytes) -> int | str:
     for term in terms:
         if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom) and term[0] == "segment_entry_count":
             count = term[1]
-            if isinstance(count, int) and 1 <= count <= MOST:
+            if isinstance(count, int) and 1 <= count <= MAX_ENTRIES:
                 return count
-            return f"segment_entry_count is a number from 1 to {MOST}, not {count!r:.40}"
+            return f"segment_entry_count is a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
     return "it does not state segment_entry_count"
 
 
 def segment_entry_count(content: bytes | None) -> int:
     """Entries of a segment; content: the bytes of `.config`, None if there is no such file."""
-    stated = stated_entry_count(content) if content is not None else WITHOUT_FILE
-    return stated if isinstance(stated, int) else WITHOUT_FILE
+    stated = stated_entry_count(content) if content is not None else ENTRIES_WITHOUT_CONFIG
+    return stated if isinstance(stated, int) else ENTRIES_WITHOUT_CONFIG
 
 
 def config_file(entries: int) -> bytes:
     """The bytes of `.config` as a broker writes them."""
-    if not 1 <= entries <= MOST:
-        raise ValueError(f"a segment has 1 to {MOST} entries, not {entries}")
-    return _HEAD + b"{segment_entry_count, %d}." % entries
+    if not 1 <= entries <= MAX_ENTRIES:
+        raise ValueError(f"a segment has 1 to {MAX_ENTRIES} entries, not {entries}")
+    return _COMMENT + b"{segment_entry_count, %d}." % entries

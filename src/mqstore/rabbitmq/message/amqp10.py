@@ -32,9 +32,9 @@ __all__ = ["Amqp10Error", "fragments", "properties", "value"]
 
 DATA = 0x75
 BODY_TYPE = b"amqp-1.0"
-DEEPEST = 32
-MOST_VALUES = 200_000
-LONGEST_SHORTSTR = 255
+MAX_DEPTH = 32
+MAX_VALUES = 200_000
+MAX_SHORTSTR = 255
 
 _NUMBERS: dict[int, tuple[str, struct.Struct]] = {
     0x50: ("ubyte", struct.Struct(">B")),
@@ -75,13 +75,13 @@ class Amqp10Error(ValueError):
 
 def value(octets: bytes, pos: int) -> tuple[Term, int]:
     """The value at pos in the form of the stored terms, and the position behind it. Raises Amqp10Error."""
-    return _Values(octets).value(pos, DEEPEST)
+    return _ValueReader(octets).value(pos, MAX_DEPTH)
 
 
-class _Values:
+class _ValueReader:
     def __init__(self, octets: bytes) -> None:
         self.octets = octets
-        self.left = MOST_VALUES
+        self.left = MAX_VALUES
 
     def number(self, pos: int, width: int) -> int:
         return int.from_bytes(self.run(pos, width), "big")
@@ -95,7 +95,7 @@ class _Values:
         code = self.number(pos, 1)
         if code == 0:
             if not depth:
-                raise Amqp10Error(f"AMQP 1.0 values nest deeper than {DEEPEST}")
+                raise Amqp10Error(f"AMQP 1.0 values nest deeper than {MAX_DEPTH}")
             descriptor, pos = self.value(pos + 1, depth - 1)
             described, pos = self.value(pos, depth - 1)
             return ("described", descriptor, described), pos
@@ -104,7 +104,7 @@ class _Values:
     def primitive(self, code: int, pos: int, depth: int) -> tuple[Term, int]:
         self.left -= 1
         if not self.left:
-            raise Amqp10Error(f"more than {MOST_VALUES} AMQP 1.0 values")
+            raise Amqp10Error(f"more than {MAX_VALUES} AMQP 1.0 values")
         if code in _CONSTANTS:
             return _CONSTANTS[code], pos
         if code in _NUMBERS:
@@ -125,7 +125,7 @@ class _Values:
 
     def compound(self, code: int, pos: int, depth: int) -> tuple[Term, int]:
         if not depth:
-            raise Amqp10Error(f"AMQP 1.0 values nest deeper than {DEEPEST}")
+            raise Amqp10Error(f"AMQP 1.0 values nest deeper than {MAX_DEPTH}")
         kind, width = _COMPOUND[code]
         end = pos + width + self.number(pos, width)
         self.run(pos, end - pos)
@@ -154,19 +154,19 @@ class _Values:
 
 def _sections(octets: bytes, pos: int = 0) -> list[tuple[int, Term]]:
     """(descriptor, value) of the sections from pos on."""
-    values, found = _Values(octets), []
+    values, found = _ValueReader(octets), []
     while pos < len(octets):
-        section, pos = values.value(pos, DEEPEST)
+        section, pos = values.value(pos, MAX_DEPTH)
         if section[0] != "described" or section[1][0] != "ulong":
             raise Amqp10Error("an AMQP 1.0 message consists of sections, which are described values")
         found.append((section[1][1], section[2]))
     return found
 
 
-def _encoded(term: Term, depth: int = DEEPEST) -> bytes:
+def _encode(term: Term, depth: int = MAX_DEPTH) -> bytes:
     """The bytes of a decoded value."""
     if not depth:
-        raise Amqp10Error(f"AMQP 1.0 values nest deeper than {DEEPEST}")
+        raise Amqp10Error(f"AMQP 1.0 values nest deeper than {MAX_DEPTH}")
     if isinstance(term, Atom):
         return {"true": b"\x41", "false": b"\x42"}.get(term, b"\x40")
     kind, content = term
@@ -176,7 +176,7 @@ def _encoded(term: Term, depth: int = DEEPEST) -> bytes:
         return head + bytes(content)
     if kind in ("list", "map"):
         items = [item for pair in content for item in pair] if kind == "map" else content
-        inner = len(items).to_bytes(4, "big") + b"".join(_encoded(item, depth - 1) for item in items)
+        inner = len(items).to_bytes(4, "big") + b"".join(_encode(item, depth - 1) for item in items)
         return bytes([0xD0 if kind == "list" else 0xD1]) + len(inner).to_bytes(4, "big") + inner
     if kind == "boolean":
         return b"\x41" if content == "true" else b"\x42"
@@ -218,15 +218,15 @@ def _v1_fragments(data: tuple[Term, ...]) -> tuple[bytes, ...]:
 def _section_fragment(section: tuple[Term, ...]) -> bytes:
     name, content = section
     if name == "v1_0.data":
-        return _joined(content)
+        return _join(content)
     code = 0x76 if name == "v1_0.amqp_sequence" else 0x77
-    return bytes([0, 0x53, code]) + _encoded(("list", content) if type(content) is list else content)
+    return bytes([0, 0x53, code]) + _encode(("list", content) if type(content) is list else content)
 
 
-def _joined(content: Term) -> bytes:
+def _join(content: Term) -> bytes:
     if type(content) is tuple:
         content = content[1]
-    return content if type(content) is bytes else b"".join(bytes([part]) if type(part) is int else _joined(part) for part in content)
+    return content if type(content) is bytes else b"".join(bytes([part]) if type(part) is int else _join(part) for part in content)
 
 
 PROPERTY_FIELDS = (
@@ -248,18 +248,18 @@ def properties(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     from mqstore.rabbitmq.message.properties import NAMES, PropertiesError, properties_from_bin, properties_to_bin
 
     try:
-        found = _converted(data, annotations)
+        found = _convert(data, annotations)
         # what cannot be written is no property
         return properties_from_bin(properties_to_bin({name: found[name] for name in NAMES if found.get(name) is not None}))
     except (Amqp10Error, TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
         raise PropertiesError(f"the properties of an AMQP 1.0 message cannot be read: {error}") from None
 
 
-def _converted(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
+def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     header, fields, application, message = _parts(data)
     sent = dict(zip(PROPERTY_FIELDS, fields, strict=False))
-    basic = {key[1]: _unwrapped(item) for key, item in message if key[1].startswith(b"x-basic-")}
-    application_headers = [_header(key[1], item) for key, item in application if key[0] == "utf8" and len(key[1]) <= LONGEST_SHORTSTR]
+    basic = {key[1]: _unwrap(item) for key, item in message if key[1].startswith(b"x-basic-")}
+    application_headers = [_header(key[1], item) for key, item in application if key[0] == "utf8" and len(key[1]) <= MAX_SHORTSTR]
     for name, key in (("message_id", b"x-message-id"), ("correlation_id", b"x-correlation-id")):
         sent[name], extra = _identity(sent.get(name), key)
         application_headers = extra + application_headers
@@ -268,25 +268,25 @@ def _converted(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     mode = {"true": 2, "false": 1}.get(durable) if isinstance(durable, Atom) else None
     if mode is None:
         mode = basic.get(b"x-basic-delivery-mode", None if annotations.get("d") == "false" else 2)
-    priority = _unwrapped(header[1]) if len(header) > 1 else None
-    lifetime = _unwrapped(header[2]) if len(header) > 2 else None
+    priority = _unwrap(header[1]) if len(header) > 1 else None
+    lifetime = _unwrap(header[2]) if len(header) > 2 else None
     ttl = lifetime if lifetime is not None else annotations.get("ttl")
-    user = _unwrapped(sent.get("user_id"))
+    user = _unwrap(sent.get("user_id"))
     body_type = BODY_TYPE if _is_v1(data) and data[6] != DATA else basic.get(b"x-basic-type")
     return {
-        "content_type": _unwrapped(sent.get("content_type")),
-        "content_encoding": _unwrapped(sent.get("content_encoding")),
+        "content_type": _unwrap(sent.get("content_type")),
+        "content_encoding": _unwrap(sent.get("content_encoding")),
         "headers": headers or None,
         "delivery_mode": mode,
         "priority": priority if priority is not None else basic.get(b"x-basic-priority", annotations.get("p")),
         "correlation_id": sent["correlation_id"],
-        "reply_to": _unwrapped(sent.get("reply_to")),
+        "reply_to": _unwrap(sent.get("reply_to")),
         "expiration": b"%d" % ttl if type(ttl) is int else basic.get(b"x-basic-expiration"),
         "message_id": sent["message_id"],
-        "timestamp": _unwrapped(sent.get("creation_time")),
+        "timestamp": _unwrap(sent.get("creation_time")),
         "type": body_type,
-        "user_id": user if type(user) is bytes and len(user) <= LONGEST_SHORTSTR else None,
-        "app_id": _unwrapped(fields[10]) if len(fields) > 10 else None,
+        "user_id": user if type(user) is bytes and len(user) <= MAX_SHORTSTR else None,
+        "app_id": _unwrap(fields[10]) if len(fields) > 10 else None,
     }
 
 
@@ -309,7 +309,7 @@ def _pairs(section: Term) -> list[Term]:
     return section if type(section) is list else []
 
 
-def _unwrapped(term: Term) -> Any:
+def _unwrap(term: Term) -> Any:
     if term is None or isinstance(term, Atom):
         return None
     return term[1] // 1000 if term[0] == "timestamp" else term[1]
@@ -324,7 +324,7 @@ def _identity(term: Term, key: bytes) -> tuple[bytes | None, list[list[Any]]]:
         return f"urn:uuid:{uuid.UUID(bytes=content)}".encode("ascii"), []
     if kind == "ulong":
         return b"%d" % content, []
-    if kind == "utf8" and len(content) <= LONGEST_SHORTSTR:
+    if kind == "utf8" and len(content) <= MAX_SHORTSTR:
         return content, []
     return None, [[key, "binary" if kind == "binary" else "longstr", content]]
 
@@ -333,7 +333,7 @@ def _annotation_headers(message: list[Term]) -> list[list[Any]]:
     """The message annotations that become headers: `x-` ones, except those that the broker itself set."""
     found: list[list[Any]] = []
     for (kind, key), item in message:
-        if kind != "symbol" or not key.startswith(b"x-") or len(key) > LONGEST_SHORTSTR:
+        if kind != "symbol" or not key.startswith(b"x-") or len(key) > MAX_SHORTSTR:
             continue
         if key == b"x-opt-rabbitmq-received-time":
             found.append([b"timestamp_in_ms", "long", item[1]])
@@ -362,12 +362,12 @@ _HEADER_TYPES = {
 
 
 def _header(key: bytes, term: Term) -> list[Any]:
-    return [key, *_typed(term)]
+    return [key, *_typed_header(term)]
 
 
-def _typed(term: Term, depth: int = DEEPEST) -> list[Any]:
+def _typed_header(term: Term, depth: int = MAX_DEPTH) -> list[Any]:
     if not depth:
-        raise Amqp10Error(f"AMQP 1.0 values nest deeper than {DEEPEST}")
+        raise Amqp10Error(f"AMQP 1.0 values nest deeper than {MAX_DEPTH}")
     if isinstance(term, Atom):
         return ["bool", term == "true"] if term in ("true", "false") else ["void", None]
     kind, content = term[0], term[-1]
@@ -376,9 +376,9 @@ def _typed(term: Term, depth: int = DEEPEST) -> list[Any]:
     if kind == "boolean":
         return ["bool", content == "true"]
     if kind in ("list", "array"):
-        return ["array", [_typed(item, depth - 1) for item in content]]
+        return ["array", [_typed_header(item, depth - 1) for item in content]]
     if kind == "map":
-        return ["table", [[key[1], *_typed(item, depth - 1)] for key, item in content]]
+        return ["table", [[key[1], *_typed_header(item, depth - 1)] for key, item in content]]
     if kind in _HEADER_TYPES:
         return [_HEADER_TYPES[kind], content]
     return ["binary", content]

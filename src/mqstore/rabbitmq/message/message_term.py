@@ -101,7 +101,7 @@ class MessageTerm:
         if self.decoded is not None:
             return properties_from_record(self.decoded)
         if self.form == "mc_amqp":
-            return amqp10.properties(self.data, _named(self.annotations or {}))
+            return amqp10.properties(self.data, _annotations_by_name(self.annotations or {}))
         return _mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
 
     def json_properties(self) -> dict[str, object]:
@@ -114,51 +114,51 @@ def read_message(buf: Buffer, pos: int = 0, limits: Limits = LIMITS) -> MessageT
     term, _ = decode(buf, pos, limits)
     if type(term) is tuple and term:
         if term[0] == "basic_message" and len(term) == 6:
-            return _basic_message(term, pos)
+            return _read_basic_message(term, pos)
         if term[0] == "mc" and len(term) == 4:
-            return _container(term, pos)
-    raise NotAMessageError(pos, f"a message is a term {{basic_message, …}} or {{mc, …}}, not {_shown(term)}")
+            return _read_container(term, pos)
+    raise NotAMessageError(pos, f"a message is a term {{basic_message, …}} or {{mc, …}}, not {_describe(term)}")
 
 
-def _shown(term: Term) -> str:
+def _describe(term: Term) -> str:
     """A short text of a term that may be huge."""
     if type(term) is tuple and term and isinstance(term[0], Atom):
         return f"a tuple {{{term[0]!s:.60}, …}} of {len(term)}"
     return f"a term of kind {type(term).__name__}"
 
 
-def _basic_message(term: tuple[Term, ...], pos: int) -> MessageTerm:
+def _read_basic_message(term: tuple[Term, ...], pos: int) -> MessageTerm:
     _, name, keys, content, message_id, persistent = term
     if type(name) is not tuple or len(name) != 4 or name[0] != "resource" or name[2] != "exchange":
-        raise NotAMessageError(pos, f"the exchange of a message is {{resource, VHost, exchange, Name}}, not {_shown(name)}")
+        raise NotAMessageError(pos, f"the exchange of a message is {{resource, VHost, exchange, Name}}, not {_describe(name)}")
     if type(name[1]) is not bytes or type(name[3]) is not bytes:
         raise NotAMessageError(pos, "vhost and exchange of a message are binaries")
     if persistent not in ("true", "false") or not isinstance(persistent, Atom):
-        raise NotAMessageError(pos, f"the persistent flag of a message is true or false, not {_shown(persistent)}")
+        raise NotAMessageError(pos, f"the persistent flag of a message is true or false, not {_describe(persistent)}")
     block, record, protocol, fragments = _content(content, pos)
     return MessageTerm(_id(message_id, pos), name[1], name[3], _keys(keys, pos), persistent == "true", fragments, block, record, protocol)
 
 
 def _id(message_id: Term, pos: int) -> bytes:
     if type(message_id) is not bytes or len(message_id) != ID_SIZE:
-        raise NotAMessageError(pos, f"the id of a message is a binary of {ID_SIZE} bytes, not {_shown(message_id)}")
+        raise NotAMessageError(pos, f"the id of a message is a binary of {ID_SIZE} bytes, not {_describe(message_id)}")
     return message_id
 
 
 def _keys(keys: Term, pos: int) -> tuple[bytes, ...]:
     if type(keys) is not list or not all(type(key) is bytes for key in keys):
-        raise NotAMessageError(pos, f"routing keys are a list of binaries, not {_shown(keys)}")
+        raise NotAMessageError(pos, f"routing keys are a list of binaries, not {_describe(keys)}")
     return tuple(keys)
 
 
 def _content(content: Term, pos: int) -> tuple[bytes | None, tuple[Term, ...] | None, Atom, tuple[bytes, ...]]:
     if type(content) is not tuple or len(content) != 6 or content[0] != "content" or not isinstance(content[4], Atom):
         raise NotAMessageError(
-            pos, f"the content of a message is {{content, 60, Properties, PropertiesBin, Protocol, Payload}}, not {_shown(content)}"
+            pos, f"the content of a message is {{content, 60, Properties, PropertiesBin, Protocol, Payload}}, not {_describe(content)}"
         )
     _, class_id, record, block, protocol, payload = content
     if class_id != CLASS_BASIC:
-        raise NotAMessageError(pos, f"the content of a message is of class {CLASS_BASIC}, not {_shown(class_id)}")
+        raise NotAMessageError(pos, f"the content of a message is of class {CLASS_BASIC}, not {_describe(class_id)}")
     if type(block) is bytes:
         return block, record if type(record) is tuple else None, protocol, _fragments(payload, pos)
     if type(record) is tuple and block == "none":
@@ -169,13 +169,13 @@ def _content(content: Term, pos: int) -> tuple[bytes | None, tuple[Term, ...] | 
 def _fragments(payload: Term, pos: int) -> tuple[bytes, ...]:
     if type(payload) is list and all(type(fragment) is bytes for fragment in payload):
         return tuple(reversed(payload))
-    raise NotAMessageError(pos, f"the body of a message is a list of binaries, not {_shown(payload)}")
+    raise NotAMessageError(pos, f"the body of a message is a list of binaries, not {_describe(payload)}")
 
 
 # message containers
 
 
-def _named(annotations: dict[Term, Term] | Pairs) -> dict[str, Term]:
+def _annotations_by_name(annotations: dict[Term, Term] | Pairs) -> dict[str, Term]:
     """The annotations under atoms and text."""
     pairs = annotations.items() if isinstance(annotations, dict) else annotations
     return {
@@ -183,15 +183,15 @@ def _named(annotations: dict[Term, Term] | Pairs) -> dict[str, Term]:
     }
 
 
-def _container(term: tuple[Term, ...], pos: int) -> MessageTerm:
+def _read_container(term: tuple[Term, ...], pos: int) -> MessageTerm:
     _, form, data, annotations = term
     if not isinstance(annotations, dict | Pairs):
-        raise NotAMessageError(pos, f"the annotations of a message are a map, not {_shown(annotations)}")
-    named = _named(annotations)
+        raise NotAMessageError(pos, f"the annotations of a message are a map, not {_describe(annotations)}")
+    named = _annotations_by_name(annotations)
     message_id = _id(named.get("id"), pos)
     exchange, keys = named.get("x"), _keys(named.get("rk"), pos)
     if type(exchange) is not bytes:
-        raise NotAMessageError(pos, f"the exchange of a message is a binary, not {_shown(exchange)}")
+        raise NotAMessageError(pos, f"the exchange of a message is a binary, not {_describe(exchange)}")
     persistent = named.get("d") != "false"
     if form == "mc_amqpl":
         block, record, protocol, fragments = _content(data, pos)
@@ -204,10 +204,10 @@ def _container(term: tuple[Term, ...], pos: int) -> MessageTerm:
         return MessageTerm(message_id, None, exchange, keys, persistent, fragments, None, None, PROTOCOL, "mc_amqp", data, annotations)
     if form == "mc_mqtt":
         if type(data) is not tuple or len(data) != 9 or data[0] != "mqtt_msg":
-            raise NotAMessageError(pos, f"a message from MQTT is {{mqtt_msg, …}} of 9, not {_shown(data)}")
+            raise NotAMessageError(pos, f"a message from MQTT is {{mqtt_msg, …}} of 9, not {_describe(data)}")
         fragments = _iodata(data[6], pos)
         return MessageTerm(message_id, None, exchange, keys, persistent, fragments, None, None, PROTOCOL, "mc_mqtt", data, annotations)
-    raise NotAMessageError(pos, f"a message container of protocol {_shown(form)} is not known")
+    raise NotAMessageError(pos, f"a message container of protocol {_describe(form)} is not known")
 
 
 def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
@@ -223,13 +223,13 @@ def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
         elif type(item) is int and 0 <= item <= 255:
             found.append(bytes([item]))
         else:
-            raise NotAMessageError(pos, f"the body of a message is bytes and lists of them, not {_shown(item)}")
+            raise NotAMessageError(pos, f"the body of a message is bytes and lists of them, not {_describe(item)}")
     return tuple(found)
 
 
 def _mqtt_properties(data: tuple[Term, ...]) -> Properties:
     """What a consumer of AMQP 0-9-1 gets of a message from MQTT: the quality of service as its header, and the delivery mode."""
-    qos, given = data[2], _named(data[7]) if isinstance(data[7], dict | Pairs) else {}
+    qos, given = data[2], _annotations_by_name(data[7]) if isinstance(data[7], dict | Pairs) else {}
     headers = [[b"x-mqtt-publish-qos", "unsignedbyte", qos]] if qos in (0, 1, 2) else []
     found: Properties = {}
     for name, key in (("content_type", "Content-Type"), ("correlation_id", "Correlation-Data"), ("reply_to", "Response-Topic")):

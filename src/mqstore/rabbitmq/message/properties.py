@@ -55,8 +55,8 @@ NAMES = (
     "app_id",
     "cluster_id",
 )
-DEEPEST = 100
-MOST_FIELDS = 200_000
+MAX_DEPTH = 100
+MAX_FIELDS = 200_000
 
 _U8 = struct.Struct(">B")
 _U16 = struct.Struct(">H")
@@ -99,16 +99,16 @@ class PropertiesError(ValueError):
 
 def properties_from_bin(block: bytes) -> Properties:
     """The set properties of a block. Raises PropertiesError."""
-    return _Block(block).properties()
+    return _BlockReader(block).properties()
 
 
-class _Block:
+class _BlockReader:
     """Reads a block. All that is read is first known to be there."""
 
     def __init__(self, block: bytes) -> None:
         self.block = block
         self.pos = 0
-        self.fields_left = MOST_FIELDS
+        self.fields_left = MAX_FIELDS
 
     def properties(self) -> Properties:
         flags: int = self.number(_U16)
@@ -118,7 +118,7 @@ class _Block:
         for bit, name in enumerate(NAMES):
             if flags & 0x8000 >> bit:
                 if name == "headers":
-                    found[name] = self.fields(self.number(_U32), True, DEEPEST)
+                    found[name] = self.fields(self.number(_U32), True, MAX_DEPTH)
                 elif name in _NUMBERS:
                     found[name] = self.number(_NUMBERS[name])
                 else:
@@ -144,12 +144,12 @@ class _Block:
         if end > len(self.block):
             raise PropertiesError(f"byte {self.pos} of the properties: a table of {length} bytes, {len(self.block) - self.pos} are left")
         if not depth:
-            raise PropertiesError(f"header tables nest deeper than {DEEPEST}")
+            raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
         found: Fields = []
         while self.pos < end:
             self.fields_left -= 1
             if not self.fields_left:
-                raise PropertiesError(f"more than {MOST_FIELDS} header fields")
+                raise PropertiesError(f"more than {MAX_FIELDS} header fields")
             name = [self.octets(self.number(_U8))] if named else []
             found.append([*name, *self.typed(depth)])
         if self.pos != end:
@@ -182,7 +182,7 @@ def properties_to_bin(properties: Properties) -> bytes:
             value = properties[name]
             try:
                 if name == "headers":
-                    out += _fields_bytes(value, True, DEEPEST)
+                    out += _fields_bytes(value, True, MAX_DEPTH)
                 else:
                     out += _NUMBERS[name].pack(value) if name in _NUMBERS else _shortstr(value)
             except (struct.error, TypeError, OverflowError) as error:
@@ -201,7 +201,7 @@ def _octets(text: bytes | str) -> bytes:
 
 def _fields_bytes(fields: Sequence[Sequence[Any]], named: bool, depth: int) -> bytes:
     if not depth:
-        raise PropertiesError(f"header tables nest deeper than {DEEPEST}")
+        raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
     out = bytearray()
     for field in fields:
         if len(field) != 2 + named or field[-2] not in OCTETS:
@@ -237,7 +237,7 @@ def properties_from_record(record: tuple[Term, ...]) -> Properties:
         if isinstance(value, Atom) and value == "undefined":
             continue
         if name == "headers":
-            found[name] = _record_fields(value, True, DEEPEST)
+            found[name] = _record_fields(value, True, MAX_DEPTH)
         elif name in _NUMBERS:
             found[name] = _in_range(name, value, _NUMBERS[name])
         elif type(value) is bytes:
@@ -257,7 +257,7 @@ def _in_range(name: str, value: Term, shape: struct.Struct) -> int:
 
 def _record_fields(fields: Term, named: bool, depth: int) -> Fields:
     if not depth:
-        raise PropertiesError(f"header tables nest deeper than {DEEPEST}")
+        raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
     if type(fields) is not list:
         raise PropertiesError(f"headers are a list, not {fields!r:.60}")
     found: Fields = []

@@ -38,11 +38,11 @@ _NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Slow:
+class _SlowMessage:
     """A message of another shape. message None: its bytes are none. told None: its properties cannot be read."""
 
     message: MessageTerm | None
-    told: dict[str, Any] | None
+    properties: dict[str, Any] | None
 
 
 class StoredTerms:
@@ -83,7 +83,7 @@ class StoredTerms:
     # one by one
 
     @cached_property
-    def slow(self) -> dict[int, _Slow]:
+    def slow(self) -> dict[int, _SlowMessage]:
         """The rows that are no fast ones, decoded."""
         found = {}
         for row in np.flatnonzero(self.present & ~self._fast).tolist():
@@ -91,12 +91,12 @@ class StoredTerms:
             try:
                 message = read_message(raw)
             except EtfError:
-                found[row] = _Slow(None, None)
+                found[row] = _SlowMessage(None, None)
                 continue
             try:
-                found[row] = _Slow(message, json_properties(message.properties))
+                found[row] = _SlowMessage(message, json_properties(message.properties))
             except PropertiesError:
-                found[row] = _Slow(message, None)
+                found[row] = _SlowMessage(message, None)
         return found
 
     @cached_property
@@ -158,10 +158,10 @@ class StoredTerms:
         for row, told in self._parsed.items():
             found[row] = told is not None
         for row, slow in self.slow.items():
-            found[row] = slow.told is not None
+            found[row] = slow.properties is not None
         return found
 
-    def sound(self, hi: Longs, lo: Longs, size: Longs) -> NDArray[np.bool_]:
+    def valid(self, hi: Longs, lo: Longs, size: Longs) -> NDArray[np.bool_]:
         """Of each row whether it is readable and has this id (zeros: any) and this many bytes of body."""
         own = self.ids
         same = ((own[0] == hi) & (own[1] == lo)) | ((hi == 0) & (lo == 0))
@@ -175,11 +175,11 @@ class StoredTerms:
         rows = np.flatnonzero(self._fast)
         counts = self._fields[rows, message_terms.PAYLOAD_COUNT]
         starts, lengths = self._listed(rows, message_terms.PAYLOAD_START, counts, backwards=True)
-        values = self._gathered(starts, lengths)[1]
+        values = self._copy_spans(starts, lengths)[1]
         ends = np.cumsum(self._fields[rows, message_terms.BODY_LENGTH])
         offsets = np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int32)
         fast = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
-        return self._woven(fast, lambda slow: None if slow.message is None else slow.message.body)
+        return self._interleave(fast, lambda slow: None if slow.message is None else slow.message.body)
 
     def column(self, name: str) -> pa.Array:
         """A column of the message table that is in the stored message."""
@@ -190,7 +190,7 @@ class StoredTerms:
             case "exchange":
                 rows = np.flatnonzero(self._fast)
                 fast = self._strings(self._fields[rows, message_terms.EXCHANGE_START], self._fields[rows, message_terms.EXCHANGE_LENGTH])
-                return self._woven(fast, lambda slow: None if slow.message is None else _text(slow.message.exchange))
+                return self._interleave(fast, lambda slow: None if slow.message is None else _text(slow.message.exchange))
             case "routing_keys":
                 return self._routing_keys()
             case "payload":
@@ -204,7 +204,7 @@ class StoredTerms:
             case "properties":
                 return self._properties()
             case _:
-                return pa.array([None if told is None else json.dumps(told, ensure_ascii=False) for told in self._told()], kind)
+                return pa.array([None if told is None else json.dumps(told, ensure_ascii=False) for told in self._json_properties()], kind)
 
     def payloads(self) -> list[bytes | None]:
         """The bodies as bytes."""
@@ -219,7 +219,7 @@ class StoredTerms:
         )
         return starts, lengths
 
-    def _gathered(self, starts: Longs, lengths: Longs) -> tuple[NDArray[np.int32], NDArray[np.uint8], bool]:
+    def _copy_spans(self, starts: Longs, lengths: Longs) -> tuple[NDArray[np.int32], NDArray[np.uint8], bool]:
         present = np.ascontiguousarray(np.maximum(lengths, 0))
         offsets, text = np.empty(len(starts) + 1, np.int32), np.empty(int(present.sum()), np.uint8)
         high = frames.gather(self.buffer, np.ascontiguousarray(starts), present, offsets, text)
@@ -229,7 +229,7 @@ class StoredTerms:
         """Spans as text; length -1 is null."""
         import pyarrow as pa
 
-        offsets, text, high = self._gathered(starts, lengths)
+        offsets, text, high = self._copy_spans(starts, lengths)
         validity = pa.py_buffer(np.packbits(lengths >= 0, bitorder="little").tobytes())
         array = pa.Array.from_buffers(pa.string(), len(starts), [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
         if high:
@@ -248,15 +248,15 @@ class StoredTerms:
         keys = self._strings(*self._listed(rows, message_terms.KEYS_START, counts, backwards=False))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
         fast = pa.ListArray.from_arrays(pa.array(offsets), keys)
-        return self._woven(fast, lambda slow: None if slow.message is None else [_text(key) for key in slow.message.routing_keys])
+        return self._interleave(fast, lambda slow: None if slow.message is None else [_text(key) for key in slow.message.routing_keys])
 
-    def _told(self) -> list[dict[str, Any] | None]:
+    def _json_properties(self) -> list[dict[str, Any] | None]:
         """The properties of each row in their JSON form."""
         found: list[dict[str, Any] | None] = [None] * len(self)
         for row in np.flatnonzero(self._fast).tolist():
             found[row] = self._parsed[row] if row in self._parsed else self._read_block(row)
         for row, slow in self.slow.items():
-            found[row] = slow.told
+            found[row] = slow.properties
         return found
 
     def _properties(self) -> pa.Array:
@@ -280,19 +280,19 @@ class StoredTerms:
                 parts.append(self._strings(values, lengths))
         fast = pa.StructArray.from_arrays(parts, fields=[kind.field(k) for k in range(len(parts))])
         others = np.flatnonzero(~plain)
-        rest = [self._parsed.get(row) if self._fast[row] else _told_of(self.slow.get(row)) for row in others.tolist()]
-        return _merged(fast, rows, pa.array([_struct(each) for each in rest], kind), others, len(self))
+        rest = [self._parsed.get(row) if self._fast[row] else _properties_of(self.slow.get(row)) for row in others.tolist()]
+        return _interleave_arrays(fast, rows, pa.array([_struct(each) for each in rest], kind), others, len(self))
 
-    def _woven(self, fast: pa.Array, value: Callable[[_Slow], Any]) -> pa.Array:
+    def _interleave(self, fast: pa.Array, value: Callable[[_SlowMessage], Any]) -> pa.Array:
         """A column of all rows from the array of the fast ones and the values of the others."""
         import pyarrow as pa
 
         others = np.flatnonzero(~self._fast)
         told = [None if row not in self.slow else value(self.slow[row]) for row in others.tolist()]
-        return _merged(fast, np.flatnonzero(self._fast), pa.array(told, fast.type), others, len(self))
+        return _interleave_arrays(fast, np.flatnonzero(self._fast), pa.array(told, fast.type), others, len(self))
 
 
-def _merged(first: pa.Array, rows: NDArray[np.intp], second: pa.Array, others: NDArray[np.intp], count: int) -> pa.Array:
+def _interleave_arrays(first: pa.Array, rows: NDArray[np.intp], second: pa.Array, others: NDArray[np.intp], count: int) -> pa.Array:
     import pyarrow as pa
 
     if not len(others):
@@ -303,15 +303,15 @@ def _merged(first: pa.Array, rows: NDArray[np.intp], second: pa.Array, others: N
     return pa.concat_arrays([first, second]).take(pa.array(order))
 
 
-def _told_of(slow: _Slow | None) -> dict[str, Any] | None:
-    return None if slow is None else slow.told
+def _properties_of(slow: _SlowMessage | None) -> dict[str, Any] | None:
+    return None if slow is None else slow.properties
 
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _plain(value: Any) -> Any:
+def _arrow_value(value: Any) -> Any:
     """A property for Arrow: bytes that are no text show as U+FFFD."""
     if isinstance(value, dict) and set(value) == {"b64"}:
         return _text(base64.b64decode(value["b64"]))
@@ -321,13 +321,15 @@ def _plain(value: Any) -> Any:
 def _headers(told: dict[str, Any] | None) -> list[dict[str, Any]] | None:
     if told is None or told.get("headers") is None:
         return None
-    return [{"name": _plain(name), "type": kind, "value": json.dumps(value, ensure_ascii=False)} for name, kind, value in told["headers"]]
+    return [
+        {"name": _arrow_value(name), "type": kind, "value": json.dumps(value, ensure_ascii=False)} for name, kind, value in told["headers"]
+    ]
 
 
 def _struct(told: dict[str, Any] | None) -> dict[str, Any] | None:
     if told is None:
         return None
-    found = {name: _plain(told.get(name)) for name in RABBITMQ_PROPERTIES}
+    found = {name: _arrow_value(told.get(name)) for name in RABBITMQ_PROPERTIES}
     if found["timestamp"] is not None and found["timestamp"] >= 1 << 63:
         found["timestamp"] = None
     found["headers"] = _headers(told)

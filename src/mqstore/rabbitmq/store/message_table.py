@@ -102,7 +102,7 @@ def verdicts(rows: Rows, messages: StoredTerms) -> list[str]:
     known = rows.table.known.copy()
     entries = rows.table.entries
     undecided = (known == PLAIN) | (known == UNINDEXED)
-    sound = messages.sound(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
+    sound = messages.valid(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
     known[undecided & ~sound] = DAMAGED
     known[(undecided | (known == DAMAGED)) & ~messages.present] = UNREACHABLE
     return [_VERDICTS[value] for value in known.tolist()]

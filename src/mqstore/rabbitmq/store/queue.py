@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import terms
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, REPEATED, SPDA, IndexSegment, QueueIndex
+from mqstore.rabbitmq.format import message_file, queue_store
+from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, REPEATED, SPDA, IndexSegment, QueueIndexV1
 from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
 from mqstore.rabbitmq.format.layout import QueueDirectory
 from mqstore.rabbitmq.message.message_term import read_message
@@ -108,6 +109,30 @@ class _QueueSummary:
     next_seq: int = 0
 
 
+class _Located(NamedTuple):
+    """Where the stored messages of a segment's entries are; the columns are those of EntryTable. in_store: the broker finds the id."""
+
+    sources: tuple[tuple[str, Bytes | None], ...]
+    source: NDArray[np.int32]
+    at: NDArray[np.int64]
+    length: NDArray[np.int64]
+    record: NDArray[np.int64]
+    in_store: NDArray[np.bool_]
+
+
+def _entry_damage(
+    segment: IndexSegment, index_file: NDArray[np.int32], unreadable: NDArray[np.bool_], lost: NDArray[np.bool_]
+) -> Iterator[Damage]:
+    """Yield the findings of single entries, the first hundred of each kind. lost: live entries whose message is in no file."""
+    entries = segment.entries
+    for row in np.flatnonzero(unreadable)[:100].tolist():
+        name = segment.files[int(index_file[row])]
+        yield Damage(name, int(entries["at"][row]), int(entries["length"][row]), Kind.BAD_TERM, "the embedded message is not a term", 1)
+    for row in np.flatnonzero(lost)[:100].tolist():
+        detail = f"the message of sequence id {entries['seq'][row]} is in no message file; {int(lost.sum())} such in the segment"
+        yield Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, 1)
+
+
 class Queue:
     """A queue directory. segment_entries: N of the vhost. stores: persistent and transient message store. now: microseconds, or None."""
 
@@ -129,7 +154,7 @@ class Queue:
         self.now = now
         self._root = directory
         self._stores = stores
-        self.index = QueueIndex(directory, place.place, segment_entries)
+        self.index = QueueIndexV1(directory, place.place, segment_entries)
         self.index_v2 = QueueIndexV2(directory, place.place)
 
     @property
@@ -137,18 +162,18 @@ class Queue:
         """2 if there are files of version 2, or nothing but a name that says so; else 1."""
         if self.index_v2.exists:
             return 2
-        return 2 if self.place.says_version_2 and not self.index.exists else 1
+        return 2 if self.place.declares_v2 and not self.index.exists else 1
 
     @property
     def ignores_journal(self) -> bool:
         """Whether the broker opens this directory as version 2 and does not look at its journal: it has no segment and no terms."""
-        return self.place.says_version_2 and self.start.terms is None and not self.index.segment_numbers and not self.index_v2.exists
+        return self.place.declares_v2 and self.start.terms is None and not self.index.segment_numbers and not self.index_v2.exists
 
     def entry_tables(self) -> Iterator[EntryTable]:
         """All entries, segment by segment, ascending by sequence id."""
         for version, number in self._segments():
             index = self.index_v2 if version == 2 else self.index
-            found = self._judge(index.segment(number, dirty=not self.start.clean), version)
+            found = self._entry_table(index.segment(number, dirty=not self.start.clean), version)
             if version == 1 and self._converted:
                 found = found.take(np.flatnonzero(~np.isin(found.entries["seq"], self._converted_ids)))
             yield found
@@ -168,81 +193,72 @@ class Queue:
         segments = (self.index_v2.segment(number, dirty=False).entries for number in self.index_v2.numbers)
         return np.concatenate([entries["seq"][entries["seen"] != 0] for entries in segments])
 
-    def _judge(self, segment: IndexSegment, version: int) -> EntryTable:
+    def _entry_table(self, segment: IndexSegment, version: int) -> EntryTable:
         entries = segment.entries
-        count = len(entries)
         persistent = (entries["flags"] & PERSISTENT) != 0
         shared = entries["place"] == IN_STORE
-        source = np.where(shared, np.int32(-1), entries["place"].astype(np.int32))
-        at, length = entries["at"].copy(), entries["length"].copy()
-        from_journal = entries["from_journal"]
-        index_file = np.where(from_journal, 1, 0).astype(np.int32)
-        record = entries["record"].copy()
-        in_queue_store = entries["place"] == IN_QUEUE_STORE
-        record[in_queue_store] = at[in_queue_store] - 8
-        sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
-        in_store = np.zeros(count, np.bool_)
-        found_at = np.full(count, -1, np.int64)
-        for transient, store in enumerate(self._stores):
-            wanted = np.flatnonzero(shared & (found_at < 0))
-            if not len(wanted) or not store.files:
-                continue
-            rows = store.find(entries["hi"][wanted], entries["lo"][wanted])
-            hit = wanted[rows >= 0]
-            files, places, lengths = store.locations(rows[rows >= 0])
-            base = len(sources)
-            sources += [(file.name, None) for file in store.files]
-            source[hit], at[hit], length[hit] = files + base, places, lengths
-            record[hit] = places - 24
-            found_at[hit] = rows[rows >= 0]
-            if not transient:
-                in_store[wanted] = store.seen(rows)
-        own_persistent, unreadable = self._embedded(segment) if version == 1 else (persistent, np.zeros(count, np.bool_))
-        kept = start_rules.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=in_store)
-        kept &= ~(shared & (found_at < 0))
+        index_file = np.where(entries["from_journal"], 1, 0).astype(np.int32)
+        found = self._locate(segment, shared)
+        nowhere = shared & (found.source < 0)
+        if version == 1:
+            own_persistent, unreadable = self._embedded(segment)
+        else:
+            own_persistent, unreadable = persistent, np.zeros(len(entries), np.bool_)
+        kept = start_rules.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=found.in_store)
+        kept &= ~nowhere & ~unreadable
         if version == 1 and self.ignores_journal:
             kept[:] = False
-        known = np.full(count, PLAIN, np.uint8)
-        nowhere = shared & (found_at < 0)
+        known = np.full(len(entries), PLAIN, np.uint8)
         known[nowhere] = UNREACHABLE
         known[(version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0)] = DAMAGED
         known[(entries["flags"] & REPEATED) != 0] = DUPLICATE
         known[entries["state"] == SPDA] = CONSUMED
         location = np.where(shared, np.where(persistent, PERSISTENT_STORE, TRANSIENT_STORE), INDEX)
-        location[in_queue_store] = QUEUE_STORE
+        location[entries["place"] == IN_QUEUE_STORE] = QUEUE_STORE
         crashes = list(segment.crashes)
-        findings = list(segment.findings)
         if unreadable.any():
-            where = int(np.flatnonzero(unreadable)[0])
-            sentence = f"the message embedded at sequence id {entries['seq'][where]} is no term; the broker crashes on it"
-            kept &= ~unreadable
-            crashes.append(sentence)
-            for row in np.flatnonzero(unreadable)[:100].tolist():
-                name = segment.files[int(index_file[row])]
-                findings.append(
-                    Damage(name, int(entries["at"][row]), int(entries["length"][row]), Kind.BAD_TERM, "the embedded message is no term", 1)
-                )
-        lost = nowhere & (entries["state"] != SPDA)
-        if lost.any():
-            for row in np.flatnonzero(lost)[:100].tolist():
-                detail = f"the message of sequence id {entries['seq'][row]} is in no message file; {int(lost.sum())} such in the segment"
-                findings.append(Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, 1))
+            first = int(np.flatnonzero(unreadable)[0])
+            crashes.append(f"the message embedded at sequence id {entries['seq'][first]} is not a term; the broker crashes on it")
+        findings = (*segment.findings, *_entry_damage(segment, index_file, unreadable, nowhere & (entries["state"] != SPDA)))
         return EntryTable(
             version,
             entries,
-            tuple(sources),
-            source,
-            at,
-            length,
-            record,
+            found.sources,
+            found.source,
+            found.at,
+            found.length,
+            found.record,
             index_file,
             kept,
             start_rules.redelivered(entries, self.start, version),
             known,
             location.astype(np.uint8),
             tuple(crashes),
-            tuple(findings),
+            findings,
         )
+
+    def _locate(self, segment: IndexSegment, shared: NDArray[np.bool_]) -> _Located:
+        """Find the stored message of each entry. shared: entries whose message is in a message store."""
+        entries = segment.entries
+        source = np.where(shared, np.int32(-1), entries["place"].astype(np.int32))
+        at, length, record = entries["at"].copy(), entries["length"].copy(), entries["record"].copy()
+        in_queue_store = entries["place"] == IN_QUEUE_STORE
+        record[in_queue_store] = at[in_queue_store] - queue_store.ENTRY_HEADER
+        sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
+        in_store = np.zeros(len(entries), np.bool_)
+        for transient, store in enumerate(self._stores):
+            wanted = np.flatnonzero(shared & (source < 0))
+            if not len(wanted) or not store.files:
+                continue
+            rows = store.find(entries["hi"][wanted], entries["lo"][wanted])
+            hit = wanted[rows >= 0]
+            files, places, lengths = store.locations(rows[rows >= 0])
+            source[hit], at[hit], length[hit] = files + len(sources), places, lengths
+            record[hit] = places - message_file.HEADER
+            sources += [(file.name, None) for file in store.files]
+            if not transient:
+                in_store[wanted] = store.seen(rows)
+        return _Located(tuple(sources), source, at, length, record, in_store)
 
     def _embedded(self, segment: IndexSegment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of embedded messages: whether they call themselves persistent, and whether they are no terms at all."""

@@ -18,7 +18,7 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang import dets
-from mqstore.rabbitmq.erlang.disk_log import table_is_whole
+from mqstore.rabbitmq.erlang.disk_log import table_is_complete
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
 from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vhost
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
@@ -73,11 +73,11 @@ class Vhost:
     def _config(self) -> tuple[int, tuple[Damage, ...]]:
         name = self.place.below(".config")
         content = self._small(name)
-        stated = vhost_config.WITHOUT_FILE if content is None else vhost_config.stated_entry_count(content)
+        stated = vhost_config.ENTRIES_WITHOUT_CONFIG if content is None else vhost_config.stated_entry_count(content)
         if isinstance(stated, int):
             return stated, ()
-        detail = f"{stated}; the broker then takes {vhost_config.WITHOUT_FILE} entries a segment"
-        return vhost_config.WITHOUT_FILE, (Damage(name, 0, len(content or b""), Kind.BAD_CONFIG, detail),)
+        detail = f"{stated}; the broker then takes {vhost_config.ENTRIES_WITHOUT_CONFIG} entries a segment"
+        return vhost_config.ENTRIES_WITHOUT_CONFIG, (Damage(name, 0, len(content or b""), Kind.BAD_CONFIG, detail),)
 
     @property
     def entry_count(self) -> int:
@@ -120,7 +120,7 @@ class Vhost:
             return False
         for name in ("file_summary.ets", "msg_store_index.ets"):
             try:
-                if not table_is_whole(self.root.map(f"{store.place}/{name}").data):
+                if not table_is_complete(self.root.map(f"{store.place}/{name}").data):
                     return False
             except CannotOpenError:
                 return False

@@ -21,7 +21,7 @@ from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.record import Record, blank, encode, encode_properties
 from mqstore.rocketmq.query.pull import PullRules, TagsCodeOf
-from mqstore.rocketmq.recovery.broker_recovery import Broker
+from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 
 
@@ -31,20 +31,20 @@ class Started:
 
     case: GoldenCase
     store: RocketMQStore
-    broker: Broker
+    recovery: Recovery
     log: LogFiles
 
     def queue(self, topic: str, queue_id: int) -> QueueImage | BatchQueueImage:
         """The queue, empty where the broker has none: it makes one when it is asked for."""
         for batch in (False, True):
-            found = self.broker.queues.get((topic, queue_id, batch))
+            found = self.recovery.queues.get((topic, queue_id, batch))
             if found is not None:
                 return found
         return QueueImage(topic, queue_id, int(self.case.properties.get("mappedFileSizeConsumeQueue", 6_000_000)))
 
     @property
     def queues(self) -> list[QueueImage | BatchQueueImage]:
-        return [queue for queue in self.broker.queues.values() if queue.files]
+        return [queue for queue in self.recovery.queues.values() if queue.files]
 
     def tags_code_of(self, topic: str, queue_id: int) -> TagsCodeOf:
         """The tags code at an address of the extended queue."""
@@ -59,7 +59,7 @@ class Started:
 
     @property
     def index_files(self) -> Sequence[IndexImage]:
-        return self.broker.index.files if self.broker.index is not None else []
+        return self.recovery.index.files if self.recovery.index is not None else []
 
     @property
     def rules(self) -> PullRules:
@@ -72,13 +72,13 @@ def started(case: GoldenCase) -> Started:
     store = mqstore.open(opened(case), config=case.config)
     assert isinstance(store, RocketMQStore)
     rules = store.rules(case.version)
-    broker = Broker(
+    recovery = Recovery(
         store.directory, store.log, store.index_files(), store.checkpoint, store.config, rules, case.version, unclean=store.unclean
     )
-    broker.load()
-    broker.start()
-    files = [(file.start, store.log.mapped(file.file).data.data[: file.written]) for file in broker.log_files]
-    return Started(case, store, broker, LogFiles(files, store.log.file_size))
+    recovery.load()
+    recovery.start()
+    files = [(file.start, store.log.mapped(file.file).data.data[: file.written]) for file in recovery.log_files]
+    return Started(case, store, recovery, LogFiles(files, store.log.file_size))
 
 
 @dataclass(frozen=True, eq=False)

@@ -293,12 +293,12 @@ def _first_timestamp(store: RocketMQStore) -> int | None:
 def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
     """(version, sentence) for each version whose broker would not start on the directory."""
     from mqstore.errors import RefusedError
-    from mqstore.rocketmq.recovery.broker_recovery import Broker
+    from mqstore.rocketmq.recovery.broker_recovery import Recovery
     from mqstore.rocketmq.store.store import VERSIONS
 
     for version in VERSIONS:
         try:
-            Broker(
+            Recovery(
                 store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules(version), version,
                 unclean=store.unclean,
             )  # fmt: skip

@@ -74,8 +74,8 @@ class DispatchLoop:
                 raise
             if self.failure:
                 self._set_failure("")
-            if self._listener is not None and self._broker.listed:
-                touched, self._broker.listed = self._broker.listed, set()
+            if self._listener is not None and self._broker.touched_queues:
+                touched, self._broker.touched_queues = self._broker.touched_queues, set()
                 self._listener(frozenset(touched))
             return count
 
@@ -83,7 +83,7 @@ class DispatchLoop:
         """Call a function with the queues (topic, queue id) that each round touched; None removes it."""
         with self.lock:
             self._listener = listener
-            self._broker.listed = None if listener is None else set()
+            self._broker.touched_queues = None if listener is None else set()
 
     @property
     def lag(self) -> int:

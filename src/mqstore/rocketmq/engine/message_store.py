@@ -37,6 +37,7 @@ from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
 from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
+from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.engine.dispatch_loop import DispatchListener, DispatchLoop
 from mqstore.rocketmq.engine.services import Services
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
@@ -51,7 +52,6 @@ from mqstore.rocketmq.live.loader import LoadedStore, load
 from mqstore.rocketmq.live.retention import Retained, Retention
 from mqstore.rocketmq.live.store_lock import remove_abort
 from mqstore.rocketmq.query import pull
-from mqstore.rocketmq.recovery.broker_recovery import Image
 from mqstore.rocketmq.store.read_side import ReadSide
 
 if TYPE_CHECKING:
@@ -328,16 +328,16 @@ class MessageStore(ReadSide):
         """Physical offset behind the last record."""
         return self.log.max_offset
 
-    def queues(self) -> list[Image]:
+    def queues(self) -> list[AnyQueueImage]:
         """All consume queues, by topic and queue id."""
         return [queue for _, queue in sorted(self._broker.queues.copy().items(), key=lambda item: item[0])]
 
-    def queue_or_none(self, topic: str, queue_id: int) -> Image | None:
+    def queue_or_none(self, topic: str, queue_id: int) -> AnyQueueImage | None:
         """One consume queue; None where nothing was ever listed in it."""
         queues = self._broker.queues
         return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
 
-    def requested_queue(self, topic: str, queue_id: int) -> Image | None:
+    def requested_queue(self, topic: str, queue_id: int) -> AnyQueueImage | None:
         """Return the queue that a client asks for. A broker creates it then: an empty batch queue has other bounds than no queue."""
         queue = self.queue_or_none(topic, queue_id)
         if queue is None and topic in self._broker.rules.batch_topics:

@@ -1,4 +1,4 @@
-"""Where a store that is open for writing keeps what it derives: the shelf that `broker.Broker` recovers and dispatches onto.
+"""Where a store that is open for writing keeps what it derives: the target of recovery and dispatch.
 
 Queues and index files are on disk (`queuewriting`, `indexlive`), log files behind the truncation point go. A topic that cannot
 name a directory, which only damaged or hostile records have, gets a queue in memory, so that dispatch goes on.
@@ -21,6 +21,7 @@ from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, QueueRun
 from mqstore.rocketmq.dispatch.index_image import IndexService
+from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
@@ -28,7 +29,6 @@ from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.live.consume_queue_ext_writer import ExtQueueWriter
 from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredBatchQueue, StoredQueue
 from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex
-from mqstore.rocketmq.recovery.broker_recovery import Image
 
 __all__ = ["LiveShelf"]
 
@@ -37,7 +37,7 @@ Rows = NDArray[np.void]
 
 
 class LiveShelf:
-    """The shelf of a store on disk. Satisfies `broker.Shelf`.
+    """The shelf of a store on disk. Satisfies `dispatch.targets.DispatchTarget`.
 
     amending: entries that are listed already are compared with what dispatch makes of their records, and mended. A machine that
     died may have left parts of them on disk; a broker takes those for entries.
@@ -63,7 +63,7 @@ class LiveShelf:
         self.amending = False
         self.ext: dict[tuple[str, int], ExtQueueWriter] = {}
 
-    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
+    def open_queue(self, kind: type[AnyQueueImage], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> AnyQueueImage:
         if loaded is None and not usable_topic(topic):
             return kind(topic, queue_id, file_size)
         if issubclass(kind, BatchQueueImage):
@@ -73,7 +73,7 @@ class LiveShelf:
             stored.on_minimum = lambda tags_code: self.ext_of(topic, queue_id).truncate_by_min(tags_code)
         return stored
 
-    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+    def open_index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
         # only a full file was ever synced: what a dead machine has left of another one cannot be trusted, whatever its times say
         unsynced = [file for file in kept if file.index_count < file.positions] if self.amending else []
         for file in (*dropped, *unsynced):
@@ -81,14 +81,14 @@ class LiveShelf:
         kept = [file for file in kept if file not in unsynced]
         return StoredIndex(self._index_place, kept, slots=slots, positions=positions)
 
-    def remove_log(self, file: QueueFile) -> None:
+    def remove_log_file(self, file: QueueFile) -> None:
         self._writing.remove(file.relative)
 
     def close(self) -> None:
         self._writing.close()
         self._index_place.writing.close()
 
-    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
+    def before_append(self, queue: AnyQueueImage, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
         """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""
         if self.amending and isinstance(queue, StoredQueue) and self._owned(run, data, positions, physical):
             queue.amend(run, lambda rows: self._may_stay(queue.topic, rows, data, positions, physical))
@@ -134,7 +134,7 @@ class LiveShelf:
             self.ext[topic, queue_id] = found
         return found
 
-    def recovered(self, queues: Sequence[Image]) -> None:
+    def on_queues_recovered(self, queues: Sequence[AnyQueueImage]) -> None:
         """Recover the extended queues and cut them behind the largest address that the recovered queues hold."""
         for queue in queues if self._ext_file_size is not None else ():
             if not isinstance(queue, QueueImage):

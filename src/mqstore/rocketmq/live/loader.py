@@ -3,7 +3,7 @@
     lock      `lock`, exclusively: a broker and this engine can never have the store at once
     look      version, geometry, unsupported parts: refuse before anything is changed
     abort     from here on until `close` the next one to load recovers as after a crash (a broker writes it last)
-    load      what a broker of that version does (`broker.Broker`), on the files themselves: recover, cut, dispatch again
+    load      what a broker of that version does (`recovery.broker_recovery`), on the files themselves: recover, cut, dispatch again
     clear     what a crash left behind the ends of log and queues is overwritten with zeros
     distrust  after an unclean exit nothing counts as flushed that a killed process may have written
 
@@ -31,7 +31,7 @@ from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredFile
 from mqstore.rocketmq.live.derived_files import LiveShelf
 from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex, StoredIndexFile
 from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abort
-from mqstore.rocketmq.recovery.broker_recovery import Broker
+from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
 
 __all__ = ["LoadedStore", "load"]
@@ -50,7 +50,7 @@ class LoadedStore:
     reading: ReadOnlyDirectory
     directory: DurableDirectory
     log: LiveLog
-    broker: Broker
+    broker: Recovery
     shelf: LiveShelf
     queue_files: QueueFiles
     checkpoint: LiveCheckpoint
@@ -153,7 +153,9 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
     found, unclean = store.checkpoint, store.unclean
     shelf.amending = unclean
-    broker = Broker(reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, shelf=shelf, strict=True)
+    broker = Recovery(
+        reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, target=shelf, strict=True
+    )
     # before anything changes: a machine that dies meanwhile has not left the store in order
     if not unclean:
         create_abort(directory, version, os.getpid())
@@ -236,7 +238,7 @@ def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
             directory.remove(f"index/{entry.name}")
 
 
-def _clear(directory: DurableDirectory, log: LiveLog, broker: Broker, queue_files: QueueFiles) -> None:
+def _clear(directory: DurableDirectory, log: LiveLog, broker: Recovery, queue_files: QueueFiles) -> None:
     """Overwrite what lies behind the last record and the last queue entries, so that no later scan takes it for more."""
     if log.files:
         last = log.files[-1]

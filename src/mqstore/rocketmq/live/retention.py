@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.index_writer import StoredIndex
-from mqstore.rocketmq.recovery.broker_recovery import Image
 
 __all__ = ["DiskState", "Retained", "Retention", "disk_ratio"]
 
@@ -120,7 +120,7 @@ class Retention:
             removed += 1
         return removed
 
-    def clean_derived(self, queues: Iterable[Image], index: StoredIndex | None, version: str) -> tuple[int, int]:
+    def clean_derived(self, queues: Iterable[AnyQueueImage], index: StoredIndex | None, version: str) -> tuple[int, int]:
         """Let queues and index follow the log's minimum. Returns how many queue files and index files went."""
         lowest = self._log.min_offset
         if lowest <= self._min_seen:

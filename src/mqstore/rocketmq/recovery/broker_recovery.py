@@ -30,8 +30,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +40,9 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
-from mqstore.rocketmq.dispatch.dispatcher import QueueRun, Rules, dispatch_positions
+from mqstore.rocketmq.dispatch.dispatcher import Rules, dispatch_positions
 from mqstore.rocketmq.dispatch.index_image import IndexService
+from mqstore.rocketmq.dispatch.targets import AnyQueueImage, DispatchTarget, InMemoryTarget
 from mqstore.rocketmq.format import consume_queue, mapped_file_queue
 from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
@@ -52,10 +51,9 @@ from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, RecordParser, Stop
 
-__all__ = ["Broker", "Image", "LogFile", "MemoryShelf", "Shelf"]
+__all__ = ["LogFile", "Recovery"]
 
 Longs = NDArray[np.int64]
-Image = QueueImage | BatchQueueImage
 
 _WORTH_A_THREAD = 4 << 20  # bytes of a log file from which parsing and dispatch run side by side
 _DROP = 64 << 20  # bytes of log after which pages that were read are let go
@@ -87,56 +85,8 @@ class LogFile:
         return self.file.start + self.written
 
 
-class Shelf(Protocol):
-    """Where a broker keeps what it derives and changes: in memory over files that are only read, or on disk."""
-
-    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
-        """The image of a queue. loaded: the files it has on disk; None for one that dispatch makes."""
-        ...
-
-    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
-        """The index service over the files that were kept. slots, positions: of new files."""
-        ...
-
-    def recovered(self, queues: Sequence[Image]) -> None:
-        """All queues have been recovered; nothing is dispatched yet."""
-        ...
-
-    def remove_log(self, file: QueueFile) -> None:
-        """A log file behind the truncation point."""
-        ...
-
-    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
-        """What is to be appended for a run. data, positions, physical: the records it is from, and others."""
-        ...
-
-
-class MemoryShelf:
-    """Everything new is held in memory; no file is touched."""
-
-    def __init__(self, directory: ReadOnlyDirectory) -> None:
-        self._directory = directory
-
-    def queue(self, kind: type[Image], topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> Image:
-        files = () if loaded is None else loaded.files
-        sources = [(file.start, partial(self._directory.map, file.relative)) for file in files if file.size == file_size]
-        return kind(topic, queue_id, file_size, sources)
-
-    def index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
-        return IndexService(kept, slots=slots, positions=positions)
-
-    def recovered(self, queues: Sequence[Image]) -> None:
-        return
-
-    def remove_log(self, file: QueueFile) -> None:
-        return
-
-    def before_append(self, queue: Image, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
-        return run
-
-
-class Broker:
-    """A broker that loads and starts on a directory. notes: what it does that loses something, a sentence each."""
+class Recovery:
+    """The load and start of a broker on a directory. notes: each action that loses something, in one sentence."""
 
     def __init__(
         self,
@@ -150,7 +100,7 @@ class Broker:
         *,
         unclean: bool,
         largest_array: int = LARGEST_ARRAY,
-        shelf: Shelf | None = None,
+        target: DispatchTarget | None = None,
         strict: bool = False,
     ) -> None:
         """rules: for dispatch, of that version. largest_array: bytes of memory the broker can get in one piece.
@@ -159,21 +109,21 @@ class Broker:
         topic or properties and takes them.
         """
         self.version = version
-        self.five = version != "4.9.3"
+        self.is_v5 = version != "4.9.3"
         self.notes: list[str] = []
         self.recovered_from = 0  # physical offset at which the log was parsed from
         self.last_record = -1  # physical offset of the last record parsed; after an unclean exit without one, where parsing began
-        self.queues: dict[tuple[str, int, bool], Image] = {}
-        self.listed: set[tuple[str, int]] | None = None  # queues in which dispatch listed something, for who wants to know
+        self.queues: dict[tuple[str, int, bool], AnyQueueImage] = {}
+        self.touched_queues: set[tuple[str, int]] | None = None  # queues dispatch added to; None: not collected
         self._directory = directory
         self._log = log
         self._checkpoint = checkpoint
         self._config = config
-        self.rules = rules if self.five else replace(rules, batch_topics=frozenset())
+        self.rules = rules if self.is_v5 else replace(rules, batch_topics=frozenset())
         self._unclean = unclean
         self._largest_array = largest_array
         self._strict = strict
-        self._shelf: Shelf = MemoryShelf(directory) if shelf is None else shelf
+        self._target: DispatchTarget = InMemoryTarget(directory) if target is None else target
         self._queue_sizes: dict[bool, int] = {}
         self._refusals: list[str] = list(log.queue.refusals(version))
         self.log_files = [LogFile(file, file.size) for file in log.files if file.size == log.file_size]
@@ -186,8 +136,8 @@ class Broker:
     # load
 
     def _load_queues(self) -> None:
-        places: list[tuple[str, type[Image], int | None]] = [("consumequeue", QueueImage, self._config.consume_queue_file_size)]
-        if self.five:
+        places: list[tuple[str, type[AnyQueueImage], int | None]] = [("consumequeue", QueueImage, self._config.consume_queue_file_size)]
+        if self.is_v5:
             places.append(("batchconsumequeue", BatchQueueImage, self._config.batch_queue_file_size))
         for place, kind, configured in places:
             found = {
@@ -201,7 +151,7 @@ class Broker:
                     queue = mapped_file_queue.load(self._directory, queue.relative, size=size)
                 self._refusals += queue.refusals(self.version)
                 topic = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                self.queues[topic, queue_id, kind.batch] = self._shelf.queue(kind, topic, queue_id, size, queue)
+                self.queues[topic, queue_id, kind.batch] = self._target.open_queue(kind, topic, queue_id, size, queue)
 
     def _load_index(self, files: Sequence[IndexFile]) -> IndexService:
         kept = list(files)
@@ -215,7 +165,7 @@ class Broker:
         like = files[-1] if files else None
         slots = self._config.max_hash_slot_num or (like.slot_count if like else 5_000_000)
         positions = self._config.max_index_num or (like.positions if like else 20_000_000)
-        return self._shelf.index(kept, gone, slots=slots, positions=positions)
+        return self._target.open_index(kept, gone, slots=slots, positions=positions)
 
     @property
     def log_min(self) -> int:
@@ -231,7 +181,7 @@ class Broker:
         """Recover queues and log, cut both, correct the minimums."""
         for queue in self.queues.values():
             queue.recover()
-        self._shelf.recovered(list(self.queues.values()))
+        self._target.on_queues_recovered(list(self.queues.values()))
         listed = max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
         if not self.log_files:
             if self.queues:
@@ -254,12 +204,12 @@ class Broker:
 
     def _recover_log(self, listed: int) -> tuple[int, bool]:
         """The truncation point, and whether nothing is written there. Dispatches what is to be dispatched again."""
-        rules = self.rules if self.five else replace(self.rules, delays=())
+        rules = self.rules if self.is_v5 else replace(self.rules, delays=())
         config = self._config
         parser = RecordParser(
             self.version,
             check_crc=config.check_crc_on_recover is not False,
-            property_crc=self.five and bool(config.force_verify_prop_crc),
+            property_crc=self.is_v5 and bool(config.force_verify_prop_crc),
             largest_array=self._largest_array,
             strict=self._strict and self._unclean,
         )
@@ -279,7 +229,7 @@ class Broker:
                 self.last_record = file.start + int(run[-1])
                 if self._unclean:
                     self.dispatch(data, run, rules)
-                elif self.five:
+                elif self.is_v5:
                     self.dispatch(data, run[_physical(data, run) > listed], rules)
             if not stop.blank or number + 1 == len(self.log_files):
                 return file.start + stop.position, stop.blank or not data[stop.position : stop.position + 8].any()
@@ -299,7 +249,7 @@ class Broker:
 
     def _first_clean(self, listed: int) -> int:
         """Number of the file from which the log is parsed after a clean exit."""
-        if not self.five:
+        if not self.is_v5:
             return max(0, len(self.log_files) - 3)
         return max(0, bisect_right([file.start for file in self.log_files], listed) - 1)
 
@@ -307,7 +257,7 @@ class Broker:
         """Number of the newest file whose first record was stored before the checkpoint; 0 if there is none."""
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
         limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
-        magics = (frames.MAGIC_V1, frames.MAGIC_V2) if self.five else (frames.MAGIC_V1,)
+        magics = (frames.MAGIC_V1, frames.MAGIC_V2) if self.is_v5 else (frames.MAGIC_V1,)
         for number in range(len(self.log_files) - 1, 0, -1):
             data = self._log.mapped(self.log_files[number].file).data
             if _long(data, 4, 4) in magics:
@@ -324,7 +274,7 @@ class Broker:
             if file.start + file.file.size > end:
                 if file.start > end:
                     clear &= not self._log.mapped(file.file).data[:8].any()
-                    self._shelf.remove_log(file.file)
+                    self._target.remove_log_file(file.file)
                     continue
                 file.written = end - file.start
             kept.append(file)
@@ -341,7 +291,7 @@ class Broker:
         last = 0
         if not len(positions):
             return last
-        if rules.multi_dispatch and not self.five:
+        if rules.multi_dispatch and not self.is_v5:
             self._refuse_without_properties(data, positions)
         physical = _physical(data, positions)
         # records with odd physical offset fields are dispatched in pieces within which the fields ascend
@@ -350,21 +300,21 @@ class Broker:
             found = dispatch_positions(data, np.ascontiguousarray(part), rules)
             for run in found.runs:
                 queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
-                queue.append(self._shelf.before_append(queue, run, data, part, offsets))
-                if self.listed is not None:
-                    self.listed.add((run.topic, run.queue_id))
+                queue.append(self._target.before_append(queue, run, data, part, offsets))
+                if self.touched_queues is not None:
+                    self.touched_queues.add((run.topic, run.queue_id))
             last = found.last_store_timestamp
             if self.index is not None:
                 self.index.add(offsets, found.keys)
         return last
 
-    def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> Image:
+    def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> AnyQueueImage:
         """The image of a queue, made where there is none."""
         key = (topic, queue_id, batch)
         found = self.queues.get(key)
         if found is None:
-            kind: type[Image] = BatchQueueImage if batch else QueueImage
-            found = self.queues[key] = self._shelf.queue(kind, topic, queue_id, self._queue_sizes[batch], None)
+            kind: type[AnyQueueImage] = BatchQueueImage if batch else QueueImage
+            found = self.queues[key] = self._target.open_queue(kind, topic, queue_id, self._queue_sizes[batch], None)
         return found
 
     def _refuse_without_properties(self, data: Bytes, positions: Longs) -> None:
@@ -383,9 +333,9 @@ class Broker:
 
     def start(self) -> None:
         """Dispatch what load has not dispatched, as far as the version does that, and correct the minimums again."""
-        if not self.five or self._config.recheck_reput_offset_from_cq:
+        if not self.is_v5 or self._config.recheck_reput_offset_from_cq:
             self._catch_up()
-        if not self.five:
+        if not self.is_v5:
             self.correct_minimums()
 
     def _catch_up(self) -> None:
@@ -395,7 +345,7 @@ class Broker:
             at = max(at, self.log_min)
             place = self._readable(at)
             if place is None:
-                if not self.five:
+                if not self.is_v5:
                     raise RefusedError(
                         f"a 4.9.3 broker does not come up on this store: at start it waits until everything up to {self.log_max} "
                         f"is dispatched, but no log file holds {at}; look at the store with --view disk"

@@ -1,7 +1,7 @@
 """The recovered view: what a broker would answer after loading a directory, with nothing written.
 
-`broker.Broker` does what the broker does; this is the `View` of what it then holds: records up to the truncation point,
-queues and index files as they are in its memory.
+`recovery.broker_recovery` simulates the load and start; this is the `View` of the result: records up to the truncation
+point, queues and index files as they are in the broker's memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mqstore.errors import NotFoundError
 from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.record import Record
-from mqstore.rocketmq.recovery.broker_recovery import Broker, LogFile
+from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.store import RocketMQStore, consumer_offsets, no_queue
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
@@ -31,7 +31,7 @@ def recover(store: RocketMQStore, version: str, *, unclean: bool | None = None) 
 
     Raises RefusedError where the broker would not come up.
     """
-    broker = Broker(
+    recovery = Recovery(
         store.directory,
         store.log,
         store.index_files(),
@@ -41,9 +41,9 @@ def recover(store: RocketMQStore, version: str, *, unclean: bool | None = None) 
         version,
         unclean=store.unclean if unclean is None else unclean,
     )
-    broker.load()
-    broker.start()
-    return RecoveredView(store, broker)
+    recovery.load()
+    recovery.start()
+    return RecoveredView(store, recovery)
 
 
 class RecoveredView:
@@ -51,29 +51,29 @@ class RecoveredView:
 
     name = "recovered"
 
-    def __init__(self, store: RocketMQStore, broker: Broker) -> None:
+    def __init__(self, store: RocketMQStore, recovery: Recovery) -> None:
         self._store = store
-        self._broker = broker
-        self.version = broker.version
+        self._recovery = recovery
+        self.version = recovery.version
         self.log = store.log
-        self.notes: tuple[str, ...] = tuple(broker.notes)
+        self.notes: tuple[str, ...] = tuple(recovery.notes)
 
     @cached_property
     def _queues(self) -> dict[tuple[str, int], QueueView]:
-        found = [queue for queue in self._broker.queues.values() if queue.files]
+        found = [queue for queue in self._recovery.queues.values() if queue.files]
         return {(queue.topic, queue.queue_id): queue for queue in sorted(found, key=lambda queue: (queue.topic, queue.queue_id))}
 
     def log_range(self) -> tuple[int, int]:
-        return max(0, self._broker.log_min), self._broker.log_max
+        return max(0, self._recovery.log_min), self._recovery.log_max
 
     @property
     def files(self) -> Sequence[LogFile]:
         """The log files that are left, each as far as it counts."""
-        return self._broker.log_files
+        return self._recovery.log_files
 
     def log_files(self) -> Sequence[str]:
         """Names of the log files that are left."""
-        return [file.file.name for file in self._broker.log_files]
+        return [file.file.name for file in self._recovery.log_files]
 
     def batches(
         self,
@@ -102,7 +102,7 @@ class RecoveredView:
         return found
 
     def index_files(self) -> Sequence[IndexImage]:
-        return [] if self._broker.index is None else self._broker.index.files
+        return [] if self._recovery.index is None else self._recovery.index.files
 
     def record(self, physical_offset: int) -> Record | None:
         low, high = self.log_range()

@@ -69,7 +69,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def five(served: BrokerThread) -> bool:
-    return served.broker.context.profile.five
+    return served.broker.context.profile.is_v5
 
 
 @pytest.fixture
@@ -769,7 +769,7 @@ def test_a_client_that_dies_in_a_frame_leaves_nothing_behind(served: BrokerThrea
     assert wire.call(38, {"consumerGroup": group}).code == 1
     from mqstore.broker.handlers.long_polling import LongPolling
 
-    assert served.broker.context.part(LongPolling).count == 0
+    assert served.broker.context.component(LongPolling).count == 0
 
 
 @items(92)

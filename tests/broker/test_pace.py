@@ -31,7 +31,7 @@ def stored(tmp_path: Path):
 def test_a_key_query_finds_the_same_in_the_event_loop_and_in_a_thread(stored) -> None:
     thread, wire = stored
     in_loop = wire.call(12, asked())
-    thread.broker.context.part(KeyQueries).took(1.0)
+    thread.broker.context.component(KeyQueries).took(1.0)
     in_thread = wire.call(12, asked())
     assert (in_loop.code, in_loop.ext, in_loop.body) == (in_thread.code, in_thread.ext, in_thread.body)
     assert [each.body for each in records(in_loop.body)] == [b"7"]
@@ -47,7 +47,7 @@ def test_a_key_query_that_may_take_long_leaves_the_event_loop_alone(stored, slow
     context = thread.broker.context
 
     async def answered() -> bool:
-        context.part(KeyQueries).took(slow)
+        context.component(KeyQueries).took(slow)
         work = query_message(context, next(iter(context.connections)), Frame(12, ext=asked(end)))
         later = inspect.isawaitable(work)
         if later:

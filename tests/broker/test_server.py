@@ -14,9 +14,9 @@ from support.wire import asked, connected, ended, received, running
 
 from mqstore.broker import Broker, Settings
 from mqstore.broker.protocol.codes import RequestCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, Serialization, answer, encode, request
-from mqstore.broker.runtime.address import advertised
-from mqstore.broker.server import gathered
+from mqstore.broker.protocol.frames import Frame, ResponseError, Serialization, encode, make_request, make_response
+from mqstore.broker.runtime.address import advertised_address
+from mqstore.broker.server import handler_table
 from mqstore.errors import NotAStoreError, TargetError, UsageError
 from mqstore.rocketmq import MessageStore
 from mqstore.testing.brokers import SMALL
@@ -25,7 +25,7 @@ from mqstore.testing.brokers import SMALL
 def test_every_request_of_the_protocol_that_clients_make_has_a_handler() -> None:
     from_broker = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT}
     from_broker |= {RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT}
-    assert set(RequestCode) - set(gathered()) == from_broker
+    assert set(RequestCode) - set(handler_table()) == from_broker
 
 
 def test_the_parser_and_the_metrics_library_are_imported_when_they_are_needed() -> None:
@@ -39,7 +39,7 @@ def test_what_a_handler_raises_is_the_answer_and_nothing_for_a_oneway_request(tm
         async with running(tmp_path) as broker:
 
             def refuses(context: Any, connection: Any, asked: Frame) -> Frame:
-                raise AnswerError(22, "not here", {"value": "0"})
+                raise ResponseError(22, "not here", {"value": "0"})
 
             async def breaks(context: Any, connection: Any, asked: Frame) -> Frame:
                 raise ValueError("seven")
@@ -71,7 +71,7 @@ def test_a_stop_answers_what_is_in_flight_and_closes_the_store_in_order(tmp_path
         async def slow(context: Any, connection: Any, asked: Frame) -> Frame:
             begun.set()
             await asyncio.sleep(0.1)
-            return answer(asked, 0, "done")
+            return make_response(asked, 0, "done")
 
         broker.handlers[20_000] = slow
         reader, writer = await connected(broker)
@@ -97,7 +97,7 @@ def test_a_request_that_never_ends_does_not_hold_up_a_stop(tmp_path: Path) -> No
             async def endless(context: Any, connection: Any, asked: Frame) -> Frame:
                 begun.set()
                 await asyncio.Event().wait()
-                return answer(asked)
+                return make_response(asked)
 
             broker.handlers[20_000] = endless
             _, writer = await connected(broker)
@@ -115,15 +115,15 @@ def test_the_broker_asks_a_client_and_hears_its_answer_only(tmp_path: Path) -> N
             while not broker.context.connections:
                 await asyncio.sleep(0.001)
             (connection,) = broker.context.connections
-            call = asyncio.create_task(connection.call(request(307, {"consumerGroup": "g"}), 10))
+            call = asyncio.create_task(connection.call(make_request(307, {"consumerGroup": "g"}), 10))
             question = await received(reader)
             assert (question.code, question.flag, question.ext) == (307, 0, {"consumerGroup": "g"})
             writer.write(encode(Frame(0, body=b"stray", flag=1, opaque=question.opaque + 1)))
             writer.write(encode(Frame(0, body=b"mine", flag=1, opaque=question.opaque)))
             assert (await call).body == b"mine"
             with pytest.raises(TimeoutError):
-                await connection.call(request(307), 0.05)
-            broken = asyncio.create_task(connection.call(request(307), 10))
+                await connection.call(make_request(307), 0.05)
+            broken = asyncio.create_task(connection.call(make_request(307), 10))
             await received(reader)
             await received(reader)
             writer.close()
@@ -136,7 +136,7 @@ def test_the_broker_asks_a_client_and_hears_its_answer_only(tmp_path: Path) -> N
 def test_an_answer_that_is_too_large_becomes_a_sentence(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            broker.handlers[20_000] = lambda context, connection, asked: answer(asked, body=bytes(17 << 20))
+            broker.handlers[20_000] = lambda context, connection, asked: make_response(asked, body=bytes(17 << 20))
             pair = await connected(broker)
             answered = await asked(pair, Frame(20_000, opaque=7, serialization=Serialization.ROCKETMQ))
             assert answered.code == 1
@@ -188,6 +188,6 @@ def test_a_new_store_is_of_4_9_3_and_an_old_one_stays_what_it_is(tmp_path: Path)
 
 
 def test_what_is_advertised_can_be_connected_to() -> None:
-    assert advertised("127.0.0.1", 5) == "127.0.0.1:5"
-    assert advertised("::1", 5) == "[::1]:5"
-    assert not advertised("0.0.0.0", 5).startswith("0.")
+    assert advertised_address("127.0.0.1", 5) == "127.0.0.1:5"
+    assert advertised_address("::1", 5) == "[::1]:5"
+    assert not advertised_address("0.0.0.0", 5).startswith("0.")

@@ -31,14 +31,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from mqstore.broker.handlers.metrics import check_metrics
-from mqstore.broker.handlers.registry import FAMILIES
+from mqstore.broker.handlers.registry import HANDLER_MODULES
 from mqstore.broker.protocol.codes import ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
-from mqstore.broker.runtime.address import advertised, bound
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
+from mqstore.broker.runtime.address import advertised_address, bind_listener
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
-from mqstore.broker.runtime.profile import FOUR, profile
+from mqstore.broker.runtime.profile import PROFILE_4_9_3, profile
 from mqstore.broker.runtime.settings import Settings
 from mqstore.broker.served.served_store import LiveStore, ServedStore
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
@@ -49,7 +49,16 @@ from mqstore.rocketmq.config.topic_config import TopicConfig
 if TYPE_CHECKING:
     from mqstore.broker.served.read_only_store import ViewName
 
-__all__ = ["Broker", "failure", "gathered", "may_write", "only_read", "opened", "prepare", "store_root"]
+__all__ = [
+    "Broker",
+    "add_broker_topics_and_groups",
+    "error_response",
+    "handler_table",
+    "is_writable",
+    "open_read_only",
+    "open_served_store",
+    "store_root",
+]
 
 _DEFAULTS = StoreConfig()
 TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
@@ -90,7 +99,7 @@ class Broker:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._working: set[asyncio.Task[None]] = set()
-        self.handlers: dict[int, Handler] = gathered()
+        self.handlers: dict[int, Handler] = handler_table()
         self.host = ""
         self.port = 0
 
@@ -122,24 +131,24 @@ class Broker:
 
     async def start(self) -> None:
         """Open the store and listen."""
-        listener = bound(self._listen)
+        listener = bind_listener(self._listen)
         try:
             self.host, self.port = listener.getsockname()[:2]
             if self._settings.metrics is not None:
                 check_metrics(self._settings.metrics)  # before a new store is made
-            address = self._settings.address or advertised(self.host, self.port)
+            address = self._settings.address or advertised_address(self.host, self.port)
             config = replace(self._config, store_host=address)
-            store = opened(self._path, config, self._version, read_only=self._read_only, view=self._view)
+            store = open_served_store(self._path, config, self._version, read_only=self._read_only, view=self._view)
         except BaseException:
             listener.close()
             raise
         try:
-            prepare(store, self._settings)
+            add_broker_topics_and_groups(store, self._settings)
             context = Context(store, profile(self._version or store.version), self._settings, address)
             self._context = context
-            for family in FAMILIES:
-                for kind in getattr(family, "PARTS", ()):
-                    context.part(kind).start()
+            for module in HANDLER_MODULES:
+                for kind in getattr(module, "COMPONENTS", ()):
+                    context.component(kind).start()
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(self._connection, sock=listener, backlog=4096)
         except BaseException:
@@ -166,8 +175,8 @@ class Broker:
                 connection.drain()
             if self._working:
                 await asyncio.wait(self._working, timeout=context.settings.stop_timeout / 1000)
-            for part in reversed(context.parts()):
-                await part.stop()
+            for component in reversed(context.components()):
+                await component.stop()
             await context.release()
             await self._hang_up(context)
         finally:
@@ -199,8 +208,8 @@ class Broker:
 
     def _on_lost(self, connection: Connection) -> None:
         if self._context is not None:
-            for part in self._context.parts():
-                part.connection_lost(connection)
+            for component in self._context.components():
+                component.connection_lost(connection)
 
     async def _sweep(self) -> None:
         """Close connections over which nothing goes any more."""
@@ -210,7 +219,7 @@ class Broker:
             await asyncio.sleep(min(_SWEEP, limit / 4))
             now = context.loop.time()
             for connection in list(context.connections):
-                if connection.stuck(now, limit):
+                if connection.is_stalled(now, limit):
                     connection.close(f"nothing went through for {limit:g} s", now=True)
 
     def _on_request(self, connection: Connection, request: Frame) -> None:
@@ -221,19 +230,19 @@ class Broker:
         if handler is None:
             if not request.is_oneway:
                 remark = f" request type {request.code} not supported"
-                connection.send(answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+                connection.send(make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
             return
         try:
             answered = handler(context, connection, request)
         except Exception as error:
-            answered = failure(connection, request, error)
+            answered = error_response(connection, request, error)
         if answered is None:
             return
         if isinstance(answered, Frame):
             if not request.is_oneway:
                 connection.send(answered)
             return
-        connection.begun()
+        connection.request_started()
         task = context.loop.create_task(self._finish(connection, request, answered))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -242,54 +251,56 @@ class Broker:
         try:
             answered = await work
         except Exception as error:
-            answered = failure(connection, request, error)
+            answered = error_response(connection, request, error)
         finally:
-            connection.done()
+            connection.request_finished()
         if answered is not None and not request.is_oneway:
             connection.send(answered)
 
 
-def gathered() -> dict[int, Handler]:
+def handler_table() -> dict[int, Handler]:
     """The handlers of all families by request code."""
     found: dict[int, Handler] = {}
-    for family in FAMILIES:
-        for code, handler in getattr(family, "HANDLERS", {}).items():
+    for module in HANDLER_MODULES:
+        for code, handler in getattr(module, "HANDLERS", {}).items():
             if code in found:
-                raise RuntimeError(f"two modules answer request {code}; the second is {family.__name__}")
+                raise RuntimeError(f"two modules answer request {code}; the second is {module.__name__}")
             found[int(code)] = handler
     return found
 
 
-def failure(connection: Connection, request: Frame, error: Exception) -> Frame:
+def error_response(connection: Connection, request: Frame, error: Exception) -> Frame:
     """The answer to a request whose handler raised."""
-    if isinstance(error, AnswerError):
-        return answer(request, error.code, error.remark, error.ext)
+    if isinstance(error, ResponseError):
+        return make_response(request, error.code, error.remark, error.ext)
     if isinstance(error, MqstoreError):
-        return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+        return make_response(request, ResponseCode.SYSTEM_ERROR, str(error))
     log("request-failed", logging.ERROR, error=error, peer=connection.peer, code=request.code)
-    return answer(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+    return make_response(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
-def opened(path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool, view: ViewName) -> ServedStore:
+def open_served_store(
+    path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool, view: ViewName
+) -> ServedStore:
     """The store to be served: only for reading where that is asked for, nothing may be written, or a broker would not come up on it.
 
     Where nobody says a version, a new store is of 4.9.3.
     """
     exists = Path(path).exists()
-    if read_only or (exists and (not Path(path).is_dir() or not may_write(Path(path)))):
-        return only_read(path, config, version, view)
+    if read_only or (exists and (not Path(path).is_dir() or not is_writable(Path(path)))):
+        return open_read_only(path, config, version, view)
     root = store_root(Path(path)) if exists else Path(path)
     chosen = version or config.version
     if chosen is None and not root.joinpath("commitlog").exists():
-        chosen = FOUR.version
+        chosen = PROFILE_4_9_3.version
     try:
         return LiveStore(root, replace(config, version=chosen))
     except (RefusedError, UnsupportedError) as error:
         log("store-not-writable", logging.WARNING, why=str(error))
-        return only_read(path, config, version, view)
+        return open_read_only(path, config, version, view)
 
 
-def only_read(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
+def open_read_only(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
     """A store of which nothing is changed. What that takes is imported when it is wanted: most brokers write."""
     from mqstore.broker.served.read_only_store import ReadOnlyStore
 
@@ -307,13 +318,13 @@ def store_root(path: Path) -> Path:
     return open_rocketmq(path).directory.root
 
 
-def may_write(root: Path) -> bool:
+def is_writable(root: Path) -> bool:
     """Whether this process may change a store's directory and those in it."""
     places = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config"))]
     return all(os.access(place, os.W_OK) for place in places if place.exists())
 
 
-def prepare(store: ServedStore, settings: Settings) -> None:
+def add_broker_topics_and_groups(store: ServedStore, settings: Settings) -> None:
     """Give the store the topics and groups that a broker makes itself."""
     written = store.writable
     if written is None:

@@ -16,7 +16,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -174,8 +173,3 @@ class RunningBroker:
     ) -> list[Received]:
         """The next messages of a topic for a group, see `Client.consume`."""
         return self.client.consume(topic, count, group=group, tags=tags, timeout=timeout, commit=commit)
-
-    def with_settings(self, **changes: Any) -> Self:
-        """This broker, not started yet, with other `mqstore.broker.Settings`."""
-        self._options["settings"] = replace(self._options["settings"], **changes)
-        return self

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqstore.broker.filter.sql_filter import compiled
+from mqstore.broker.filter.sql_filter import compile_expression
 from mqstore.errors import UsageError
 
 MESSAGE = {"n": "4", "f": "4.5", "text": "it's", "yes": "true", "region": "us", "word": "four", "big": "3000000000"}
@@ -47,7 +47,7 @@ MESSAGE = {"n": "4", "f": "4.5", "text": "it's", "yes": "true", "region": "us", 
     ],
 )
 def test_what_is_surely_true_is_let_through(expression: str) -> None:
-    assert compiled(expression)(MESSAGE)
+    assert compile_expression(expression)(MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_surely_true_is_let_through(expression: str) -> None:
     ],
 )
 def test_what_is_false_or_unknown_is_kept_back(expression: str) -> None:
-    assert not compiled(expression)(MESSAGE)
+    assert not compile_expression(expression)(MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_what_is_false_or_unknown_is_kept_back(expression: str) -> None:
 )
 def test_what_is_no_expression_is_refused_with_a_sentence(expression: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        compiled(expression)
+        compile_expression(expression)
 
 
 def test_long_chains_are_evaluated_without_recursion() -> None:
-    chain = compiled(" OR ".join(f"n = {k}" for k in range(1000)))
+    chain = compile_expression(" OR ".join(f"n = {k}" for k in range(1000)))
     assert chain({"n": "999"})
     assert not chain({"n": "1000"})
 
@@ -136,7 +136,7 @@ TEXTS = st.one_of(st.lists(WORDS, max_size=14).map(" ".join), st.text(max_size=4
 @given(TEXTS, st.dictionaries(st.sampled_from("nm"), st.text(max_size=5)))
 def test_any_text_is_an_expression_or_a_sentence(expression: str, properties: dict[str, str]) -> None:
     try:
-        lets_through = compiled(expression)
+        lets_through = compile_expression(expression)
     except UsageError:
         return
     assert lets_through(properties) in (True, False)

@@ -20,7 +20,7 @@ from support.broker import OPEN, BrokerThread, Wire, properties, records
 from mqstore.broker.handlers.metrics import Metrics
 from mqstore.broker.handlers.metrics_listener import MAX_CONCURRENT
 from mqstore.broker.handlers.topics import changed_attributes
-from mqstore.broker.protocol.frames import AnswerError
+from mqstore.broker.protocol.frames import ResponseError
 from mqstore.errors import UsageError
 
 
@@ -37,7 +37,7 @@ def wire(served: BrokerThread) -> Iterator[Wire]:
 
 
 def fetched(served: BrokerThread, path: str = "/metrics", **how: Any) -> Any:
-    address = served.broker.context.part(Metrics).address
+    address = served.broker.context.component(Metrics).address
     with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", **how), timeout=30) as response:
         response.text = str(response.read(), "utf-8")
         return response
@@ -105,7 +105,7 @@ def test_topics_of_the_broker_and_names_of_none_are_not_made_or_deleted(wire: Wi
     ["message.type=FIFO", "+message.type", "+unknown=1", "-queue.type", "+message.type=odd", "+reserve.time=x"],
 )
 def test_a_change_of_attributes_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(AnswerError):
+    with pytest.raises(ResponseError):
         changed_attributes({}, text, new=True)
 
 
@@ -192,7 +192,7 @@ def test_other_paths_and_methods_are_refused(served: BrokerThread) -> None:
 
 
 def test_too_many_concurrent_scrapes_are_refused_and_the_next_one_is_served(served: BrokerThread) -> None:
-    host, _, port = served.broker.context.part(Metrics).address.rpartition(":")
+    host, _, port = served.broker.context.component(Metrics).address.rpartition(":")
     waiting = [socket.create_connection((host, int(port)), 10) for _ in range(MAX_CONCURRENT)]
     with pytest.raises(urllib.error.HTTPError, match="503"):
         fetched(served)

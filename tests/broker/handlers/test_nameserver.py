@@ -94,7 +94,7 @@ def test_nobody_registers_under_the_name_of_the_broker_itself(tmp_path: Path) ->
 def test_a_broker_that_falls_silent_is_dropped(tmp_path: Path) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         await asked(pair, Frame(103, OTHER, registration(T=TOPIC), opaque=1))
-        server = broker.context.part(NameServer)
+        server = broker.context.component(NameServer)
         server.others()[0].heard_at -= 110_000
         assert (await route(pair, "T")).code == 0
         server.others()[0].heard_at -= 11_000
@@ -131,7 +131,7 @@ def test_write_permission_is_taken_from_a_broker_and_given_back(tmp_path: Path) 
 
 def test_a_forgotten_topic_comes_back_with_the_next_registration(tmp_path: Path) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
-        server = broker.context.part(NameServer)
+        server = broker.context.component(NameServer)
         assert (await asked(pair, Frame(216, {"topic": "BenchmarkTest"}, opaque=1))).code == 0
         assert (await route(pair, "BenchmarkTest")).code == 17
         when, counter = server._forgotten["BenchmarkTest"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqstore.broker.protocol.codes import Language
-from mqstore.broker.protocol.frames import MAX_FRAME, Frame, FrameError, Serialization, answer, decode, encode
+from mqstore.broker.protocol.frames import MAX_FRAME, Frame, FrameError, Serialization, decode, encode, make_response
 
 NUMBERS = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
@@ -117,7 +117,7 @@ def test_numbers_and_booleans_among_the_fields_become_text_as_in_java() -> None:
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 def test_an_answer_speaks_as_the_request_did_and_has_its_opaque(serialization: Serialization) -> None:
-    answered = answer(Frame(10, opaque=5, serialization=serialization), 1, "no")
+    answered = make_response(Frame(10, opaque=5, serialization=serialization), 1, "no")
     assert (answered.opaque, answered.flag, answered.serialization) == (5, 1, serialization)
     assert decode(encode(answered, 399)[4:]).version == 399
 

@@ -44,9 +44,9 @@ class PullFilter:
         if subscription.class_filter:
             return EVERYTHING
         if not subscription.by_tag:
-            from mqstore.broker.filter.sql_filter import compiled  # imports a parser library, which few brokers need
+            from mqstore.broker.filter.sql_filter import compile_expression  # imports a parser library, which few brokers need
 
-            return cls(sql=compiled(subscription.expression))
+            return cls(sql=compile_expression(subscription.expression))
         return cls(subscription.filter) if subscription.codes else EVERYTHING
 
     @property

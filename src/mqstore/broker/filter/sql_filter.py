@@ -6,7 +6,7 @@
                  [NOT] CONTAINS / STARTSWITH / ENDSWITH 'text'      of 5.x
     values       properties, 'texts' with '' for a quote, numbers, TRUE, FALSE; comments -- and /* */
 
-    >>> matches = compiled("n BETWEEN 3 AND 5 AND region <> 'eu'")
+    >>> matches = compile_expression("n BETWEEN 3 AND 5 AND region <> 'eu'")
     >>> matches({"n": "4", "region": "us"}), matches({"n": "6", "region": "us"}), matches({"n": "4"})
     (True, False, False)
 
@@ -35,20 +35,20 @@ from mqstore.broker.filter.sql_terms import (
     IncomparableError,
     Properties,
     Term,
-    among,
+    comparison,
     constant,
-    equal,
-    joined,
-    negated,
-    negation,
+    equality,
+    junction,
+    logical_not,
+    membership,
+    minus,
     order_of,
-    ordered,
     property_of,
     text_test,
 )
 from mqstore.errors import UsageError
 
-__all__ = ["SqlFilter", "compiled"]
+__all__ = ["SqlFilter", "compile_expression"]
 
 SqlFilter = Callable[[Properties], bool]
 
@@ -106,7 +106,7 @@ INT: /[0-9]+l?/i
 
 
 @lru_cache(256)
-def compiled(expression: str) -> SqlFilter:
+def compile_expression(expression: str) -> SqlFilter:
     """Compile an expression. Raises UsageError with a sentence if it is not valid."""
     if len(expression) > MAX_LENGTH:
         raise UsageError(f"the expression has {len(expression)} characters; the maximum is {MAX_LENGTH}")
@@ -178,27 +178,27 @@ class _Terms(Transformer[Token, Term]):
         return _as_boolean(term)
 
     def any_of(self, *terms: Term) -> Term:
-        return joined([_as_boolean(term) for term in terms], True)
+        return junction([_as_boolean(term) for term in terms], True)
 
     def all_of(self, *terms: Term) -> Term:
-        return joined([_as_boolean(term) for term in terms], False)
+        return junction([_as_boolean(term) for term in terms], False)
 
     def equals(self, left: Term, right: Term) -> Term:
         if any(term.constant and term.value is None for term in (left, right)):
             raise UsageError("nothing equals NULL; write IS NULL")
-        return equal(left, right)
+        return equality(left, right)
 
     def differs(self, left: Term, _: Token, right: Term) -> Term:
-        return negation(self.equals(left, right))
+        return logical_not(self.equals(left, right))
 
     def is_null(self, term: Term) -> Term:
-        return equal(term, constant(None))
+        return equality(term, constant(None))
 
     def is_not_null(self, term: Term, _: Token) -> Term:
-        return negation(equal(term, constant(None)))
+        return logical_not(equality(term, constant(None)))
 
     def compared(self, left: Term, sign: Token, right: Term) -> Term:
-        return ordered(_number(left), _number(right), HOLDS[sign])
+        return comparison(_number(left), _number(right), HOLDS[sign])
 
     def between(self, value: Term, inverted: Token | None, low: Term, high: Term) -> Term:
         for term in (low, high, value):
@@ -206,13 +206,13 @@ class _Terms(Transformer[Token, Term]):
         if low.constant and high.constant and order_of(low.value, high.value) > 0:
             raise UsageError(f"there is nothing between {low.value} and {high.value}; put the smaller number first")
         if inverted:
-            return joined([ordered(value, low, HOLDS["<"]), ordered(value, high, HOLDS[">"])], True)
-        return joined([ordered(value, low, HOLDS[">="]), ordered(value, high, HOLDS["<="])], False)
+            return junction([comparison(value, low, HOLDS["<"]), comparison(value, high, HOLDS[">"])], True)
+        return junction([comparison(value, low, HOLDS[">="]), comparison(value, high, HOLDS["<="])], False)
 
     def is_in(self, value: Term, inverted: Token | None, *texts: Token) -> Term:
         if not value.name:
             raise UsageError("only a property can be tested with IN")
-        return among(value, frozenset(map(_unquoted, texts)), inverted=inverted is not None)
+        return membership(value, frozenset(map(_unquoted, texts)), inverted=inverted is not None)
 
     def contains(self, value: Term, inverted: Token | None, text: Token) -> Term:
         return _searched(value, inverted, text, lambda held, wanted: wanted in held)
@@ -224,10 +224,10 @@ class _Terms(Transformer[Token, Term]):
         return _searched(value, inverted, text, str.endswith)
 
     def minus(self, term: Term) -> Term:
-        return negated(term)
+        return minus(term)
 
     def inverse(self, _: Token, term: Term) -> Term:
-        return negation(_as_boolean(term))
+        return logical_not(_as_boolean(term))
 
     def true(self) -> Term:
         return constant(True, boolean=True)

@@ -1,7 +1,7 @@
 """The terms of an SQL92 expression: values that may be unknown, and how they are compared.
 
     >>> n = Term(lambda properties: properties.get("n"), name="n")
-    >>> found = ordered(n, constant(5), HOLDS[">"]).evaluate
+    >>> found = comparison(n, constant(5), HOLDS[">"]).evaluate
     >>> found({"n": "6"}), found({"n": "4"}), found({})
     (True, False, None)
 
@@ -21,14 +21,14 @@ __all__ = [
     "IncomparableError",
     "Properties",
     "Term",
-    "among",
+    "comparison",
     "constant",
-    "equal",
-    "joined",
-    "negated",
-    "negation",
+    "equality",
+    "junction",
+    "logical_not",
+    "membership",
+    "minus",
     "order_of",
-    "ordered",
     "property_of",
     "text_test",
 ]
@@ -100,7 +100,7 @@ def order_of(left: Value, right: Value) -> int:
     return 1 if left > right else -1  # type: ignore[operator]
 
 
-def equal(left: Term, right: Term) -> Term:
+def equality(left: Term, right: Term) -> Term:
     def evaluate(properties: Properties) -> Value:
         a, b = left.evaluate(properties), right.evaluate(properties)
         if a is None and b is not None:
@@ -112,7 +112,7 @@ def equal(left: Term, right: Term) -> Term:
     return Term(evaluate, boolean=True)
 
 
-def ordered(left: Term, right: Term, holds: Callable[[int], bool]) -> Term:
+def comparison(left: Term, right: Term, holds: Callable[[int], bool]) -> Term:
     def evaluate(properties: Properties) -> Value:
         a, b = left.evaluate(properties), right.evaluate(properties)
         if a is None or b is None:
@@ -124,7 +124,7 @@ def ordered(left: Term, right: Term, holds: Callable[[int], bool]) -> Term:
     return Term(evaluate, boolean=True)
 
 
-def negation(term: Term) -> Term:
+def logical_not(term: Term) -> Term:
     def evaluate(properties: Properties) -> Value:
         value = term.evaluate(properties)
         return None if value is None else not value
@@ -132,7 +132,7 @@ def negation(term: Term) -> Term:
     return Term(evaluate, boolean=True)
 
 
-def negated(term: Term) -> Term:
+def minus(term: Term) -> Term:
     def evaluate(properties: Properties) -> Value:
         value = term.evaluate(properties)
         return -value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
@@ -142,7 +142,7 @@ def negated(term: Term) -> Term:
     return Term(evaluate)
 
 
-def joined(terms: list[Term], decides: bool) -> Term:
+def junction(terms: list[Term], decides: bool) -> Term:
     """AND (decides: False) or OR (True): the value that decides alone; unknown if anything is, else the other."""
 
     def evaluate(properties: Properties) -> Value:
@@ -165,7 +165,7 @@ def text_test(term: Term, holds: Callable[[str], bool]) -> Term:
     return Term(evaluate, boolean=True)
 
 
-def among(term: Term, texts: frozenset[str], *, inverted: bool) -> Term:
+def membership(term: Term, texts: frozenset[str], *, inverted: bool) -> Term:
     def evaluate(properties: Properties) -> Value:
         value = term.evaluate(properties)
         return (value in texts) is not inverted if isinstance(value, str) else None

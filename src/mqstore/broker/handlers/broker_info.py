@@ -9,9 +9,9 @@
 
 Changed settings last until the broker stops.
 
-    >>> lasted(93_784_005)
+    >>> format_duration(93_784_005)
     '[ 1 days, 2 hours, 3 minutes, 4 seconds ]'
-    >>> readable(0), readable(1 << 20)
+    >>> format_size(0), format_size(1 << 20)
     ('0 B', '1.0 MiB')
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.15 and 3.20.
@@ -26,10 +26,10 @@ from mqstore.broker.handlers.statistics import Statistics
 from mqstore.broker.handlers.topic_creation import is_system_topic
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime import settings
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.broker.runtime.routes import properties_of, properties_text
 from mqstore.errors import UsageError
@@ -42,14 +42,14 @@ from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.live.retention import disk_ratio
 
-__all__ = ["HANDLERS", "PARTS", "Configuration", "lasted", "readable", "runtime"]
+__all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format_size", "runtime_table"]
 
 FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId"})  # names under which clients know the broker
 POOLS = ("send", "pull", "query")
-NO_ACCESS_CONTROL = "there is no access control in this broker: everybody who reaches it may do everything"
+NO_ACCESS_CONTROL = "this broker has no access control: every client that reaches it may do everything"
 
 
-class Configuration(Part):
+class Configuration(Component):
     """The settings as an administrator sees them. version: how often they were changed."""
 
     def __init__(self, context: Context) -> None:
@@ -65,16 +65,16 @@ class Configuration(Part):
         return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in sorted(found.items())}
 
     def change(self, named: dict[str, str]) -> list[str]:
-        """Change settings; returns the names of those that are different now. Raises AnswerError for one that cannot change now."""
+        """Change settings; returns the names of those that are different now. Raises ResponseError for one that cannot change now."""
         before = self.values()
         changed = [name for name, value in named.items() if name in before and before[name] != value]
         fast = [name for name in changed if name in FIXED or name not in settings.BROKER_NAMES]
         if fast:
-            raise AnswerError(ResponseCode.SYSTEM_ERROR, f"{fast[0]} cannot change while the broker runs; nothing was changed")
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{fast[0]} cannot change while the broker runs; nothing was changed")
         try:
             self.context.settings = self.context.settings.with_broker({name: named[name] for name in changed})
         except UsageError as error:
-            raise AnswerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if changed:
             self.version.next(self.context.clock())
         return changed
@@ -83,14 +83,14 @@ class Configuration(Part):
 # numbers
 
 
-def lasted(milliseconds: int) -> str:
+def format_duration(milliseconds: int) -> str:
     """A duration as brokers write it."""
     seconds = milliseconds // 1000
     days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
 
 
-def readable(size: int) -> str:
+def format_size(size: int) -> str:
     """A number of bytes as brokers write it."""
     value, unit = float(size), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -106,17 +106,17 @@ def _distribution(times: list[int]) -> str:
     return " ".join(f"[{name}]:{count}" for name, count in zip(names, times, strict=True))
 
 
-def runtime(context: Context) -> dict[str, str]:
+def runtime_table(context: Context) -> dict[str, str]:
     """The table of 28. The store is asked for times and the file system for room, so it is made in a thread."""
     found = _of_broker(context) | _of_store(context)
-    if context.profile.five:
+    if context.profile.is_v5:
         found |= dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
         found |= dict.fromkeys(("timerEnqueueTps", "timerDequeueTps"), "0.0") | {"brokerActive": "true"}
     return dict(sorted(found.items()))
 
 
 def _of_broker(context: Context) -> dict[str, str]:
-    statistics, now = context.part(Statistics), context.clock()
+    statistics, now = context.component(Statistics), context.clock()
     counters, (yesterday, today) = statistics.counters, statistics.mornings
     totals = counters.totals
 
@@ -127,7 +127,7 @@ def _of_broker(context: Context) -> dict[str, str]:
         "brokerVersion": str(context.profile.number),
         "brokerVersionDesc": context.profile.release,
         "bootTimestamp": str(context.boot),
-        "runtime": lasted(now - context.boot),
+        "runtime_table": format_duration(now - context.boot),
         "startAcceptSendRequestTimeStamp": "0",
         "pageCacheLockTimeMills": "0",
         "remainTransientStoreBufferNumbs": "2147483647",
@@ -167,7 +167,7 @@ def _of_store(context: Context) -> dict[str, str]:
         "commitLogMinOffset": str(store.log_min),
         "commitLogMaxOffset": str(store.log_max),
         "dispatchBehindBytes": str(0 if live is None else live.dispatch_lag),
-        "remainHowManyDataToFlush": readable(0 if live is None else max(0, live.log_max - live.log.flushed)),
+        "remainHowManyDataToFlush": format_size(0 if live is None else max(0, live.log_max - live.log.flushed)),
         "commitLogDiskRatio": "0.0",
         "consumeQueueDiskRatio": "0.0",
     }
@@ -177,7 +177,7 @@ def _of_store(context: Context) -> dict[str, str]:
         found["commitLogDiskRatio"] = str(ratio(str(root / "commitlog")) or 0.0)
         found["consumeQueueDiskRatio"] = str(ratio(str(root / "consumequeue")) or 0.0)
         room = shutil.disk_usage(root)
-        found["commitLogDirCapacity"] = f"Total : {readable(room.total)}, Free : {readable(room.free)}."
+        found["commitLogDirCapacity"] = f"Total : {format_size(room.total)}, Free : {format_size(room.free)}."
         reached = live.delays.offsets()
         for level in range(1, len(parse_delays(live.config.message_delay_level)) + 1):
             waiting = max(0, store.max_offset(SCHEDULE_TOPIC, level - 1))
@@ -188,7 +188,7 @@ def _of_store(context: Context) -> dict[str, str]:
 
 async def runtime_info(context: Context, connection: Connection, request: Frame) -> Frame:
     """28: all there is to know of the running broker."""
-    return answer(request, body=bodies.encode({"table": await context.run(runtime, context)}))
+    return make_response(request, body=bodies.encode({"table": await context.run(runtime_table, context)}))
 
 
 # settings
@@ -196,18 +196,18 @@ async def runtime_info(context: Context, connection: Connection, request: Frame)
 
 def broker_config(context: Context, connection: Connection, request: Frame) -> Frame:
     """26: the settings, one `name=value` a line."""
-    configuration = context.part(Configuration)
-    version = json.dumps(configuration.version.value(context.profile.five), separators=(",", ":"))
-    return answer(request, ext={"version": version}, body=properties_text(configuration.values()).encode())
+    configuration = context.component(Configuration)
+    version = json.dumps(configuration.version.value(context.profile.is_v5), separators=(",", ":"))
+    return make_response(request, ext={"version": version}, body=properties_text(configuration.values()).encode())
 
 
 def update_config(context: Context, connection: Connection, request: Frame) -> Frame:
     """25: change settings; those with names that are not known here are passed over, as in a broker."""
-    context.writing(ResponseCode.NO_PERMISSION)
+    context.writable_store(ResponseCode.NO_PERMISSION)
     named = properties_of(bytes(request.body).decode("utf-8", "replace"))
-    changed = context.part(Configuration).change(named)
+    changed = context.component(Configuration).change(named)
     log("settings-changed", settings={name: named[name] for name in changed}, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 # topics and queues
@@ -220,20 +220,20 @@ def system_topic_list(context: Context, connection: Connection, request: Frame) 
         for config in system_topics(context.profile.version, cluster=context.settings.cluster, broker=context.settings.broker_name)
     }
     there = {name for name in context.store.topics.names() if is_system_topic(name, context.settings.cluster, context.settings.broker_name)}
-    return answer(request, body=bodies.encode({"topicList": sorted(own | there)}))
+    return make_response(request, body=bodies.encode({"topicList": sorted(own | there)}))
 
 
 async def clean_expired(context: Context, connection: Connection, request: Frame) -> Frame:
     """306: let queues and index follow the log now, with whatever else is due."""
-    store = context.writing(ResponseCode.NO_PERMISSION)
+    store = context.writable_store(ResponseCode.NO_PERMISSION)
     gone = await context.run(store.run_retention)
     log("cleaned", log_files=gone.log_files, queue_files=gone.queue_files, index_files=gone.index_files, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 async def clean_unused(context: Context, connection: Connection, request: Frame) -> Frame:
     """316: remove the queues of topics that are not configured."""
-    store = context.writing(ResponseCode.NO_PERMISSION)
+    store = context.writable_store(ResponseCode.NO_PERMISSION)
     kept = {*store.topics.names(), SCHEDULE_TOPIC}
     cluster, broker = context.settings.cluster, context.settings.broker_name
     unused = sorted({queue.topic for queue in store.queues()} - kept)
@@ -241,19 +241,19 @@ async def clean_unused(context: Context, connection: Connection, request: Frame)
     for topic in gone:
         await context.run(store.delete_queues, topic)
     log("unused-topics-cleaned", topics=gone, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 async def resume_check(context: Context, connection: Connection, request: Frame) -> Frame:
     """323: put a half message again as if it had never been checked."""
-    store = context.writing()
+    store = context.writable_store()
     msg_id = headers.text(request, "msgId")
     try:
         found = store.record_by_id(msg_id)
     except UsageError as error:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     if found is None or found.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"no half message has the id {msg_id}; Put message back to {HALF_TOPIC} failed.")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"no half message has the id {msg_id}; Put message back to {HALF_TOPIC} failed.")
     again = Message(
         HALF_TOPIC,
         found.body,
@@ -267,16 +267,18 @@ async def resume_check(context: Context, connection: Connection, request: Frame)
     )
     put = await context.run(store.put, again)
     if not put.stored:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed: {put.detail}")
-    return answer(request)
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed: {put.detail}")
+    return make_response(request)
 
 
 def access_control(context: Context, connection: Connection, request: Frame) -> Frame:
     """50 to 54: not served."""
-    return answer(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported: {NO_ACCESS_CONTROL}")
+    return make_response(
+        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported: {NO_ACCESS_CONTROL}"
+    )
 
 
-PARTS = (Configuration,)
+COMPONENTS = (Configuration,)
 HANDLERS: dict[int, Handler] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
     RequestCode.GET_BROKER_CONFIG: broker_config,

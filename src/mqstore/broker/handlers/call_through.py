@@ -13,7 +13,7 @@ from __future__ import annotations
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import headers
 from mqstore.broker.protocol.codes import V3_1_8_SNAPSHOT, RequestCode, ResponseCode, release_name
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer, request
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 
@@ -21,7 +21,7 @@ __all__ = ["HANDLERS", "call_consumer", "position_in_id"]
 
 
 def position_in_id(msg_id: str) -> int:
-    """The physical offset in an offset message id. Raises AnswerError for what is none.
+    """The physical offset in an offset message id. Raises ResponseError for what is none.
 
     >>> position_in_id("7F00000100008FEB00000000000000D4")
     212
@@ -31,49 +31,51 @@ def position_in_id(msg_id: str) -> int:
     except ValueError:
         raw = b""
     if len(raw) not in (16, 28):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"{msg_id!r} is no message id; it has 32 or 56 hexadecimal digits")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{msg_id!r} is no message id; it has 32 or 56 hexadecimal digits")
     return int.from_bytes(raw[-8:], "big", signed=True)
 
 
-async def running_info(context: Context, connection: Connection, asked: Frame) -> Frame:
+async def running_info(context: Context, connection: Connection, request: Frame) -> Frame:
     """307: pass the request on."""
-    group, client_id = headers.text(asked, "consumerGroup"), headers.text(asked, "clientId")
-    return await call_consumer(context, asked, group, client_id, dict(asked.ext or {}))
+    group, client_id = headers.text(request, "consumerGroup"), headers.text(request, "clientId")
+    return await call_consumer(context, request, group, client_id, dict(request.ext or {}))
 
 
-async def consume_directly(context: Context, connection: Connection, asked: Frame) -> Frame:
+async def consume_directly(context: Context, connection: Connection, request: Frame) -> Frame:
     """309: pass the request on with the record that it names."""
-    group = headers.text(asked, "consumerGroup")
-    ext = {**(asked.ext or {}), "brokerName": context.settings.broker_name}
-    msg_id = headers.text_or(asked, "msgId")
+    group = headers.text(request, "consumerGroup")
+    ext = {**(request.ext or {}), "brokerName": context.settings.broker_name}
+    msg_id = headers.text_or(request, "msgId")
     body = b""
     if msg_id is not None:
         position = position_in_id(msg_id)
         record = context.store.raw_record_at(position)
         if record is None:
-            raise AnswerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-        body = context.outgoing([record])
-    return await call_consumer(context, asked, group, headers.text_or(asked, "clientId", "null"), ext, body)
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+        body = context.response_body([record])
+    return await call_consumer(context, request, group, headers.text_or(request, "clientId", "null"), ext, body)
 
 
-async def call_consumer(context: Context, asked: Frame, group: str, client_id: str, ext: dict[str, str], body: bytes = b"") -> Frame:
+async def call_consumer(context: Context, request: Frame, group: str, client_id: str, ext: dict[str, str], body: bytes = b"") -> Frame:
     """The answer of one consumer to the code of the request."""
-    member = context.part(Membership).clients.consumer(group, client_id)
+    member = context.component(Membership).clients.consumer(group, client_id)
     if member is None:
-        return answer(asked, ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
     if member.version < V3_1_8_SNAPSHOT:
         remark = (
             f"The Consumer <{client_id}> Version <{release_name(member.version)}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
         )
-        return answer(asked, ResponseCode.SYSTEM_ERROR, remark)
+        return make_response(request, ResponseCode.SYSTEM_ERROR, remark)
     try:
-        told = await member.connection.call(request(RequestCode(asked.code), ext, body), context.settings.call_timeout / 1000)
+        told = await member.connection.call(make_request(RequestCode(request.code), ext, body), context.settings.call_timeout / 1000)
     except TimeoutError:
         waited = context.settings.call_timeout
-        return answer(asked, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: no answer within {waited} ms")
+        return make_response(
+            request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: no answer within {waited} ms"
+        )
     except ConnectionError as error:
-        return answer(asked, ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {error}")
-    return answer(asked, told.code, told.remark, told.ext, told.body)
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {error}")
+    return make_response(request, told.code, told.remark, told.ext, told.body)
 
 
 HANDLERS: dict[int, Handler] = {

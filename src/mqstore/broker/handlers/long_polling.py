@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 
 from mqstore.broker.filter.pull_filter import PullFilter
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Part
+from mqstore.broker.runtime.context import Component, Context
 from mqstore.rocketmq.query.pull import GetStatus
 
-__all__ = ["PARTS", "HeldPull", "LongPolling"]
+__all__ = ["COMPONENTS", "HeldPull", "LongPolling"]
 
-LOOK_AGAIN = 5.0  # seconds
+CHECK_INTERVAL = 5.0  # seconds
 
 QueueKey = tuple[str, int]
 
@@ -49,8 +49,8 @@ class HeldPull:
         return self.topic, self.queue_id
 
 
-class LongPolling(Part):
-    """The held pulls of a broker. Used in the event loop only, but for `told`."""
+class LongPolling(Component):
+    """The held pulls of a broker. Used in the event loop only, but for `messages_dispatched`."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -61,8 +61,8 @@ class LongPolling(Part):
     def start(self) -> None:
         store = self.context.store.writable
         if store is not None:
-            store.on_dispatch(self.told)
-        self.context.spawn(self._look_again())
+            store.on_dispatch(self.messages_dispatched)
+        self.context.spawn(self._check_all_periodically())
 
     async def stop(self) -> None:
         store = self.context.store.writable
@@ -82,33 +82,33 @@ class LongPolling(Part):
         self._by_queue.setdefault(held.key, set()).add(held)
         self._by_connection.setdefault(held.connection, set()).add(held)
         self.count += 1
-        if self._concerns(held):
+        if self._has_news(held):
             self._forget(held)
             return False
-        held.timer = self.context.loop.call_later(max(milliseconds, 0) / 1000, self._time_is_up, held)
+        held.timer = self.context.loop.call_later(max(milliseconds, 0) / 1000, self._expire, held)
         return True
 
     # waking
 
-    def told(self, queues: frozenset[QueueKey]) -> None:
+    def messages_dispatched(self, queues: frozenset[QueueKey]) -> None:
         """Messages were listed in queues. Called by the thread that lists them."""
         if self.count:
             with contextlib.suppress(RuntimeError):  # the event loop is closed
-                self.context.loop.call_soon_threadsafe(self._look, queues)
+                self.context.loop.call_soon_threadsafe(self._check, queues)
 
     def wake(self, group: str, topic: str) -> None:
         """Pull again for a group whose offsets in a topic were moved."""
         waiting = [held for key, queue in self._by_queue.items() if key[0] == topic for held in queue if held.group == group]
         self._answer(waiting)
 
-    def _look(self, queues: Iterable[QueueKey]) -> None:
+    def _check(self, queues: Iterable[QueueKey]) -> None:
         """Answer those for whom something has come."""
         for key in queues:
             waiting = self._by_queue.get(key)
             if waiting:
-                self._answer([held for held in waiting if self._concerns(held)])
+                self._answer([held for held in waiting if self._has_news(held)])
 
-    def _concerns(self, held: HeldPull) -> bool:
+    def _has_news(self, held: HeldPull) -> bool:
         """Whether there is a message that the filter lets through, or anything else than messages that it does not."""
         store = self.context.store
         end = store.max_offset(held.topic, held.queue_id)
@@ -121,16 +121,16 @@ class LongPolling(Part):
             held.looked_at = found.next_begin_offset
         return False
 
-    async def _look_again(self) -> None:
+    async def _check_all_periodically(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(CHECK_INTERVAL)
             store = self.context.store
             for topic, queue_id in list(self._by_queue):
                 end = store.max_offset(topic, queue_id)
                 waiting = self._by_queue.get((topic, queue_id), set())
                 self._answer([held for held in waiting if end > held.offset])
 
-    def _time_is_up(self, held: HeldPull) -> None:
+    def _expire(self, held: HeldPull) -> None:
         self._answer([held])
 
     def _answer(self, pulls: list[HeldPull]) -> None:
@@ -156,4 +156,4 @@ class LongPolling(Part):
             held.timer.cancel()
 
 
-PARTS = (LongPolling,)
+COMPONENTS = (LongPolling,)

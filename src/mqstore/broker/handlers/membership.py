@@ -18,23 +18,23 @@ from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from mqstore.broker.filter.pull_filter import PullFilter
-from mqstore.broker.handlers.topic_creation import Tables
+from mqstore.broker.handlers.topic_creation import TopicsAndGroups
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer, request
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.protocol.heartbeats import parse, parse_subscription
 from mqstore.broker.runtime.clients import Clients, Member
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import UsageError
 
-__all__ = ["HANDLERS", "PARTS", "Membership"]
+__all__ = ["COMPONENTS", "HANDLERS", "Membership"]
 
 NO_SQL = "The broker does not support consumer to filter message by SQL92"
 
 
-class Membership(Part):
+class Membership(Component):
     """The clients of a broker."""
 
     def __init__(self, context: Context) -> None:
@@ -65,92 +65,92 @@ class Membership(Part):
             if group is None or not self._notifies(name):
                 continue
             for connection in list(group.members):
-                connection.notify(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, oneway=True))
+                connection.notify(make_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, oneway=True))
 
     def _notifies(self, group: str) -> bool:
         config = self.context.store.groups.get(group)
         return self.context.settings.notify_consumers and (config is None or config.notify_consumer_ids_changed_enable)
 
 
-def heart_beat(context: Context, connection: Connection, asked: Frame) -> Frame | Awaitable[Frame]:
+def heart_beat(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
     """34: the client is alive, and this is what it produces and consumes."""
     try:
-        told = parse(asked.body)
+        told = parse(request.body)
     except UsageError as error:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    membership, tables = context.part(Membership), context.part(Tables)
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    membership, configured = context.component(Membership), context.component(TopicsAndGroups)
     known = len(context.store.groups.names())
     new = False
     for group in told.consumers:
-        config = tables.group(group.name)
-        new |= config is not None and tables.retry_topic(config)
+        config = configured.group(group.name)
+        new |= config is not None and configured.retry_topic(config)
     new |= len(context.store.groups.names()) > known
-    changed = membership.clients.heartbeat(connection, told, asked.language.name, asked.version, context.clock())
+    changed = membership.clients.heartbeat(connection, told, request.language.name, request.version, context.clock())
     if changed:
         log("consumers-changed", groups=changed, client=told.client_id, peer=connection.peer)
         membership.changed(changed)
     ext = None
-    if context.profile.five:
+    if context.profile.is_v5:
         moved = bool(changed) or not told.fingerprint
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if moved else "false"}
-    done = answer(asked, ext=ext)
-    return _saved(tables, done) if new else done
+    done = make_response(request, ext=ext)
+    return _saved(configured, done) if new else done
 
 
-async def _saved(tables: Tables, done: Frame) -> Frame:
-    await tables.save()
+async def _saved(configured: TopicsAndGroups, done: Frame) -> Frame:
+    await configured.save()
     return done
 
 
-def unregister_client(context: Context, connection: Connection, asked: Frame) -> Frame:
+def unregister_client(context: Context, connection: Connection, request: Frame) -> Frame:
     """35: the client leaves a group; an empty name means none."""
-    membership = context.part(Membership)
-    headers.text(asked, "clientID")
+    membership = context.component(Membership)
+    headers.text(request, "clientID")
     membership.changed(
         membership.clients.unregister(
             connection,
-            producer_group=headers.text_or(asked, "producerGroup"),
-            consumer_group=headers.text_or(asked, "consumerGroup"),
+            producer_group=headers.text_or(request, "producerGroup"),
+            consumer_group=headers.text_or(request, "consumerGroup"),
         )
     )
-    return answer(asked, ext={})
+    return make_response(request, ext={})
 
 
-def check_client_config(context: Context, connection: Connection, asked: Frame) -> Frame:
+def check_client_config(context: Context, connection: Connection, request: Frame) -> Frame:
     """46: whether a subscription can be filtered here: by tags always, by an expression if the broker has that switched on."""
-    held = bodies.parse_request(asked).get("subscriptionData")
+    held = bodies.parse_request(request).get("subscriptionData")
     if not isinstance(held, dict):
-        return answer(asked)
+        return make_response(request)
     try:
         subscription = parse_subscription(held)
     except UsageError as error:
-        return answer(asked, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        return make_response(request, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
     if subscription.by_tag:
-        return answer(asked)
+        return make_response(request)
     if not context.settings.property_filter:
-        return answer(asked, ResponseCode.SYSTEM_ERROR, NO_SQL)
+        return make_response(request, ResponseCode.SYSTEM_ERROR, NO_SQL)
     try:
         PullFilter.of(subscription)
     except UsageError as error:
-        return answer(asked, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-    return answer(asked)
+        return make_response(request, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+    return make_response(request)
 
 
-def consumer_list(context: Context, connection: Connection, asked: Frame) -> Frame:
+def consumer_list(context: Context, connection: Connection, request: Frame) -> Frame:
     """38: the client ids of a group."""
-    name = headers.text(asked, "consumerGroup")
-    group = context.part(Membership).clients.consumer_group(name)
+    name = headers.text(request, "consumerGroup")
+    group = context.component(Membership).clients.consumer_group(name)
     if group is None:
-        return answer(asked, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-    return answer(asked, ext={}, body=bodies.encode({"consumerIdList": group.client_ids()}))
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+    return make_response(request, ext={}, body=bodies.encode({"consumerIdList": group.client_ids()}))
 
 
-def consumer_connections(context: Context, connection: Connection, asked: Frame) -> Frame:
+def consumer_connections(context: Context, connection: Connection, request: Frame) -> Frame:
     """203: the connections of a consumer group, with what it subscribes to."""
-    name = headers.text(asked, "consumerGroup")
-    group = context.part(Membership).clients.consumer_group(name)
+    name = headers.text(request, "consumerGroup")
+    group = context.component(Membership).clients.consumer_group(name)
     if group is None:
-        return answer(asked, ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        return make_response(request, ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
     body = {
         "connectionSet": _connections(group.members.values()),
         "consumeFromWhere": group.consume_from_where,
@@ -158,21 +158,21 @@ def consumer_connections(context: Context, connection: Connection, asked: Frame)
         "messageModel": group.message_model,
         "subscriptionTable": {topic: subscription.bean() for topic, subscription in group.subscriptions.items()},
     }
-    return answer(asked, body=bodies.encode(body))
+    return make_response(request, body=bodies.encode(body))
 
 
-def producer_connections(context: Context, connection: Connection, asked: Frame) -> Frame:
+def producer_connections(context: Context, connection: Connection, request: Frame) -> Frame:
     """204: the connections of a producer group."""
-    name = headers.text(asked, "producerGroup")
-    members = context.part(Membership).clients.producer_group(name)
+    name = headers.text(request, "producerGroup")
+    members = context.component(Membership).clients.producer_group(name)
     if not members:
-        return answer(asked, ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-    return answer(asked, body=bodies.encode({"connectionSet": _connections(members)}))
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+    return make_response(request, body=bodies.encode({"connectionSet": _connections(members)}))
 
 
-def all_producers(context: Context, connection: Connection, asked: Frame) -> Frame:
+def all_producers(context: Context, connection: Connection, request: Frame) -> Frame:
     """328: the producers of all groups."""
-    producers = context.part(Membership).clients.producers
+    producers = context.component(Membership).clients.producers
     data = {
         name: [
             {
@@ -186,7 +186,7 @@ def all_producers(context: Context, connection: Connection, asked: Frame) -> Fra
         ]
         for name, members in producers.items()
     }
-    return answer(asked, body=bodies.encode({"data": data}))
+    return make_response(request, body=bodies.encode({"data": data}))
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:
     ]
 
 
-PARTS = (Membership,)
+COMPONENTS = (Membership,)
 HANDLERS: dict[int, Handler] = {
     RequestCode.HEART_BEAT: heart_beat,
     RequestCode.UNREGISTER_CLIENT: unregister_client,

@@ -20,14 +20,14 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqstore.broker.handlers.broker_info import runtime
+from mqstore.broker.handlers.broker_info import runtime_table
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.handlers.statistics import Statistics
 from mqstore.broker.protocol.heartbeats import MESSAGE_MODELS
-from mqstore.broker.runtime.address import advertised, bound
+from mqstore.broker.runtime.address import advertised_address, bind_listener
 from mqstore.broker.runtime.clients import ConsumerGroup
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Part
+from mqstore.broker.runtime.context import Component, Context
 from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mqstore.broker.handlers.metrics_listener import MetricsListener
 
-__all__ = ["PARTS", "BrokerCollector", "Metrics", "Sample", "check_metrics", "help_text", "samples"]
+__all__ = ["COMPONENTS", "BrokerCollector", "Metrics", "Sample", "check_metrics", "help_text", "samples"]
 
 RETRY, DEAD = "%RETRY%", "%DLQ%"
 READ_TIMEOUT = 5.0  # seconds that reading all values may take
@@ -189,7 +189,7 @@ def _broker(context: Context) -> dict[str, str]:
 
 
 def _of_counters(context: Context) -> Iterator[Sample]:
-    counters, now = context.part(Statistics).counters, context.clock()
+    counters, now = context.component(Statistics).counters, context.clock()
     place = {"cluster": context.settings.cluster, "brokerIP": context.address, "broker": context.settings.broker_name}
     for series_name, name in (("BROKER_PUT_NUMS", "rocketmq_broker_tps"), ("BROKER_GET_NUMS", "rocketmq_broker_qps")):
         whole = counters.series(series_name, context.settings.cluster)
@@ -217,7 +217,7 @@ def _of_topics(context: Context) -> Iterator[Sample]:
 
 
 def _of_groups(context: Context) -> Iterator[Sample]:
-    clients = context.part(Membership).clients
+    clients = context.component(Membership).clients
     for name, group in list(clients.consumers.items()):
         members = list(group.members.values())
         addresses = {
@@ -253,7 +253,7 @@ def _of_group(context: Context, name: str, topic: str, online: ConsumerGroup[Con
 
 
 def _of_runtime(context: Context) -> Iterator[Sample]:
-    table = runtime(context)
+    table = runtime_table(context)
     labels = {
         "cluster": context.settings.cluster,
         "brokerIP": context.address,
@@ -267,7 +267,7 @@ def _of_runtime(context: Context) -> Iterator[Sample]:
     for prefix, key in _RATES.items():
         for window, rate in zip((10, 60, 600), table[key].split(" "), strict=True):
             values[f"{prefix}_tps{window}"] = float(rate)
-    for name, count in zip(_PUT_TIMES, context.part(Statistics).counters.put_times, strict=True):
+    for name, count in zip(_PUT_TIMES, context.component(Statistics).counters.put_times, strict=True):
         values[f"pmdt_{name}"] = count
     room = _SIZE.findall(table.get("commitLogDirCapacity", ""))
     if len(room) == 2:
@@ -285,10 +285,10 @@ def check_metrics(listen: str) -> None:
     """Raise UsageError if metrics cannot be served at `host:port`."""
     if find_spec("prometheus_client") is None:
         raise UsageError("metrics need prometheus_client; install it with: pip install 'mqstore[metrics]'")
-    bound(listen).close()
+    bind_listener(listen).close()
 
 
-class Metrics(Part):
+class Metrics(Component):
     """The listener for Prometheus, if `Settings.metrics` is set. address: where it listens, `host:port`."""
 
     def __init__(self, context: Context) -> None:
@@ -302,8 +302,8 @@ class Metrics(Part):
         check_metrics(self.context.settings.metrics)
         from mqstore.broker.handlers.metrics_listener import MetricsListener
 
-        listening = bound(self.context.settings.metrics)
-        self.address = advertised(*listening.getsockname()[:2])
+        listening = bind_listener(self.context.settings.metrics)
+        self.address = advertised_address(*listening.getsockname()[:2])
         self._listener = MetricsListener(listening, BrokerCollector(self.context))
         self._listener.start()
 
@@ -312,4 +312,4 @@ class Metrics(Part):
             await asyncio.to_thread(self._listener.stop)
 
 
-PARTS = (Metrics,)
+COMPONENTS = (Metrics,)

@@ -20,13 +20,13 @@ from typing import Any
 
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.routes import BrokerEntry, cluster_info, properties_of, properties_text, route, topics_of_body
 from mqstore.rocketmq.config.topic_config import TopicConfig
 
-__all__ = ["HANDLERS", "PARTS", "NameServer"]
+__all__ = ["COMPONENTS", "HANDLERS", "NameServer"]
 
 ORDER = "ORDER_TOPIC_CONFIG"
 TEMPLATE = "TBW102"
@@ -36,7 +36,7 @@ SILENCE = 120_000  # ms after which a broker is dropped
 _NOT_HERE = "No topic route info in name server for the topic: {}\nSee https://rocketmq.apache.org for further details."
 
 
-class NameServer(Part):
+class NameServer(Component):
     """What the name server knows."""
 
     def __init__(self, context: Context) -> None:
@@ -143,17 +143,17 @@ class NameServer(Part):
 
 def topic_route(context: Context, connection: Connection, request: Frame) -> Frame:
     topic = headers.text(request, "topic")
-    server = context.part(NameServer)
+    server = context.component(NameServer)
     order = server.values.get(ORDER, {}).get(topic) if server.settings.get("orderMessageEnable") == "true" else None
-    found = route(topic, server.having(topic), order=order, five=context.profile.five)
+    found = route(topic, server.having(topic), order=order, is_v5=context.profile.is_v5)
     if found is None:
-        return answer(request, ResponseCode.TOPIC_NOT_EXIST, _NOT_HERE.format(topic))
-    return answer(request, body=bodies.encode(found, strict=bodies.takes_strict_json(request)))
+        return make_response(request, ResponseCode.TOPIC_NOT_EXIST, _NOT_HERE.format(topic))
+    return make_response(request, body=bodies.encode(found, strict=bodies.takes_strict_json(request)))
 
 
 def clusters(context: Context, connection: Connection, request: Frame) -> Frame:
-    brokers = context.part(NameServer).brokers()
-    return answer(request, body=bodies.encode(cluster_info(brokers, five=context.profile.five)))
+    brokers = context.component(NameServer).brokers()
+    return make_response(request, body=bodies.encode(cluster_info(brokers, is_v5=context.profile.is_v5)))
 
 
 def _names(brokers: list[BrokerEntry]) -> list[str]:
@@ -161,39 +161,39 @@ def _names(brokers: list[BrokerEntry]) -> list[str]:
 
 
 def all_topics(context: Context, connection: Connection, request: Frame) -> Frame:
-    return answer(request, body=bodies.encode({"topicList": _names(context.part(NameServer).brokers())}))
+    return make_response(request, body=bodies.encode({"topicList": _names(context.component(NameServer).brokers())}))
 
 
 def cluster_topics(context: Context, connection: Connection, request: Frame) -> Frame:
     cluster = headers.text(request, "cluster")
-    brokers = [broker for broker in context.part(NameServer).brokers() if broker.cluster == cluster]
-    return answer(request, body=bodies.encode({"topicList": _names(brokers)}))
+    brokers = [broker for broker in context.component(NameServer).brokers() if broker.cluster == cluster]
+    return make_response(request, body=bodies.encode({"topicList": _names(brokers)}))
 
 
 def system_topics(context: Context, connection: Connection, request: Frame) -> Frame:
-    brokers = context.part(NameServer).brokers()
+    brokers = context.component(NameServer).brokers()
     names = dict.fromkeys([*(broker.cluster for broker in brokers), *(broker.name for broker in brokers)])
     address = next((broker.master for broker in brokers if broker.master), None)
-    return answer(request, body=bodies.encode({"brokerAddr": address, "topicList": list(names)}))
+    return make_response(request, body=bodies.encode({"brokerAddr": address, "topicList": list(names)}))
 
 
 def unit_topics(context: Context, connection: Connection, request: Frame) -> Frame:
-    return answer(request, body=bodies.encode({"topicList": []}))
+    return make_response(request, body=bodies.encode({"topicList": []}))
 
 
 def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
-    context.part(NameServer).forget(headers.text(request, "topic"))
-    return answer(request)
+    context.component(NameServer).forget(headers.text(request, "topic"))
+    return make_response(request)
 
 
 def wipe_write_permission(context: Context, connection: Connection, request: Frame) -> Frame:
-    count = context.part(NameServer).permit(headers.text(request, "brokerName"), wiped=True)
-    return answer(request, ext={"wipeTopicCount": str(count)})
+    count = context.component(NameServer).permit(headers.text(request, "brokerName"), wiped=True)
+    return make_response(request, ext={"wipeTopicCount": str(count)})
 
 
 def add_write_permission(context: Context, connection: Connection, request: Frame) -> Frame:
-    count = context.part(NameServer).permit(headers.text(request, "brokerName"), wiped=False)
-    return answer(request, ext={"addTopicCount": str(count)})
+    count = context.component(NameServer).permit(headers.text(request, "brokerName"), wiped=False)
+    return make_response(request, ext={"addTopicCount": str(count)})
 
 
 # keys and values
@@ -202,51 +202,51 @@ def add_write_permission(context: Context, connection: Connection, request: Fram
 def _place(request: Frame) -> tuple[str, str]:
     namespace, key = headers.text_or(request, "namespace"), headers.text_or(request, "key")
     if namespace is None or key is None:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
     return namespace, key
 
 
 def put_value(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace, key = _place(request)
-    context.part(NameServer).values.setdefault(namespace, {})[key] = headers.text(request, "value")
-    return answer(request)
+    context.component(NameServer).values.setdefault(namespace, {})[key] = headers.text(request, "value")
+    return make_response(request)
 
 
 def get_value(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace, key = _place(request)
-    found = context.part(NameServer).values.get(namespace, {}).get(key)
+    found = context.component(NameServer).values.get(namespace, {}).get(key)
     if found is None:
-        return answer(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
-    return answer(request, ext={"value": found})
+        return make_response(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+    return make_response(request, ext={"value": found})
 
 
 def delete_value(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace, key = _place(request)
-    values = context.part(NameServer).values
+    values = context.component(NameServer).values
     values.get(namespace, {}).pop(key, None)
-    return answer(request)
+    return make_response(request)
 
 
 def list_values(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace = headers.text(request, "namespace")
-    found = context.part(NameServer).values.get(namespace)
+    found = context.component(NameServer).values.get(namespace)
     if found is None:
-        return answer(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-    return answer(request, body=bodies.encode({"table": found}))
+        return make_response(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+    return make_response(request, body=bodies.encode({"table": found}))
 
 
 # its settings
 
 
 def get_settings(context: Context, connection: Connection, request: Frame) -> Frame:
-    return answer(request, body=properties_text(context.part(NameServer).settings).encode())
+    return make_response(request, body=properties_text(context.component(NameServer).settings).encode())
 
 
 def update_settings(context: Context, connection: Connection, request: Frame) -> Frame:
-    server = context.part(NameServer)
+    server = context.component(NameServer)
     given = properties_of(str(request.body, "utf-8", "replace"))
     server.settings |= {name: value for name, value in given.items() if name in server.settings and name != "listenPort"}
-    return answer(request)
+    return make_response(request)
 
 
 # other brokers
@@ -255,37 +255,37 @@ def update_settings(context: Context, connection: Connection, request: Frame) ->
 def register_broker(context: Context, connection: Connection, request: Frame) -> Frame:
     cluster, name = headers.text(request, "clusterName"), headers.text(request, "brokerName")
     address, number = headers.text(request, "brokerAddr"), headers.int64(request, "brokerId")
-    server = context.part(NameServer)
+    server = context.component(NameServer)
     if name == context.settings.broker_name and cluster == context.settings.cluster:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"{name} is the broker of this process; give the other one another brokerName")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} is the broker of this process; give the other one another brokerName")
     checksum = headers.int32_or(request, "bodyCrc32", 0)
     if checksum and checksum & 0xFFFFFFFF != zlib.crc32(request.body):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     if headers.boolean_or(request, "compressed"):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "compressed registrations are not read; set compressedRegister=false")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "compressed registrations are not read; set compressedRegister=false")
     body: Any = bodies.parse_request(request) if request.body else {}
     topics, version = topics_of_body(body)
     entry = BrokerEntry(cluster, name, {}, topics, data_version=version, heard_at=context.clock())
     known = server.register(entry, number, address)
     ext = {} if number == 0 else {"haServerAddr": headers.text_or(request, "haServerAddr", ""), "masterAddr": known.master}
     order = server.values.get(ORDER)
-    return answer(request, ext=ext, body=bodies.encode({"table": order}) if order else b"")
+    return make_response(request, ext=ext, body=bodies.encode({"table": order}) if order else b"")
 
 
 def unregister_broker(context: Context, connection: Connection, request: Frame) -> Frame:
     cluster, name = headers.text(request, "clusterName"), headers.text(request, "brokerName")
-    context.part(NameServer).unregister(cluster, name, headers.int64(request, "brokerId"))
-    return answer(request)
+    context.component(NameServer).unregister(cluster, name, headers.int64(request, "brokerId"))
+    return make_response(request)
 
 
 def data_version(context: Context, connection: Connection, request: Frame) -> Frame:
-    known = context.part(NameServer).other(headers.text(request, "clusterName"), headers.text(request, "brokerName"))
+    known = context.component(NameServer).other(headers.text(request, "clusterName"), headers.text(request, "brokerName"))
     asked = bodies.parse_request(request) if request.body else {}
     changed = known is None or known.data_version != asked
     if known is not None:
         known.heard_at = context.clock()
     body = bodies.encode(known.data_version) if known is not None and known.data_version else b""
-    return answer(request, ext={"changed": "true" if changed else "false"}, body=body)
+    return make_response(request, ext={"changed": "true" if changed else "false"}, body=body)
 
 
 HANDLERS: dict[int, Handler] = {
@@ -311,4 +311,4 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
 }
 
-PARTS = (NameServer,)
+COMPONENTS = (NameServer,)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 from mqstore.rocketmq.config import fastjson
@@ -30,9 +30,9 @@ NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
 def moving(context: Context) -> ConsumerOffsets:
-    """The offsets, for what moves them. Raises AnswerError where they are frozen."""
+    """The offsets, for what moves them. Raises ResponseError where they are frozen."""
     if context.settings.freeze_offsets and not context.writable:
-        raise AnswerError(ResponseCode.NO_PERMISSION, "the store is served read-only with frozen offsets; no group moves in it")
+        raise ResponseError(ResponseCode.NO_PERMISSION, "the store is served read-only with frozen offsets; no group moves in it")
     return context.store.offsets
 
 
@@ -52,8 +52,8 @@ def query_offset(context: Context, connection: Connection, request: Frame) -> Fr
             zero_if_not_found=headers.boolean_or(request, "setZeroIfNotFound", True),
         )
     if found is None:
-        return answer(request, ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
-    return answer(request, ext={"offset": str(found)})
+        return make_response(request, ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
+    return make_response(request, ext={"offset": str(found)})
 
 
 def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none", "memory", "disk"]:
@@ -67,28 +67,28 @@ def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none",
 def update_offset(context: Context, connection: Connection, request: Frame) -> Frame:
     """15: a group has got so far in a queue."""
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
-    if context.profile.five:
+    if context.profile.is_v5:
         return _update_checked(context, request, group, topic)
     moving(context).commit(group, topic, headers.int32(request, "queueId"), headers.int64(request, "commitOffset"))
-    return answer(request)
+    return make_response(request)
 
 
 def _update_checked(context: Context, request: Frame, group: str, topic: str) -> Frame:
     """As 5.3.3 does it: only for what there is, and not while a reset waits for its pull."""
     if group not in context.store.groups:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     if topic not in context.store.topics:
-        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
     queue_id, offset = headers.int32_or(request, "queueId"), headers.int64_or(request, "commitOffset")
     if queue_id is None:
-        raise AnswerError(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
     if offset is None:
-        raise AnswerError(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
     offsets = moving(context)
     if offsets.has_reset(group, topic, queue_id):
-        return answer(request, ResponseCode.SUCCESS, "Offset has been previously reset")
+        return make_response(request, ResponseCode.SUCCESS, "Offset has been previously reset")
     offsets.commit(group, topic, queue_id, offset)
-    return answer(request)
+    return make_response(request)
 
 
 def clone_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -99,7 +99,7 @@ def clone_offsets(context: Context, connection: Connection, request: Frame) -> F
     for name in [topic] if topic else sorted(offsets.topics_of(source)):
         if name in context.store.topics:
             offsets.clone(source, target, name)
-    return answer(request)
+    return make_response(request)
 
 
 def correction_offset(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -117,19 +117,19 @@ def correction_offset(context: Context, connection: Connection, request: Frame) 
             if queue_id in own
         }
         smallest |= corrected
-    return answer(request, body=bodies.encode({"correctionOffsets": dict(sorted(smallest.items()))}))
+    return make_response(request, body=bodies.encode({"correctionOffsets": dict(sorted(smallest.items()))}))
 
 
 def all_consumer_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
     """43: the table, compact."""
-    return answer(request, body=_compact(context.store.offsets.text()))
+    return make_response(request, body=_compact(context.store.offsets.text()))
 
 
 def all_delay_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
     """45: how far delivery is in each delay level."""
     store = context.store.writable
     table = {} if store is None else store.delays.offsets()
-    return answer(request, body=bodies.encode({"offsetTable": dict(sorted(table.items()))}))
+    return make_response(request, body=bodies.encode({"offsetTable": dict(sorted(table.items()))}))
 
 
 def _compact(text: str) -> bytes:

@@ -24,10 +24,10 @@ from mqstore.broker.handlers.long_polling import HeldPull, LongPolling
 from mqstore.broker.handlers.membership import NO_SQL, Membership
 from mqstore.broker.handlers.send import HELP
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import READ, Tables
+from mqstore.broker.handlers.topic_creation import READ, TopicsAndGroups
 from mqstore.broker.protocol import headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.protocol.heartbeats import Subscription
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
@@ -66,7 +66,7 @@ class PullHeader:
 
     @classmethod
     def of(cls, request: Frame) -> PullHeader:
-        """The header of a request. Raises AnswerError."""
+        """The header of a request. Raises ResponseError."""
         return cls(
             headers.text(request, "consumerGroup"),
             headers.text(request, "topic"),
@@ -91,7 +91,7 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
     began = context.clock()
     _check(context, connection, header)
     wanted = _filter(context, request, header)
-    reset = context.store.offsets.take_reset(header.group, header.topic, header.queue_id) if context.profile.five else None
+    reset = context.store.offsets.take_reset(header.group, header.topic, header.queue_id) if context.profile.is_v5 else None
     if reset is not None:
         return _moved(context, request, header, reset)
     found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
@@ -105,14 +105,14 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
         def again() -> None:
             try:
                 done = _pulled(context, connection, request, header, may_suspend=False)
-            except AnswerError as error:
-                done = answer(request, error.code, error.remark, error.ext)
+            except ResponseError as error:
+                done = make_response(request, error.code, error.remark, error.ext)
             if done is not None and not request.is_oneway:
                 connection.send(done)
 
         settings = context.settings
         held = HeldPull(connection, header.group, header.topic, header.queue_id, header.offset, wanted, again)
-        if context.part(LongPolling).hold(held, header.suspend_timeout if settings.long_polling else settings.short_polling_time):
+        if context.component(LongPolling).hold(held, header.suspend_timeout if settings.long_polling else settings.short_polling_time):
             return None
         found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
         code = _CODES.get(found.status, code)
@@ -120,7 +120,7 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
 
 
 def _answer(context: Context, request: Frame, header: PullHeader, found: GetResult, code: int, began: int) -> Frame:
-    counters = context.part(Statistics).counters
+    counters = context.component(Statistics).counters
     following = found.next_begin_offset
     parts: list[memoryview] = []
     if code == ResponseCode.SUCCESS:
@@ -140,9 +140,9 @@ def _answer(context: Context, request: Frame, header: PullHeader, found: GetResu
         "maxOffset": str(found.max_offset),
         "minOffset": str(found.min_offset),
     }
-    done = answer(request, code, found.status.value, ext)
+    done = make_response(request, code, found.status.value, ext)
     if context.settings.rewrite_store_host:
-        done.body = context.outgoing(parts)
+        done.body = context.response_body(parts)
     else:
         done.parts = parts
     return done
@@ -162,26 +162,26 @@ def _moved(context: Context, request: Frame, header: PullHeader, offset: int) ->
     """The answer to the first pull after the offset was reset on the server's side."""
     low, high = context.store.min_offset(header.topic, header.queue_id), context.store.max_offset(header.topic, header.queue_id)
     ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "maxOffset": str(high), "minOffset": str(low)}
-    return answer(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
+    return make_response(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
 
 # checks
 
 
 def _check(context: Context, connection: Connection, header: PullHeader) -> None:
-    """Raises AnswerError where the group may not pull from the queue."""
-    group = context.part(Tables).group(header.group)
+    """Raises ResponseError where the group may not pull from the queue."""
+    group = context.component(TopicsAndGroups).group(header.group)
     if group is None:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.group}] does not exist, {HELP}")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.group}] does not exist, {HELP}")
     if not group.consume_enable:
-        raise AnswerError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.group}")
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.group}")
     topic = context.store.topics.get(header.topic)
     if topic is None:
-        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {HELP}")
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {HELP}")
     if not topic.perm & READ:
-        raise AnswerError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
     if not 0 <= header.queue_id < topic.read_queues:
-        raise AnswerError(
+        raise ResponseError(
             context.profile.parameter_code,
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queues}] "
             f"consumer:[/{connection.peer}]",
@@ -189,41 +189,41 @@ def _check(context: Context, connection: Connection, header: PullHeader) -> None
 
 
 def _filter(context: Context, request: Frame, header: PullHeader) -> PullFilter:
-    """What the consumer subscribes to: by the request, or by its group's heartbeats. Raises AnswerError."""
+    """What the consumer subscribes to: by the request, or by its group's heartbeats. Raises ResponseError."""
     if header.sys_flag & HAS_SUBSCRIPTION:
         expression, kind = headers.text_or(request, "subscription"), headers.text_or(request, "expressionType")
         try:
             subscription = Subscription.of(header.topic, expression, version=header.version, expression_type=kind)
             wanted = PullFilter.of(subscription)
         except UsageError:
-            raise AnswerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
+            raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
     else:
         subscription = _subscribed(context, header)
         try:
             wanted = PullFilter.of(subscription)
         except UsageError:
-            raise AnswerError(
+            raise ResponseError(
                 ResponseCode.FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"
             ) from None
     if not subscription.by_tag and not context.settings.property_filter:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, NO_SQL)
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, NO_SQL)
     return wanted
 
 
 def _subscribed(context: Context, header: PullHeader) -> Subscription:
-    """The group's subscription to the topic, as the heartbeats told it. Raises AnswerError."""
-    clients = context.part(Membership).clients
+    """The group's subscription to the topic, as the heartbeats told it. Raises ResponseError."""
+    clients = context.component(Membership).clients
     group = clients.consumer_group(header.group)
     if group is None:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{HELP}")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{HELP}")
     config = context.store.groups.get(header.group)
     if group.broadcasting and config is not None and not config.consume_broadcast_enable:
-        raise AnswerError(ResponseCode.NO_PERMISSION, f"the consumer group[{header.group}] can not consume by broadcast way")
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"the consumer group[{header.group}] can not consume by broadcast way")
     subscription = group.subscriptions.get(header.topic)
     if subscription is None:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{HELP}")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{HELP}")
     if subscription.version < header.version:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     return subscription
 
 

@@ -19,9 +19,9 @@ from typing import Any
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.rocketmq.format.queue_page import page_from
 from mqstore.rocketmq.query.point_lookup import QueryResult
 
@@ -31,7 +31,7 @@ MOST_ENTRIES = 10_000
 SLOW = 0.01  # seconds
 
 
-class KeyQueries(Part):
+class KeyQueries(Component):
     """Where key queries run: in the event loop, which most leave within microseconds; in threads for a while after one that did not.
 
     The while is a hundred times what the slow one took, so that slow ones hold up others for a hundredth of the time at most.
@@ -54,7 +54,7 @@ def query_message(context: Context, connection: Connection, request: Frame) -> F
     begin, end = headers.int64(request, "beginTimestamp"), headers.int64(request, "endTimestamp")
     if headers.boolean_or(request, "_UNIQUE_KEY_QUERY"):
         number = context.store.config.default_query_max_num
-    queries = context.part(KeyQueries)
+    queries = context.component(KeyQueries)
     # the chain of a key is followed from its newest entry: what is asked of the past may pass over any number of entries
     if end < context.clock() or context.loop.time() < queries.in_threads_until:
         return _query_in_thread(context, request, (topic, key, number, begin, end))
@@ -74,8 +74,8 @@ def _found(context: Context, request: Frame, found: QueryResult) -> Frame:
         "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
     }
     if not found.slices:
-        return answer(request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext)
-    return answer(request, ext=ext, body=context.outgoing(found.slices))
+        return make_response(request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext)
+    return make_response(request, ext=ext, body=context.response_body(found.slices))
 
 
 def view_message(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -83,8 +83,8 @@ def view_message(context: Context, connection: Connection, request: Frame) -> Fr
     physical = headers.int64(request, "offset")
     found = context.store.raw_record_at(physical)
     if found is None:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
-    return answer(request, body=context.outgoing([found]))
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
+    return make_response(request, body=context.response_body([found]))
 
 
 async def search_offset(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -93,25 +93,25 @@ async def search_offset(context: Context, connection: Connection, request: Frame
     timestamp = headers.int64(request, "timestamp")
     upper = (headers.text_or(request, "boundaryType") or "").upper() == "UPPER"
     offset = await context.run(context.store.offset_by_time, topic, queue_id, timestamp, "upper" if upper else "lower")
-    return answer(request, ext={"offset": str(offset)})
+    return make_response(request, ext={"offset": str(offset)})
 
 
 def max_offset(context: Context, connection: Connection, request: Frame) -> Frame:
     """30: the offset of a queue's next message."""
     offset = context.store.max_offset(headers.text(request, "topic"), headers.int32(request, "queueId"))
-    return answer(request, ext={"offset": str(offset)})
+    return make_response(request, ext={"offset": str(offset)})
 
 
 def min_offset(context: Context, connection: Connection, request: Frame) -> Frame:
     """31: the offset of a queue's first message."""
     offset = context.store.min_offset(headers.text(request, "topic"), headers.int32(request, "queueId"))
-    return answer(request, ext={"offset": str(offset)})
+    return make_response(request, ext={"offset": str(offset)})
 
 
 def earliest_time(context: Context, connection: Connection, request: Frame) -> Frame:
     """32: when a queue's first message was stored."""
     timestamp = context.store.earliest_time(headers.text(request, "topic"), headers.int32(request, "queueId"))
-    return answer(request, ext={"timestamp": str(timestamp)})
+    return make_response(request, ext={"timestamp": str(timestamp)})
 
 
 def consume_queue(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -121,23 +121,23 @@ def consume_queue(context: Context, connection: Connection, request: Frame) -> F
     name = f"{queue_id}@{topic}"
     queue = context.store.queue_or_none(topic, queue_id)
     if queue is None:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"{name} is not exist!")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} is not exist!")
     body: dict[str, Any] = {"maxQueueIndex": queue.max_offset, "minQueueIndex": queue.min_offset}
     group = headers.text_or(request, "consumerGroup")
     if group:
-        subscription = context.part(Membership).clients.subscription(group, topic)
+        subscription = context.component(Membership).clients.subscription(group, topic)
         if subscription is None:
             body["filterData"] = f"{group}@{topic} is not online!"
         else:
             body["subscriptionData"] = subscription.bean()
     page = page_from(queue, index) if queue.min_offset <= index < queue.max_offset else None
     if page is None:
-        return answer(request, ResponseCode.SUCCESS, f"Index {index} of {name} is not exist!", body=bodies.encode(body))
+        return make_response(request, ResponseCode.SUCCESS, f"Index {index} of {name} is not exist!", body=bodies.encode(body))
     rows = page.rows(min(max(count, 0), MOST_ENTRIES))
     body["queueData"] = [
         {"eval": False, "physicOffset": row[0], "physicSize": row[1], "tagsCode": row[2]} for row in rows[: max(count, 0)].tolist()
     ]
-    return answer(request, body=bodies.encode(body))
+    return make_response(request, body=bodies.encode(body))
 
 
 HANDLERS: dict[int, Handler] = {

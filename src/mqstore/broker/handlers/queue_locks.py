@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.bodies import Queue
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 
-__all__ = ["HANDLERS", "PARTS", "QueueLocks"]
+__all__ = ["COMPONENTS", "HANDLERS", "QueueLocks"]
 
 EXPIRES = 60_000  # ms
 
@@ -74,7 +74,7 @@ class QueueLocks:
                 del self._held[group]
 
 
-class Locks(Part):
+class LockComponent(Component):
     """The locks of a broker."""
 
     def __init__(self, context: Context) -> None:
@@ -95,12 +95,12 @@ def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
     body = bodies.parse_request(request)
     group, client_id, named = body.get("consumerGroup"), body.get("clientId"), body.get("mqSet")
     if not isinstance(group, str) or not isinstance(client_id, str):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "a lock belongs to a client of a group; the body must name consumerGroup and clientId")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "the body must name consumerGroup and clientId")
     queues = []
     for queue in named if isinstance(named, list) else ():
         topic, broker, number = (queue.get(name) for name in ("topic", "brokerName", "queueId")) if isinstance(queue, dict) else (None,) * 3
         if not isinstance(topic, str) or not isinstance(broker, str) or not isinstance(number, int):
-            raise AnswerError(ResponseCode.SYSTEM_ERROR, "a queue of mqSet must have topic, brokerName and queueId")
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "a queue of mqSet must have topic, brokerName and queueId")
         queues.append(Queue(topic, broker, number))
     return group, client_id, queues
 
@@ -108,16 +108,16 @@ def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
 def lock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
     """41: which of the queues the client has now."""
     group, client_id, queues = _asked(request)
-    granted = context.part(Locks).table.lock(group, queues, client_id, context.clock())
-    return answer(request, body=bodies.encode({"lockOKMQSet": granted}))
+    granted = context.component(LockComponent).table.lock(group, queues, client_id, context.clock())
+    return make_response(request, body=bodies.encode({"lockOKMQSet": granted}))
 
 
 def unlock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
     """42: the client's own queues are free."""
     group, client_id, queues = _asked(request)
-    context.part(Locks).table.unlock(group, queues, client_id)
-    return answer(request)
+    context.component(LockComponent).table.unlock(group, queues, client_id)
+    return make_response(request)
 
 
-PARTS = (Locks,)
+COMPONENTS = (LockComponent,)
 HANDLERS: dict[int, Handler] = {RequestCode.LOCK_BATCH_MQ: lock_batch, RequestCode.UNLOCK_BATCH_MQ: unlock_batch}

@@ -1,37 +1,47 @@
-"""The families of requests: every module whose HANDLERS the server gathers, and whose PARTS it starts, in this order."""
+"""The registry of request handlers: the server merges the HANDLERS of these modules and starts their COMPONENTS in this order."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from mqstore.broker.handlers import broker_info as brokerinfo
-from mqstore.broker.handlers import call_through as callthrough
-from mqstore.broker.handlers import long_polling as longpolling
-from mqstore.broker.handlers import membership, metrics, nameserver, offsets, queries, resets, statistics, topics, transactions
-from mqstore.broker.handlers import pull as pulling
-from mqstore.broker.handlers import queue_locks as queuelocks
-from mqstore.broker.handlers import reply as replying
-from mqstore.broker.handlers import send as sending
-from mqstore.broker.handlers import send_back as sendback
-from mqstore.broker.handlers import topic_creation as tables
+from mqstore.broker.handlers import (
+    broker_info,
+    call_through,
+    long_polling,
+    membership,
+    metrics,
+    nameserver,
+    offsets,
+    pull,
+    queries,
+    queue_locks,
+    reply,
+    resets,
+    send,
+    send_back,
+    statistics,
+    topic_creation,
+    topics,
+    transactions,
+)
 
-__all__ = ["FAMILIES"]
+__all__ = ["HANDLER_MODULES"]
 
-FAMILIES: tuple[ModuleType, ...] = (
-    tables,
+HANDLER_MODULES: tuple[ModuleType, ...] = (
+    topic_creation,
     nameserver,
     membership,
-    queuelocks,
+    queue_locks,
     statistics,
     topics,
-    brokerinfo,
-    callthrough,
+    broker_info,
+    call_through,
     metrics,
-    longpolling,
-    sending,
-    sendback,
-    replying,
-    pulling,
+    long_polling,
+    send,
+    send_back,
+    reply,
+    pull,
     queries,
     offsets,
     resets,

@@ -1,4 +1,4 @@
-"""Request and reply: an answer goes straight to the client that asked.
+"""Request and reply: an answer goes straight to the client that request.
 
     asker    310, an ordinary message with CORRELATION_ID, REPLY_TO_CLIENT and TTL
     replier  324 or 325, a message to CLUSTER_REPLY_TOPIC with REPLY_TO_CLIENT = client id of the asker
@@ -16,7 +16,7 @@ from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.handlers.send import sent
 from mqstore.broker.protocol import send_header
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import Frame, answer, request
+from mqstore.broker.protocol.frames import Frame, make_request, make_response
 from mqstore.broker.protocol.send_header import SendHeader
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
@@ -29,29 +29,29 @@ __all__ = ["HANDLERS", "pushed"]
 PUSH_TIMEOUT = 3.0
 
 
-async def send_reply(context: Context, connection: Connection, asked: Frame) -> Frame:
+async def send_reply(context: Context, connection: Connection, request: Frame) -> Frame:
     """324, 325: push a reply to the client that waits for it, and store it."""
-    context.writing()
-    header = send_header.parse(asked)
+    context.writable_store()
+    header = send_header.parse(request)
     to = decode_properties(header.properties).get("REPLY_TO_CLIENT")
-    code, remark = await _push(context, connection, asked, header, to)
+    code, remark = await _push(context, connection, request, header, to)
     marks = {"MSG_REGION": context.settings.region, "TRACE_ON": "true"}
     if not context.settings.store_replies:
-        return answer(asked, code, remark, {"msgId": "", "queueId": str(max(header.queue_id, 0)), "queueOffset": "0", **marks})
-    work = sent(context, connection, asked, header)
+        return make_response(request, code, remark, {"msgId": "", "queueId": str(max(header.queue_id, 0)), "queueOffset": "0", **marks})
+    work = sent(context, connection, request, header)
     stored = work if isinstance(work, Frame) else await work
     ext = stored.ext if stored.ext is not None and "msgId" in stored.ext else marks
-    return answer(asked, code, remark, ext)
+    return make_response(request, code, remark, ext)
 
 
-async def _push(context: Context, connection: Connection, asked: Frame, header: SendHeader, to: str | None) -> tuple[int, str | None]:
+async def _push(context: Context, connection: Connection, request: Frame, header: SendHeader, to: str | None) -> tuple[int, str | None]:
     """(code, remark) of the push."""
     if to is None:
         return ResponseCode.SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null"
-    member = context.part(Membership).clients.by_client_id(to)
+    member = context.component(Membership).clients.by_client_id(to)
     if member is None:
         return ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{to}> not found."
-    frame = pushed(header, asked.body, connection.peer, context.address, context.clock(), context.profile.version)
+    frame = pushed(header, request.body, connection.peer, context.address, context.clock(), context.profile.version)
     try:
         response = await member.connection.call(frame, PUSH_TIMEOUT)
     except (TimeoutError, ConnectionError) as error:
@@ -81,7 +81,7 @@ def pushed(header: SendHeader, body: bytes | memoryview, born_host: str, store_h
         "reconsumeTimes": str(header.reconsume_times),
         "unitMode": "true" if header.unit_mode else "false",
     }
-    return replace(request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext), body=body)
+    return replace(make_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext), body=body)
 
 
 HANDLERS: dict[int, Handler] = {

@@ -4,7 +4,7 @@
                                               5.3.3: they are set here, and clients learn of them at their next pull
     223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS  asks the clients where they are (221)
 
-A new offset is that of the time asked for, the maximum for -1; without force a group only goes back.
+A new offset is that of the time request for, the maximum for -1; without force a group only goes back.
 
     >>> moved({0: 7, 1: 3}, {0: 5, 1: 9}, force=False), moved({0: 7, 1: 3}, {0: 5, 1: 9}, force=True)
     ({0: 5, 1: 3}, {0: 5, 1: 9})
@@ -25,7 +25,7 @@ from mqstore.broker.handlers.offsets import moving
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.bodies import Queue
 from mqstore.broker.protocol.codes import V3_0_7_SNAPSHOT, RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer, request
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.runtime.clients import Member
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
@@ -42,22 +42,22 @@ def moved(before: Mapping[int, int], targets: Mapping[int, int], *, force: bool)
     return {queue_id: target if force or target < before[queue_id] else before[queue_id] for queue_id, target in targets.items()}
 
 
-async def reset_offset(context: Context, connection: Connection, asked: Frame) -> Frame:
+async def reset_offset(context: Context, connection: Connection, request: Frame) -> Frame:
     """222: move a group to a time."""
-    topic, group = headers.text(asked, "topic"), headers.text(asked, "group")
-    timestamp, force = headers.int64(asked, "timestamp"), headers.boolean(asked, "isForce")
+    topic, group = headers.text(request, "topic"), headers.text(request, "group")
+    timestamp, force = headers.int64(request, "timestamp"), headers.boolean(request, "isForce")
     moving(context)
     config = context.store.topics.get(topic)
-    if context.profile.five and context.settings.server_side_reset:
-        return await _reset_here(context, asked, config, topic, group, timestamp)
+    if context.profile.is_v5 and context.settings.server_side_reset:
+        return await _reset_here(context, request, config, topic, group, timestamp)
     if config is None:
         remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, remark)
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
     before = {queue_id: context.store.offsets.query(group, topic, queue_id) for queue_id in range(config.write_queues)}
     if any(offset < 0 for offset in before.values()):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
     targets = await context.run(_targets, context, topic, list(before), timestamp)
-    return _push(context, asked, topic, group, timestamp, moved(before, targets, force=force))
+    return _push(context, request, topic, group, timestamp, moved(before, targets, force=force))
 
 
 def _targets(context: Context, topic: str, queue_ids: list[int], timestamp: int) -> dict[int, int]:
@@ -68,13 +68,13 @@ def _targets(context: Context, topic: str, queue_ids: list[int], timestamp: int)
     }
 
 
-def _push(context: Context, asked: Frame, topic: str, group: str, timestamp: int, offsets: Mapping[int, int]) -> Frame:
+def _push(context: Context, request: Frame, topic: str, group: str, timestamp: int, offsets: Mapping[int, int]) -> Frame:
     """Tell the group's clients, who do the rest."""
     table = {Queue(topic, context.settings.broker_name, queue_id): offset for queue_id, offset in offsets.items()}
-    online = context.part(Membership).clients.consumer_group(group)
+    online = context.component(Membership).clients.consumer_group(group)
     if online is None or not online.members:
         remark = f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {timestamp}"
-        raise AnswerError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        raise ResponseError(ResponseCode.CONSUMER_NOT_ONLINE, remark)
     members = list(online.members.values())
     _check_versions(members)
     ext = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "false"}
@@ -82,59 +82,61 @@ def _push(context: Context, asked: Frame, topic: str, group: str, timestamp: int
         told: object = table
         if member.language == "CPP":
             told = [{**queue.bean(), "offset": offset} for queue, offset in table.items()]
-        member.connection.notify(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, bodies.encode({"offsetTable": told}), oneway=True))
+        member.connection.notify(
+            make_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, bodies.encode({"offsetTable": told}), oneway=True)
+        )
     log("offsets-reset", group=group, topic=topic, clients=len(members))
-    return answer(asked, body=bodies.encode({"offsetTable": table}, strict=bodies.takes_strict_json(asked)))
+    return make_response(request, body=bodies.encode({"offsetTable": table}, strict=bodies.takes_strict_json(request)))
 
 
 def _check_versions(members: list[Member[Connection]]) -> None:
     for member in members:
         if member.version < V3_0_7_SNAPSHOT:
             remark = f"the client does not support this feature. version={member.version}"
-            raise AnswerError(ResponseCode.SYSTEM_ERROR, remark)
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
 
-async def _reset_here(context: Context, asked: Frame, config: TopicConfig | None, topic: str, group: str, timestamp: int) -> Frame:
+async def _reset_here(context: Context, request: Frame, config: TopicConfig | None, topic: str, group: str, timestamp: int) -> Frame:
     """Set the offsets in the table; the next pull of each queue is answered with them."""
     store = context.store
     if config is None:
-        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
     if group not in store.groups:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
-    queue_id, offset = headers.int32_or(asked, "queueId", -1), headers.int64_or(asked, "offset", -1)
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+    queue_id, offset = headers.int32_or(request, "queueId", -1), headers.int64_or(request, "offset", -1)
     queue_ids = [queue_id] if queue_id >= 0 else list(range(config.write_queues))
     if queue_id >= 0 and offset != -1:
         if not store.min_offset(topic, queue_id) <= offset <= store.max_offset(topic, queue_id):
-            raise AnswerError(ResponseCode.SYSTEM_ERROR, f"Target offset {offset} not in consume queue range")
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"Target offset {offset} not in consume queue range")
         targets = {queue_id: offset}
     else:
         targets = await context.run(_targets, context, topic, queue_ids, timestamp)
     store.offsets.reset(group, topic, targets, force=True, server_side=True)
-    context.part(LongPolling).wake(group, topic)
+    context.component(LongPolling).wake(group, topic)
     table = {Queue(topic, context.settings.broker_name, queue_id): target for queue_id, target in targets.items()}
-    return answer(asked, body=bodies.encode({"offsetTable": table}, strict=bodies.takes_strict_json(asked)))
+    return make_response(request, body=bodies.encode({"offsetTable": table}, strict=bodies.takes_strict_json(request)))
 
 
-async def consumer_status(context: Context, connection: Connection, asked: Frame) -> Frame:
+async def consumer_status(context: Context, connection: Connection, request: Frame) -> Frame:
     """223: where each client of a group is, or the one that is named."""
-    topic, group = headers.text(asked, "topic"), headers.text(asked, "group")
-    only = headers.text_or(asked, "clientAddr", "").strip()
-    online = context.part(Membership).clients.consumer_group(group)
+    topic, group = headers.text(request, "topic"), headers.text(request, "group")
+    only = headers.text_or(request, "clientAddr", "").strip()
+    online = context.component(Membership).clients.consumer_group(group)
     if online is None:
-        code = ResponseCode.CONSUMER_NOT_ONLINE if context.profile.five else ResponseCode.SYSTEM_ERROR
-        raise AnswerError(code, f"the consumer group[{group}] not online")
+        code = ResponseCode.CONSUMER_NOT_ONLINE if context.profile.is_v5 else ResponseCode.SYSTEM_ERROR
+        raise ResponseError(code, f"the consumer group[{group}] not online")
     members = [member for member in online.members.values() if not only or member.client_id == only]
     _check_versions(members)
     answers = await asyncio.gather(*(_status_of(member, topic, group) for member in members))
     table = {member.client_id: told for member, told in zip(members, answers, strict=True) if told is not None}
-    return answer(asked, body=bodies.encode({"consumerTable": table}, strict=bodies.takes_strict_json(asked)))
+    return make_response(request, body=bodies.encode({"consumerTable": table}, strict=bodies.takes_strict_json(request)))
 
 
 async def _status_of(member: Member[Connection], topic: str, group: str) -> dict[Any, Any] | None:
     """What one client says; None if it says nothing usable."""
     try:
         told = await member.connection.call(
-            request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}), CALL_TIMEOUT
+            make_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}), CALL_TIMEOUT
         )
         value = bodies.parse(told.body) if told.code == ResponseCode.SUCCESS else {}
     except (TimeoutError, ConnectionError, bodies.BodyError) as error:

@@ -24,10 +24,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import Tables, topic_problem
+from mqstore.broker.handlers.topic_creation import TopicsAndGroups, topic_problem
 from mqstore.broker.protocol import send_header
 from mqstore.broker.protocol.codes import V3_4_9, RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.protocol.send_header import SendHeader
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
@@ -65,7 +65,7 @@ def send_message(context: Context, connection: Connection, request: Frame) -> Fr
 
 def sent(context: Context, connection: Connection, request: Frame, header: SendHeader) -> Frame | Awaitable[Frame]:
     """As `send_message`, with the header read."""
-    store = context.writing()
+    store = context.writable_store()
     config = store.topics.get(header.topic)
     if config is None or header.topic in FORBIDDEN:
         _check_name(context, header.topic)
@@ -77,21 +77,21 @@ def sent(context: Context, connection: Connection, request: Frame, header: SendH
 def _check_name(context: Context, topic: str) -> None:
     problem = topic_problem(topic)
     if problem is not None:
-        raise AnswerError(context.profile.parameter_code, problem)
+        raise ResponseError(context.profile.parameter_code, problem)
     if topic in FORBIDDEN:
-        raise AnswerError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
 
 async def _sent_to_new_topic(context: Context, connection: Connection, request: Frame, header: SendHeader) -> Frame:
     config = _made(context, header)
-    await context.part(Tables).save()
+    await context.component(TopicsAndGroups).save()
     work = _sent_to(context, connection, request, header, config)
     return work if isinstance(work, Frame) else await work
 
 
 def _made(context: Context, header: SendHeader) -> TopicConfig:
-    """The configuration of a topic that is made now. Raises AnswerError where it cannot be."""
-    topics = context.writing().topics
+    """The configuration of a topic that is made now. Raises ResponseError where it cannot be."""
+    topics = context.writable_store().topics
     name = header.topic
     template = topics.get(header.default_topic)
     made = None
@@ -102,7 +102,7 @@ def _made(context: Context, header: SendHeader) -> TopicConfig:
     if made is None and name.startswith(RETRY):
         made = TopicConfig(name, perm=6, read_queues=1, write_queues=1)
     if made is None:
-        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{HELP}")
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{HELP}")
     topics.put(made)
     return made
 
@@ -119,9 +119,9 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
     """Store a message of a topic that is there."""
     queue_id = header.queue_id
     if queue_id >= max(config.write_queues, config.read_queues):
-        described_as = described(config, five=context.profile.five)
+        described_as = described(config, is_v5=context.profile.is_v5)
         remark = f"request queueId[{queue_id}] is illegal, {described_as} Producer: {connection.peer}"
-        raise AnswerError(context.profile.parameter_code, remark)
+        raise ResponseError(context.profile.parameter_code, remark)
     if queue_id < 0:
         queue_id = random.randrange(max(config.write_queues, 1))
     topic, properties = header.topic, header.properties
@@ -148,11 +148,11 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
 
 
 def _is_dead(context: Context, request: Frame, header: SendHeader) -> bool:
-    """Whether a message to a retry topic has been tried often enough. Raises AnswerError for an unknown group."""
+    """Whether a message to a retry topic has been tried often enough. Raises ResponseError for an unknown group."""
     group = header.topic.removeprefix(RETRY)
-    config = context.part(Tables).group(group)
+    config = context.component(TopicsAndGroups).group(group)
     if config is None:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {HELP}")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {HELP}")
     most = config.retry_max_times
     if request.version >= V3_4_9 and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
@@ -160,7 +160,7 @@ def _is_dead(context: Context, request: Frame, header: SendHeader) -> bool:
 
 
 async def _dead_letter(context: Context, request: Frame, message: Message, group: str) -> Frame:
-    tables = context.part(Tables)
+    tables = context.component(TopicsAndGroups)
     topic = dead_letter_topic(group)
     if tables.make(topic, 1):
         await tables.save()
@@ -176,7 +176,7 @@ async def _dead_letter(context: Context, request: Frame, message: Message, group
 
 def store_it(context: Context, request: Frame, message: Message, *, batch: bool) -> Frame | Awaitable[Frame]:
     """Put a message as the broker hands it to its store, and answer. Only what waits for the disk is answered later."""
-    store, settings, version = context.writing(), context.settings, context.profile.version
+    store, settings, version = context.writable_store(), context.settings, context.profile.version
     waits = store.config.flush_disk_type == "SYNC_FLUSH"
     if batch:
         whole = batch_as_sent(
@@ -194,7 +194,7 @@ def store_it(context: Context, request: Frame, message: Message, *, batch: bool)
     if b"TRAN_MSG\x01" in properties and message.property_map().get("TRAN_MSG", "").lower() == "true":
         if settings.reject_transactions:
             host = context.address.rpartition(":")[0]
-            raise AnswerError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending transaction message is forbidden")
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending transaction message is forbidden")
         if waits:
             return _put_in_thread(context, request, message, lambda: store.transactions.prepare(whole_message))
         return put_answer(context, request, message, store.transactions.prepare(whole_message))
@@ -204,7 +204,7 @@ def store_it(context: Context, request: Frame, message: Message, *, batch: bool)
 
 
 async def _put_and_wait(context: Context, request: Frame, message: Message, whole: Message) -> Frame:
-    return put_answer(context, request, message, await context.writing().put_async(whole))
+    return put_answer(context, request, message, await context.writable_store().put_async(whole))
 
 
 async def _put_in_thread(context: Context, request: Frame, message: Message, put: Callable[[], PutResult]) -> Frame:
@@ -214,11 +214,11 @@ async def _put_in_thread(context: Context, request: Frame, message: Message, put
 def put_answer(context: Context, request: Frame, message: Message, put: PutResult) -> Frame:
     """The answer to a send. message: as it came, with the queue that was chosen."""
     profile = context.profile
-    counters = context.part(Statistics).counters
+    counters = context.component(Statistics).counters
     status = put.status
     if status is not PutStatus.PUT_OK and not put.stored:
         counters.refused()
-        return answer(request, *_refusal(context, message, put), {"MSG_REGION": context.settings.region, "TRACE_ON": "true"})
+        return make_response(request, *_refusal(context, message, put), {"MSG_REGION": context.settings.region, "TRACE_ON": "true"})
     now = context.clock()
     counters.stored(message.topic, messages=put.count, size=put.size, elapsed=now - put.store_timestamp, now=now)
     ext = {
@@ -228,12 +228,12 @@ def put_answer(context: Context, request: Frame, message: Message, put: PutResul
         "msgId": put.msg_id,
         "queueOffset": str(put.queue_offset),
     }
-    if profile.five and request.code != RequestCode.SEND_BATCH_MESSAGE:
+    if profile.is_v5 and request.code != RequestCode.SEND_BATCH_MESSAGE:
         unique = message.property_map().get("UNIQ_KEY")
         if unique:
             ext["transactionId"] = unique
     code = ResponseCode.SUCCESS if status is PutStatus.PUT_OK else _CODES.get(status, ResponseCode.SYSTEM_ERROR)
-    return answer(request, code, None, ext)
+    return make_response(request, code, None, ext)
 
 
 def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, str]:
@@ -241,12 +241,12 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
     code = _CODES.get(put.status, ResponseCode.SYSTEM_ERROR)
     if code == ResponseCode.MESSAGE_ILLEGAL:
         most = context.store.config.max_message_size
-        limits = f"{most}B, msg properties length limit 32KB." if context.profile.five else "128k, msg properties length limit 32k."
+        limits = f"{most}B, msg properties length limit 32KB." if context.profile.is_v5 else "128k, msg properties length limit 32k."
         remark = f"the message is illegal, maybe msg body or properties length not matched. msg body length limit {limits}"
         too_large = len(message.body) > most or put.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
         return code, remark if too_large or not put.detail else f"{remark} {put.detail}"
     if code == ResponseCode.SERVICE_NOT_AVAILABLE:
-        store = context.writing()
+        store = context.writable_store()
         used = (store.config.disk_ratio or disk_ratio)(str(store.directory.root)) or 0.0
         return code, (
             "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
@@ -259,14 +259,14 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
     return code, "UNKNOWN_ERROR"
 
 
-def described(config: TopicConfig, *, five: bool = False) -> str:
+def described(config: TopicConfig, *, is_v5: bool = False) -> str:
     """A topic's configuration as the broker prints it.
 
     >>> described(TopicConfig("orders", perm=6, read_queues=4, write_queues=4))[:72]
     'TopicConfig [topicName=orders, readQueueNums=4, writeQueueNums=4, perm=R'
     """
     perm = ("R" if config.perm & 4 else "-") + ("W" if config.perm & 2 else "-") + ("X" if config.perm & INHERIT else "-")
-    attributes = ", attributes={" + ", ".join(f"{name}={value}" for name, value in config.attributes.items()) + "}" if five else ""
+    attributes = ", attributes={" + ", ".join(f"{name}={value}" for name, value in config.attributes.items()) + "}" if is_v5 else ""
     return (
         f"TopicConfig [topicName={config.name}, readQueueNums={config.read_queues}, writeQueueNums={config.write_queues}, perm={perm}, "
         f"topicFilterType={config.filter_type}, topicSysFlag={config.sys_flag}, order={'true' if config.order else 'false'}{attributes}]"

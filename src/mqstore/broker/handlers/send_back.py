@@ -16,10 +16,10 @@ from collections.abc import Awaitable
 
 from mqstore.broker.handlers.send import HELP
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import WRITE, Tables
+from mqstore.broker.handlers.topic_creation import WRITE, TopicsAndGroups
 from mqstore.broker.protocol import headers
 from mqstore.broker.protocol.codes import V3_4_9, RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 from mqstore.rocketmq.append.send_path import dead_letter_topic, retry_topic, sent_back
@@ -34,22 +34,22 @@ USUAL_TRIES = 16
 
 def send_back(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
     """36: put a message into its group's retry topic, or aside."""
-    store, tables = context.writing(), context.part(Tables)
+    store, tables = context.writable_store(), context.component(TopicsAndGroups)
     physical = headers.int64(request, "offset")
     name = headers.text(request, "group")
     level = headers.int32(request, "delayLevel")
     group = tables.group(name)
     if group is None:
-        raise AnswerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {HELP}")
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {HELP}")
     if group.retry_queue_nums <= 0:
-        return answer(request)
+        return make_response(request)
     new = tables.retry_topic(group)
     config = store.topics.get(retry_topic(name))
     if config is None or not config.perm & WRITE:
-        raise AnswerError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic(name)}] sending message is forbidden")
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic(name)}] sending message is forbidden")
     found = store.record_at(physical)
     if found is None:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}")
     most = group.retry_max_times
     asked = headers.int32_or(request, "maxReconsumeTimes")
     if asked is not None and request.version >= V3_4_9:
@@ -59,7 +59,7 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
     origin = decode_properties(found.properties).get("RETRY_TOPIC") or found.topic
     if message.topic == dead_letter_topic(name):
         new |= tables.make(message.topic, 1)
-        if context.profile.five:
+        if context.profile.is_v5:
             marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
             message = message.replaced(properties=reencode(message.encoded_properties(store.version), marks, store.version))
     return _put(context, request, message, (name, origin), new=new)
@@ -73,12 +73,12 @@ def _message_id(found: Record) -> str:
 async def _put(context: Context, request: Frame, message: Message, counted: tuple[str, str], *, new: bool) -> Frame:
     """counted: group and topic under which it is counted. new: a topic was made for it."""
     if new:
-        await context.part(Tables).save()
-    put = await context.writing().put_async(message)
+        await context.component(TopicsAndGroups).save()
+    put = await context.writable_store().put_async(message)
     if not put.stored or put.status is not PutStatus.PUT_OK:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, put.status.spelled(context.profile.version))
-    context.part(Statistics).counters.sent_back(*counted, now=context.clock())
-    return answer(request)
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, put.status.spelled(context.profile.version))
+    context.component(Statistics).counters.sent_back(*counted, now=context.clock())
+    return make_response(request)
 
 
 HANDLERS: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}

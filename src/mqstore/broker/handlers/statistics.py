@@ -23,16 +23,16 @@ from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.bodies import Queue
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.counters import SPANS, Counters
 from mqstore.rocketmq.config.topic_table import TopicConfig
 
-__all__ = ["HANDLERS", "PARTS", "Statistics"]
+__all__ = ["COMPONENTS", "HANDLERS", "Statistics"]
 
 
-class Statistics(Part):
+class Statistics(Component):
     """What one broker has counted, sampled each second. mornings: messages put and pulled until yesterday's and today's midnight."""
 
     def __init__(self, context: Context) -> None:
@@ -63,13 +63,13 @@ class Statistics(Part):
 
 
 def _body(request: Frame, value: object) -> Frame:
-    return answer(request, body=bodies.encode(value, strict=bodies.takes_strict_json(request)))
+    return make_response(request, body=bodies.encode(value, strict=bodies.takes_strict_json(request)))
 
 
 def _topic(context: Context, name: str) -> TopicConfig:
     config = context.store.topics.get(name)
     if config is None:
-        raise AnswerError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
     return config
 
 
@@ -79,10 +79,10 @@ def _topic(context: Context, name: str) -> TopicConfig:
 async def topic_stats(context: Context, connection: Connection, request: Frame) -> Frame:
     """202: minimum, maximum and last time of each queue of a topic."""
     config = _topic(context, headers.text(request, "topic"))
-    count = max(config.read_queues, config.write_queues) if context.profile.five else config.write_queues
+    count = max(config.read_queues, config.write_queues) if context.profile.is_v5 else config.write_queues
     body: dict[str, Any] = {"offsetTable": await context.run(_queue_stats, context, config.name, count)}
-    if context.profile.five:
-        series = context.part(Statistics).counters.series("TOPIC_PUT_NUMS", config.name)
+    if context.profile.is_v5:
+        series = context.component(Statistics).counters.series("TOPIC_PUT_NUMS", config.name)
         body["topicPutTps"] = 0.0 if series is None else series.span("minute", context.clock()).tps
     return _body(request, body)
 
@@ -111,7 +111,7 @@ async def consume_stats(context: Context, connection: Connection, request: Frame
 
 def _watched(context: Context, group: str, topic: str) -> bool:
     """Whether a group's offsets of a topic count: not where it is online and does not subscribe to it."""
-    online = context.part(Membership).clients.consumer_group(group)
+    online = context.component(Membership).clients.consumer_group(group)
     return online is None or not online.subscriptions or topic in online.subscriptions
 
 
@@ -126,10 +126,10 @@ def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *,
                 "consumerOffset": offset,
                 "lastTimestamp": max(0, store.store_time(config.name, number, offset - 1)) if offset else 0,
             }
-            if context.profile.five:
+            if context.profile.is_v5:
                 standing["pullOffset"] = max(0, store.offsets.query_pull(group, config.name, number))
             table[Queue(config.name, context.settings.broker_name, number)] = standing
-        series = context.part(Statistics).counters.series("GROUP_GET_NUMS", f"{config.name}@{group}")
+        series = context.component(Statistics).counters.series("GROUP_GET_NUMS", f"{config.name}@{group}")
         tps += 0.0 if series is None else series.span("minute", context.clock()).tps
     return {"consumeTps": tps, "offsetTable": table}
 
@@ -199,22 +199,22 @@ def _all_groups(context: Context, groups: dict[str, list[TopicConfig]]) -> dict[
 def topic_groups(context: Context, connection: Connection, request: Frame) -> Frame:
     """300: groups that subscribe to a topic now, or have offsets of it."""
     topic = headers.text(request, "topic")
-    online = context.part(Membership).clients.subscribers(topic)
-    return answer(request, body=bodies.encode({"groupList": sorted({*online, *context.store.offsets.groups_of(topic)})}))
+    online = context.component(Membership).clients.subscribers(topic)
+    return make_response(request, body=bodies.encode({"groupList": sorted({*online, *context.store.offsets.groups_of(topic)})}))
 
 
 def group_topics(context: Context, connection: Connection, request: Frame) -> Frame:
     """343: topics that a group has offsets of."""
     group = headers.text(request, "group")
-    return answer(request, body=bodies.encode({"topicList": sorted(context.store.offsets.topics_of(group))}))
+    return make_response(request, body=bodies.encode({"topicList": sorted(context.store.offsets.topics_of(group))}))
 
 
 def group_subscription(context: Context, connection: Connection, request: Frame) -> Frame:
     """345: what an online group wants of a topic."""
     group, topic = headers.text(request, "group"), headers.text(request, "topic")
-    subscription = context.part(Membership).clients.subscription(group, topic)
+    subscription = context.component(Membership).clients.subscription(group, topic)
     body = {"group": group, "subscriptionData": None if subscription is None else subscription.bean(), "topic": topic}
-    return answer(request, body=bodies.encode(body))
+    return make_response(request, body=bodies.encode(body))
 
 
 # sums
@@ -223,14 +223,14 @@ def group_subscription(context: Context, connection: Connection, request: Frame)
 def view_stats(context: Context, connection: Connection, request: Frame) -> Frame:
     """315: what was counted under a name in the last minute, hour and day."""
     name, key = headers.text(request, "statsName"), headers.text(request, "statsKey")
-    series = context.part(Statistics).counters.series(name, key)
+    series = context.component(Statistics).counters.series(name, key)
     if series is None:
-        return answer(request, ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     spans = {f"stats{span.capitalize()}": series.span(span, context.clock())._asdict() for span in SPANS}
-    return answer(request, body=bodies.encode(spans))
+    return make_response(request, body=bodies.encode(spans))
 
 
-PARTS = (Statistics,)
+COMPONENTS = (Statistics,)
 HANDLERS: dict[int, Handler] = {
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,

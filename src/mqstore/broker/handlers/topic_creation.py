@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import re
 
-from mqstore.broker.runtime.context import Context, Part
+from mqstore.broker.runtime.context import Component, Context
 from mqstore.rocketmq.append.send_path import retry_topic
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig, system_topics
 
-__all__ = ["PARTS", "READ", "WRITE", "Tables", "is_system_topic", "topic_problem"]
+__all__ = ["COMPONENTS", "READ", "WRITE", "TopicsAndGroups", "is_system_topic", "topic_problem"]
 
 READ, WRITE = 4, 2
 LONGEST_TOPIC = 127
@@ -45,7 +45,7 @@ def is_system_topic(name: str, cluster: str, broker: str) -> bool:
     return name in own or name in _OTHERS or name.startswith("rmq_sys_")
 
 
-class Tables(Part):
+class TopicsAndGroups(Component):
     """The broker's topics and groups, with what is created on first use."""
 
     def __init__(self, context: Context) -> None:
@@ -96,4 +96,4 @@ class Tables(Part):
                 self._saved = covered
 
 
-PARTS = (Tables,)
+COMPONENTS = (TopicsAndGroups,)

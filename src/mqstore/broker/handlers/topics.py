@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import Tables, is_system_topic, topic_problem
+from mqstore.broker.handlers.topic_creation import TopicsAndGroups, is_system_topic, topic_problem
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
@@ -49,17 +49,17 @@ _GROUP_SWITCHES = (
 )
 
 
-def _wrong(text: str) -> AnswerError:
-    return AnswerError(ResponseCode.SYSTEM_ERROR, text)
+def _wrong(text: str) -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_ERROR, text)
 
 
 def _checked(context: Context, topic: str) -> str:
-    """A topic that an administrator may make or delete. Raises AnswerError."""
+    """A topic that an administrator may make or delete. Raises ResponseError."""
     problem = topic_problem(topic)
     if problem is None and is_system_topic(topic, context.settings.cluster, context.settings.broker_name):
         problem = f"The topic[{topic}] is conflict with system topic."
     if problem is not None:
-        raise AnswerError(context.profile.parameter_code, problem)
+        raise ResponseError(context.profile.parameter_code, problem)
     return topic
 
 
@@ -68,26 +68,26 @@ def _checked(context: Context, topic: str) -> str:
 
 async def update_topic(context: Context, connection: Connection, request: Frame) -> Frame:
     """17: make a topic, or change it."""
-    context.writing(ResponseCode.NO_PERMISSION)
+    context.writable_store(ResponseCode.NO_PERMISSION)
     topic = _checked(context, headers.text(request, "topic"))
     before = context.store.topics.get(topic)
     attributes = dict(before.attributes) if before is not None else {}
-    if context.profile.five:
+    if context.profile.is_v5:
         attributes = changed_attributes(attributes, headers.text_or(request, "attributes", ""), new=before is None)
     config = TopicConfig(
         topic,
         perm=headers.int32(request, "perm"),
         read_queues=_queues(request, "readQueueNums"),
         write_queues=_queues(request, "writeQueueNums"),
-        order=context.profile.five and headers.boolean_or(request, "order"),
+        order=context.profile.is_v5 and headers.boolean_or(request, "order"),
         sys_flag=headers.int32_or(request, "topicSysFlag", 0),
         filter_type=headers.text_or(request, "topicFilterType", "SINGLE_TAG"),
         attributes=attributes,
     )
     context.store.topics.put(config)
-    await context.part(Tables).save()
+    await context.component(TopicsAndGroups).save()
     log("topic-changed" if before is not None else "topic-made", topic=topic, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 def _queues(request: Frame, name: str) -> int:
@@ -99,7 +99,7 @@ def _queues(request: Frame, name: str) -> int:
 
 
 def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict[str, str]:
-    """The attributes of a topic after a change. Raises AnswerError for what no 5.x broker, or this one, takes."""
+    """The attributes of a topic after a change. Raises ResponseError for what no 5.x broker, or this one, takes."""
     found = dict(held)
     for part in filter(None, text.split(",")):
         name, sign, value = part[1:].partition("=")
@@ -126,21 +126,21 @@ def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict
 
 async def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
     """215: forget a topic with its queues; its messages stay in the log until retention removes them."""
-    store = context.writing(ResponseCode.NO_PERMISSION)
+    store = context.writable_store(ResponseCode.NO_PERMISSION)
     topic = _checked(context, headers.text(request, "topic"))
     context.store.topics.delete(topic)
-    if context.profile.five:
+    if context.profile.is_v5:
         context.store.offsets.remove_topic(topic)
     await context.run(store.delete_queues, topic)
-    context.part(Statistics).counters.forget_topic(topic)
-    await context.part(Tables).save()
+    context.component(Statistics).counters.forget_topic(topic)
+    await context.component(TopicsAndGroups).save()
     log("topic-deleted", topic=topic, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 def all_topics(context: Context, connection: Connection, request: Frame) -> Frame:
     """21: config/topics.json."""
-    return answer(request, body=bodies.encode(fastjson.parse(context.store.topics.text())))
+    return make_response(request, body=bodies.encode(fastjson.parse(context.store.topics.text())))
 
 
 def one_topic(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -148,7 +148,7 @@ def one_topic(context: Context, connection: Connection, request: Frame) -> Frame
     topic = headers.text(request, "topic")
     config = context.store.topics.get(topic)
     if config is None:
-        return answer(request, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        return make_response(request, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
     body = {
         "attributes": dict(config.attributes),
         "order": config.order,
@@ -159,7 +159,7 @@ def one_topic(context: Context, connection: Connection, request: Frame) -> Frame
         "topicSysFlag": config.sys_flag,
         "writeQueueNums": config.write_queues,
     }
-    return answer(request, body=bodies.encode(body))
+    return make_response(request, body=bodies.encode(body))
 
 
 # groups
@@ -167,16 +167,16 @@ def one_topic(context: Context, connection: Connection, request: Frame) -> Frame
 
 async def update_group(context: Context, connection: Connection, request: Frame) -> Frame:
     """200: make a group, or change it."""
-    context.writing(ResponseCode.NO_PERMISSION)
+    context.writable_store(ResponseCode.NO_PERMISSION)
     told = bodies.parse_request(request)
     name = told.get("groupName")
     if not isinstance(name, str) or not name:
         raise _wrong("the body names no groupName; a group must have a name")
     before = context.store.groups.get(name)
     context.store.groups.put(_group(name, told, {} if before is None else before.attributes))
-    await context.part(Tables).save()
+    await context.component(TopicsAndGroups).save()
     log("group-changed" if before is not None else "group-made", group=name, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 def _group(name: str, told: Mapping[str, Any], attributes: Mapping[str, str]) -> SubscriptionGroupConfig:
@@ -203,20 +203,20 @@ def _group(name: str, told: Mapping[str, Any], attributes: Mapping[str, str]) ->
 
 async def delete_group(context: Context, connection: Connection, request: Frame) -> Frame:
     """207: forget a group, and its offsets if asked; 5.x calls that cleanOffset."""
-    context.writing(ResponseCode.NO_PERMISSION)
+    context.writable_store(ResponseCode.NO_PERMISSION)
     name = headers.text(request, "groupName")
     context.store.groups.delete(name)
     if headers.boolean_or(request, "removeOffset") or headers.boolean_or(request, "cleanOffset"):
         context.store.offsets.remove(name)
-    context.part(Statistics).counters.forget_group(name)
-    await context.part(Tables).save()
+    context.component(Statistics).counters.forget_group(name)
+    await context.component(TopicsAndGroups).save()
     log("group-deleted", group=name, peer=connection.peer)
-    return answer(request)
+    return make_response(request)
 
 
 def all_groups(context: Context, connection: Connection, request: Frame) -> Frame:
     """201: config/subscriptionGroup.json."""
-    return answer(request, body=bodies.encode(fastjson.parse(context.store.groups.text())))
+    return make_response(request, body=bodies.encode(fastjson.parse(context.store.groups.text())))
 
 
 def one_group(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -224,8 +224,8 @@ def one_group(context: Context, connection: Connection, request: Frame) -> Frame
     name = headers.text(request, "group")
     table = fastjson.parse(context.store.groups.text())["subscriptionGroupTable"]
     if name not in table:
-        return answer(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}")
-    return answer(request, body=bodies.encode(table[name]))
+        return make_response(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}")
+    return make_response(request, body=bodies.encode(table[name]))
 
 
 HANDLERS: dict[int, Handler] = {

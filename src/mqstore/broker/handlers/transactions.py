@@ -1,10 +1,10 @@
-"""Transactions: a producer decides on its half messages, and is asked about those it has not decided on.
+"""Transactions: a producer decides on its half messages, and is request about those it has not decided on.
 
     37 END_TRANSACTION           oneway: commit (8), roll back (12), or nothing yet (0)
     39 CHECK_TRANSACTION_STATE   from the broker, oneway, to one producer of the group; it answers with 37
 
 Half messages are put by `sending`; what becomes of them in the store is `mqstore.rocketmq.append.transactions`. Every minute
-(transactionCheckInterval) those that are undecided for more than 6 s (transactionTimeOut) are put again, and their producer is asked.
+(transactionCheckInterval) those that are undecided for more than 6 s (transactionTimeOut) are put again, and their producer is request.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.12.
 Source: Apache RocketMQ 4.9.3 and 5.3.3, EndTransactionProcessor, AbstractTransactionalMessageCheckListener.
@@ -19,31 +19,31 @@ import itertools
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer, request
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.protocol.headers import number_or_none
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler, Part
+from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import NotFoundError, RefusedError
 from mqstore.rocketmq.format.half_message import HALF_TOPIC, IMMUNITY
 from mqstore.rocketmq.format.message import PutResult, PutStatus
 from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
 
-__all__ = ["HANDLERS", "PARTS", "CheckBack", "asked_about"]
+__all__ = ["COMPONENTS", "HANDLERS", "CheckBack", "check_request"]
 
 COMMIT, ROLLBACK = 8, 12
 
 
-async def end_transaction(context: Context, connection: Connection, asked: Frame) -> Frame | None:
+async def end_transaction(context: Context, connection: Connection, request: Frame) -> Frame | None:
     """37: settle a half message."""
-    group = headers.text(asked, "producerGroup")
-    queue_offset = headers.int64(asked, "tranStateTableOffset")
-    physical = headers.int64(asked, "commitLogOffset")
-    decision = headers.int32(asked, "commitOrRollback")
-    from_check = headers.boolean_or(asked, "fromTransactionCheck")
+    group = headers.text(request, "producerGroup")
+    queue_offset = headers.int64(request, "tranStateTableOffset")
+    physical = headers.int64(request, "commitLogOffset")
+    decision = headers.int32(request, "commitOrRollback")
+    from_check = headers.boolean_or(request, "fromTransactionCheck")
     if decision not in (COMMIT, ROLLBACK):
         return None
-    store = context.writing()
+    store = context.writable_store()
     await context.run(_check, context, group, queue_offset, physical, from_check)
     settle = store.transactions.commit if decision == COMMIT else store.transactions.rollback
 
@@ -53,33 +53,33 @@ async def end_transaction(context: Context, connection: Connection, asked: Frame
     try:
         put = await context.run(settled)
     except (NotFoundError, RefusedError) as error:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     if put.stored:
-        return answer(asked)
+        return make_response(request)
     code = ResponseCode.SERVICE_NOT_AVAILABLE if put.status is PutStatus.SERVICE_NOT_AVAILABLE else ResponseCode.SYSTEM_ERROR
-    return answer(asked, code, put.detail)
+    return make_response(request, code, put.detail)
 
 
 def _check(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
-    """Raises AnswerError unless the half message is there, and is the producer's."""
+    """Raises ResponseError unless the half message is there, and is the producer's."""
     found = context.store.record_at(physical)
     if found is None or found.topic != HALF_TOPIC:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
     properties = found.property_map()
     if properties.get("PGROUP") != group:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if found.queue_offset != queue_offset:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     if found.physical_offset != physical:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
     seconds = number_or_none(properties.get(IMMUNITY, ""))
-    if not context.profile.five or from_check or seconds is None or seconds < 0:
+    if not context.profile.is_v5 or from_check or seconds is None or seconds < 0:
         return
     if context.clock() - found.born_timestamp > seconds * 1000:
-        raise AnswerError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision is over; wait until the broker asks")
+        raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision is over; wait until the broker asks")
 
 
-class CheckBack(Part):
+class CheckBack(Component):
     """Asks producers about what they have not decided on."""
 
     def __init__(self, context: Context) -> None:
@@ -102,9 +102,9 @@ class CheckBack(Part):
             await context.run(self._check)
 
     def _check(self) -> None:
-        """In a thread: the store finds those to be asked about."""
+        """In a thread: the store finds the half messages to ask about."""
         settings = self.context.settings
-        run = self.context.writing().transactions.check(
+        run = self.context.writable_store().transactions.check(
             timeout=settings.transaction_timeout, max_checks=settings.transaction_check_max, hook=self._later
         )
         if run.failure or run.given_up:
@@ -117,16 +117,16 @@ class CheckBack(Part):
     def ask(self, half: Record) -> None:
         """Ask one producer of the group of a half message, which stands under its real topic and queue."""
         group = half.property_map().get("PGROUP", "")
-        members = [member for member in self.context.part(Membership).clients.producer_group(group) if member.connection.writable]
+        members = [member for member in self.context.component(Membership).clients.producer_group(group) if member.connection.writable]
         if not members:
             log("transaction-producer-offline", group=group, physical_offset=half.physical_offset)
             return
         member = members[next(self._turn) % len(members)]
-        broker_name = self.context.settings.broker_name if self.context.profile.five else None
-        member.connection.notify(asked_about(half, broker_name))
+        broker_name = self.context.settings.broker_name if self.context.profile.is_v5 else None
+        member.connection.notify(check_request(half, broker_name))
 
 
-def asked_about(half: Record, broker_name: str | None = None) -> Frame:
+def check_request(half: Record, broker_name: str | None = None) -> Frame:
     """The request that asks about a half message. broker_name: 5.3.3 tells it, and the half topic."""
     unique = half.property_map().get("UNIQ_KEY")
     ext = {
@@ -138,8 +138,8 @@ def asked_about(half: Record, broker_name: str | None = None) -> Frame:
         ext |= {"msgId": unique, "transactionId": unique}
     if broker_name is not None:
         ext |= {"bname": broker_name, "topic": HALF_TOPIC}
-    return request(RequestCode.CHECK_TRANSACTION_STATE, ext, encode(half), oneway=True)
+    return make_request(RequestCode.CHECK_TRANSACTION_STATE, ext, encode(half), oneway=True)
 
 
-PARTS = (CheckBack,)
+COMPONENTS = (CheckBack,)
 HANDLERS: dict[int, Handler] = {RequestCode.END_TRANSACTION: end_transaction}

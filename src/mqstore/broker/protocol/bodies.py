@@ -27,7 +27,7 @@ from json.encoder import encode_basestring as _quoted
 from typing import Any, NamedTuple
 
 from mqstore.broker.protocol.codes import V4_9_4, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame
+from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.protocol.headers import boolean_or
 
 __all__ = ["BodyError", "Queue", "encode", "parse", "parse_request", "takes_strict_json"]
@@ -98,13 +98,13 @@ def _key(name: object, strict: bool) -> str:
 
 
 def parse_request(request: Frame) -> dict[str, Any]:
-    """The object in the body of a request. Raises AnswerError."""
+    """The object in the body of a request. Raises ResponseError."""
     try:
         value = parse(request.body)
     except BodyError as error:
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, f"the body of the request cannot be read: {error}") from None
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body of the request cannot be read: {error}") from None
     if not isinstance(value, dict):
-        raise AnswerError(ResponseCode.SYSTEM_ERROR, "the body of the request is no JSON object")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "the body of the request is no JSON object")
     return value
 
 

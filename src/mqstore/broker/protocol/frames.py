@@ -37,7 +37,18 @@ from typing import Any
 
 from mqstore.broker.protocol.codes import Language, ResponseCode
 
-__all__ = ["MAX_FRAME", "MAX_HEADER", "AnswerError", "Frame", "FrameError", "Serialization", "answer", "decode", "encode", "request"]
+__all__ = [
+    "MAX_FRAME",
+    "MAX_HEADER",
+    "Frame",
+    "FrameError",
+    "ResponseError",
+    "Serialization",
+    "decode",
+    "encode",
+    "make_request",
+    "make_response",
+]
 
 MAX_FRAME = 16 << 20  # with the length field
 MAX_HEADER = 1 << 20  # a header is properties of 32 KiB and some names; decoded it takes several times as much memory
@@ -59,7 +70,7 @@ class FrameError(Exception):
     """The bytes are no frame. What sent them is cut off; nothing is answered."""
 
 
-class AnswerError(Exception):
+class ResponseError(Exception):
     """A request ends with this code and remark; raised by what handles it, wherever it notices."""
 
     def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
@@ -103,7 +114,7 @@ class Frame:
         return bool(self.flag & ONEWAY)
 
 
-def answer(
+def make_response(
     request: Frame,
     code: int = ResponseCode.SUCCESS,
     remark: str | None = None,
@@ -114,7 +125,7 @@ def answer(
     return Frame(code, ext, body, remark, RESPONSE, request.opaque, serialization=request.serialization)
 
 
-def request(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False) -> Frame:
+def make_request(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False) -> Frame:
     """A request; `opaque` is given when it is sent."""
     return Frame(code, ext, body, flag=ONEWAY if oneway else 0)
 

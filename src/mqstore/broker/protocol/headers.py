@@ -6,7 +6,7 @@
     (3, 99999999999, True, 16)
     >>> text(asked, "topic")
     Traceback (most recent call last):
-    mqstore.broker.protocol.frames.AnswerError: the custom field <topic> is null
+    mqstore.broker.protocol.frames.ResponseError: the custom field <topic> is null
 
 A number that is none, or too large for its type, counts as not there. Of booleans only `true`, in any case, is true.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import overload
 
 from mqstore.broker.protocol.codes import ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame
+from mqstore.broker.protocol.frames import Frame, ResponseError
 
 __all__ = ["boolean", "boolean_or", "int32", "int32_or", "int64", "int64_or", "missing", "number_or_none", "text", "text_or"]
 
@@ -26,9 +26,9 @@ _I32, _I64 = 1 << 31, 1 << 63
 _SMALL = {str(number): number for number in range(-1, 256)}  # most numbers in headers: queues, flags, counts
 
 
-def missing(name: str) -> AnswerError:
+def missing(name: str) -> ResponseError:
     """What a request without a required field ends with."""
-    return AnswerError(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is null")
+    return ResponseError(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is null")
 
 
 def number_or_none(written: str, bound: int = _I64) -> int | None:
@@ -44,7 +44,7 @@ def number_or_none(written: str, bound: int = _I64) -> int | None:
 
 
 def text(frame: Frame, name: str) -> str:
-    """A required string. Raises AnswerError."""
+    """A required string. Raises ResponseError."""
     found = frame.ext.get(name) if frame.ext is not None else None
     if found is None:
         raise missing(name)
@@ -61,7 +61,7 @@ def text_or(frame: Frame, name: str, default: str | None = None) -> str | None:
 
 
 def int32(frame: Frame, name: str) -> int:
-    """A required int. Raises AnswerError."""
+    """A required int. Raises ResponseError."""
     number = number_or_none(text(frame, name), _I32)
     if number is None:
         raise missing(name)
@@ -69,7 +69,7 @@ def int32(frame: Frame, name: str) -> int:
 
 
 def int64(frame: Frame, name: str) -> int:
-    """A required long. Raises AnswerError."""
+    """A required long. Raises ResponseError."""
     number = number_or_none(text(frame, name))
     if number is None:
         raise missing(name)
@@ -101,7 +101,7 @@ def _number_or(frame: Frame, name: str, bound: int, default: int | None) -> int 
 
 
 def boolean(frame: Frame, name: str) -> bool:
-    """A required boolean. Raises AnswerError."""
+    """A required boolean. Raises ResponseError."""
     return text(frame, name).lower() == "true"
 
 

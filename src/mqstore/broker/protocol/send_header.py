@@ -14,7 +14,7 @@ SEND_MESSAGE (10) has long names; SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (
     >>> del short["b"]
     >>> parse(Frame(310, ext=short))
     Traceback (most recent call last):
-    mqstore.broker.protocol.frames.AnswerError: the custom field <b> is null
+    mqstore.broker.protocol.frames.ResponseError: the custom field <b> is null
 
 A batch is told by its code, or by `m`; its body is a run of messages:
 
@@ -32,7 +32,7 @@ import struct
 from dataclasses import dataclass
 
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame
+from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.protocol.headers import missing, number_or_none
 from mqstore.rocketmq.format.message import Inner
 
@@ -88,7 +88,7 @@ def _int32(fields: dict[str, str], name: str) -> int:
 
 
 def parse(request: Frame) -> SendHeader:
-    """The header of a send, long or short. Raises AnswerError for a required field that is not there."""
+    """The header of a send, long or short. Raises ResponseError for a required field that is not there."""
     fields = request.ext or {}
     names = _LONG if request.code in _WITH_LONG_NAMES else _SHORT
     get = fields.get
@@ -117,7 +117,7 @@ def parse(request: Frame) -> SendHeader:
 
 
 def inner_messages(body: bytes) -> list[Inner]:
-    """The messages of a batch. Raises AnswerError for lengths that do not add up."""
+    """The messages of a batch. Raises ResponseError for lengths that do not add up."""
     found = []
     at, end = 0, len(body)
     while at < end:
@@ -138,5 +138,5 @@ def inner_messages(body: bytes) -> list[Inner]:
     return found
 
 
-def _overrun(at: int) -> AnswerError:
-    return AnswerError(ResponseCode.SYSTEM_ERROR, f"java.nio.BufferUnderflowException: the batch ends within the message at byte {at}")
+def _overrun(at: int) -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_ERROR, f"java.nio.BufferUnderflowException: the batch ends within the message at byte {at}")

@@ -6,10 +6,10 @@ import socket
 
 from mqstore.errors import UsageError
 
-__all__ = ["advertised", "bound"]
+__all__ = ["advertised_address", "bind_listener"]
 
 
-def bound(listen: str) -> socket.socket:
+def bind_listener(listen: str) -> socket.socket:
     """A socket bound to `host:port` or `[host]:port`. Raises UsageError."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -30,7 +30,7 @@ def bound(listen: str) -> socket.socket:
     return listener
 
 
-def advertised(host: str, port: int) -> str:
+def advertised_address(host: str, port: int) -> str:
     """What clients are told to connect to: where we listen, or for a socket on all addresses this machine's first."""
     if host in ("0.0.0.0", "::"):
         family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6

@@ -24,13 +24,13 @@ from mqstore.broker.runtime.logs import log
 if TYPE_CHECKING:
     from mqstore.broker.runtime.settings import Settings
 
-__all__ = ["Connection", "Shared"]
+__all__ = ["Connection", "SharedState"]
 
 TLS = 0x16
-GATHERED = 64 << 10  # bytes of answers that are joined at most
+MAX_JOINED = 64 << 10  # bytes of answers that are joined at most
 
 
-class Shared:
+class SharedState:
     """What all connections of a broker have in common.
 
     opaques: of the requests that the broker makes. incoming: bytes of unfinished frames.
@@ -42,8 +42,6 @@ class Shared:
         self.connections: set[Connection] = set()
         self.opaques = itertools.count()
         self.incoming = 0
-        self.frames_in = 0
-        self.frames_out = 0
         self.refused = 0
 
 
@@ -53,7 +51,7 @@ class Connection(asyncio.Protocol):
     on_request: called with each request. on_lost: called once when the connection is gone.
     """
 
-    def __init__(self, shared: Shared, on_request: Callable[[Connection, Frame], None], on_lost: Callable[[Connection], None]) -> None:
+    def __init__(self, shared: SharedState, on_request: Callable[[Connection, Frame], None], on_lost: Callable[[Connection], None]) -> None:
         self.shared = shared
         self.peer = ""
         self.host = ""
@@ -65,15 +63,15 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._counted = 0
+        self._counted_bytes = 0
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._transport: asyncio.Transport | None = None
         self._writing_paused = False
         self._reading_paused = False
         self._draining = False
         self._pumping = False
-        self._gathered: list[bytes] = []  # answers to frames that arrived together; they leave together
-        self._gathered_bytes = 0
+        self._outbox: list[bytes] = []  # answers to frames that arrived together; they leave together
+        self._outbox_bytes = 0
         self._waiting_bytes = 0
 
     def __repr__(self) -> str:
@@ -117,25 +115,25 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._look_up()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
         self.active_at = self._loop.time()
-        self._look_up()
+        self._update_reading()
         self._loop.call_soon(self._pump)
 
     # frames in
 
     @property
-    def _held_up(self) -> bool:
+    def _is_held_up(self) -> bool:
         return self._writing_paused or self._draining or self.in_flight >= self.shared.settings.max_in_flight
 
-    def _look_up(self) -> None:
+    def _update_reading(self) -> None:
         """Read on, or stop reading."""
         if self._transport is None or self.closed:
             return
-        if self._held_up != self._reading_paused:
+        if self._is_held_up != self._reading_paused:
             self._reading_paused = not self._reading_paused
             if self._reading_paused:
                 self._transport.pause_reading()
@@ -154,7 +152,7 @@ class Connection(asyncio.Protocol):
         buffer = data or self._buffer  # most frames arrive alone, and need not go through the buffer
         at, size = 0, len(buffer)
         try:
-            while size - at >= 4 and not self.closed and not self._held_up:
+            while size - at >= 4 and not self.closed and not self._is_held_up:
                 length = int.from_bytes(buffer[at : at + 4], "big")
                 if length + 4 > MAX_FRAME or length < 4:
                     raise FrameError(_why(buffer[at], length))
@@ -163,9 +161,8 @@ class Connection(asyncio.Protocol):
                 start = at + 4
                 at = start + length
                 frame = decode(buffer, start, at)
-                self.shared.frames_in += 1
                 if frame.flag & RESPONSE:
-                    self._settle(frame)
+                    self._resolve_call(frame)
                 else:
                     self._on_request(self, frame)
         except FrameError as error:
@@ -173,42 +170,42 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self._pumping = False
-            if self._gathered:
+            if self._outbox:
                 self._flush()
             if not self.closed:
                 if data:
                     self._buffer[:0] = data[at:]
                 elif at:
                     del self._buffer[:at]
-                self._count()
+                self._count_incoming()
         if self._buffer and self._buffer[0] == TLS and not self.closed:
             self.close(_why(TLS, 0), logging.WARNING)
 
-    def _count(self) -> None:
+    def _count_incoming(self) -> None:
         """Keep the sum over all connections."""
-        if len(self._buffer) == self._counted:
+        if len(self._buffer) == self._counted_bytes:
             return
-        self.shared.incoming += len(self._buffer) - self._counted
-        self._counted = len(self._buffer)
-        if self.shared.incoming > self.shared.settings.incoming_limit and self._counted > 1 << 16:
+        self.shared.incoming += len(self._buffer) - self._counted_bytes
+        self._counted_bytes = len(self._buffer)
+        if self.shared.incoming > self.shared.settings.incoming_limit and self._counted_bytes > 1 << 16:
             self.close("unfinished frames of all connections take too much memory", logging.WARNING)
 
-    def _settle(self, response: Frame) -> None:
+    def _resolve_call(self, response: Frame) -> None:
         waiting = self._calls.pop(response.opaque, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(response)
 
-    def begun(self) -> None:
-        """A request of this connection is being worked on, and `done` will be called."""
+    def request_started(self) -> None:
+        """A request of this connection is being worked on, and `request_finished` will be called."""
         self.in_flight += 1
         if self.in_flight == self.shared.settings.max_in_flight:
-            self._look_up()
+            self._update_reading()
 
-    def done(self) -> None:
-        """What `begun` told of is over."""
+    def request_finished(self) -> None:
+        """What `request_started` told of is over."""
         self.in_flight -= 1
         if self.in_flight == self.shared.settings.max_in_flight - 1:
-            self._look_up()
+            self._update_reading()
             self._loop.call_soon(self._pump)
 
     # frames out
@@ -221,7 +218,7 @@ class Connection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """Bytes that wait for the client to read."""
-        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size() + self._gathered_bytes
+        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size() + self._outbox_bytes
 
     def send(self, frame: Frame) -> None:
         """Send a frame. One for a connection that is gone is dropped."""
@@ -235,18 +232,17 @@ class Connection(asyncio.Protocol):
                 return
             frame = Frame(1, None, b"", str(error), frame.flag, frame.opaque, serialization=frame.serialization)
             raw = encode(frame, self.shared.number)
-        self.shared.frames_out += 1
         if not self._pumping:
             self._write(raw)
             return
-        self._gathered.append(raw)
-        self._gathered_bytes += len(raw)
-        if self._gathered_bytes > GATHERED:
+        self._outbox.append(raw)
+        self._outbox_bytes += len(raw)
+        if self._outbox_bytes > MAX_JOINED:
             self._flush()
 
     def _flush(self) -> None:
         """Let what was sent while frames were handed out go, in one piece."""
-        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        gathered, self._outbox, self._outbox_bytes = self._outbox, [], 0
         self._write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     def _write(self, raw: bytes) -> None:
@@ -279,7 +275,7 @@ class Connection(asyncio.Protocol):
 
     # the end
 
-    def stuck(self, now: float, limit: float) -> bool:
+    def is_stalled(self, now: float, limit: float) -> bool:
         """Whether nothing has gone through for limit seconds."""
         if self._transport is None:
             return False
@@ -292,7 +288,7 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Take no more requests; what is in flight is answered."""
         self._draining = True
-        self._look_up()
+        self._update_reading()
 
     def close(self, why: str = "", level: int = logging.INFO, *, now: bool = False) -> None:
         """Close the connection; what was sent still goes out unless it is to be gone now."""
@@ -300,7 +296,7 @@ class Connection(asyncio.Protocol):
             return
         if why:
             log("connection-closed", level, peer=self.peer, why=why)
-        if self._gathered and not now:
+        if self._outbox and not now:
             self._flush()
             if self._transport.is_closing():
                 return
@@ -313,10 +309,10 @@ class Connection(asyncio.Protocol):
     def _forget(self) -> None:
         """No more is read; what had come of a frame counts no longer."""
         self.closed = True
-        self._gathered = []
-        self._gathered_bytes = 0
-        self.shared.incoming -= self._counted
-        self._counted = 0
+        self._outbox = []
+        self._outbox_bytes = 0
+        self.shared.incoming -= self._counted_bytes
+        self._counted_bytes = 0
         self._buffer = bytearray()
 
     def abort(self) -> None:

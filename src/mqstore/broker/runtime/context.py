@@ -1,4 +1,4 @@
-"""What the handlers of requests share: the store, the settings, and parts that live as long as the broker.
+"""What the handlers of requests share: the store, the settings, and components that live as long as the broker.
 
 A module that answers requests has a table of them, which the server gathers:
 
@@ -8,16 +8,16 @@ A module that answers requests has a table of them, which the server gathers:
 
 A handler returns the answer, or None where none is due now (it was oneway, or it comes later through `connection.send`). It may be a
 coroutine function; then other requests go on meanwhile. Plain functions are answered without a task, so what does not wait should be one.
-It raises AnswerError, or any MqstoreError, which becomes an answer of its own; a oneway request gets none.
+It raises ResponseError, or any MqstoreError, which becomes an answer of its own; a oneway request gets none.
 
-State that outlives a request is a `Part`: a class of which each broker has one, made when it is first asked for.
+State that outlives a request is a `Component`: a class of which each broker has one, made when it is first asked for.
 
     >>> from mqstore.broker.runtime.settings import Settings
-    >>> class Count(Part):
+    >>> class Count(Component):
     ...     number = 0
     >>> context = Context.__new__(Context)
-    >>> context._parts = {}
-    >>> context.part(Count) is context.part(Count)
+    >>> context._components = {}
+    >>> context.component(Count) is context.component(Count)
     True
 """
 
@@ -31,8 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from mqstore.broker.protocol.codes import ResponseCode
-from mqstore.broker.protocol.frames import AnswerError, Frame, answer
-from mqstore.broker.runtime.connection import Connection, Shared
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
+from mqstore.broker.runtime.connection import Connection, SharedState
 from mqstore.broker.runtime.logs import log
 from mqstore.broker.served.store_host import rewritten
 from mqstore.rocketmq.format.record import parse_host
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from mqstore.broker.served.served_store import ServedStore
     from mqstore.rocketmq.engine.message_store import MessageStore
 
-__all__ = ["AnswerError", "Connection", "Context", "Frame", "Handler", "Part", "answer"]
+__all__ = ["Component", "Connection", "Context", "Frame", "Handler", "ResponseError", "make_response"]
 
-P = TypeVar("P", bound="Part")
+P = TypeVar("P", bound="Component")
 T = TypeVar("T")
 
 
-class Part:
+class Component:
     """State that belongs to a broker as a whole."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     def start(self) -> None:
-        """Called in the event loop before the first request; parts listed in a module's PARTS are made for it."""
+        """Called in the event loop before the first request; components listed in a module's COMPONENTS are made for it."""
 
     async def stop(self) -> None:
         """Called when no more requests come, before the store is closed."""
@@ -76,11 +76,11 @@ class Context:
         self.profile = profile
         self.settings = settings
         self.address = address
-        self.shared = Shared(settings, profile.number)
+        self.shared = SharedState(settings, profile.number)
         self.loop = asyncio.get_running_loop()
         self.boot = self.clock()
         self.accepting = True
-        self._parts: dict[type[Part], Part] = {}
+        self._components: dict[type[Component], Component] = {}
         self._executor = ThreadPoolExecutor(settings.workers, thread_name_prefix="mqstore-broker")
         self._host = parse_host(address) if settings.rewrite_store_host else None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,30 +95,30 @@ class Context:
         """The time now in ms since the epoch."""
         return time.time_ns() // 1_000_000
 
-    def part(self, kind: type[P]) -> P:
-        """The broker's one part of this kind."""
-        found = self._parts.get(kind)
+    def component(self, kind: type[P]) -> P:
+        """The broker's one component of this kind."""
+        found = self._components.get(kind)
         if found is None:
-            found = self._parts[kind] = kind(self)
+            found = self._components[kind] = kind(self)
         return found  # type: ignore[return-value]
 
-    def parts(self) -> list[Part]:
-        """All parts, in the order in which they were made."""
-        return list(self._parts.values())
+    def components(self) -> list[Component]:
+        """All components, in the order in which they were made."""
+        return list(self._components.values())
 
     @property
     def writable(self) -> bool:
         """Whether the store takes messages and settings."""
         return self.store.writable is not None
 
-    def writing(self, code: int = ResponseCode.SERVICE_NOT_AVAILABLE) -> MessageStore:
-        """The store, for what changes it. Raises AnswerError with the code where it is only read."""
+    def writable_store(self, code: int = ResponseCode.SERVICE_NOT_AVAILABLE) -> MessageStore:
+        """The store, for what changes it. Raises ResponseError with the code where it is only read."""
         store = self.store.writable
         if store is None:
-            raise AnswerError(code, self.store.refusal)
+            raise ResponseError(code, self.store.refusal)
         return store
 
-    def outgoing(self, records: Iterable[memoryview]) -> bytes:
+    def response_body(self, records: Iterable[memoryview]) -> bytes:
         """Records as the body of an answer, with this broker's address in them where that is wanted."""
         if self._host is not None:
             host = self._host

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mqstore.broker.protocol.codes import V4_9_3, V5_3_3, ResponseCode, release_name
 from mqstore.errors import UsageError
 
-__all__ = ["FIVE", "FOUR", "Profile", "profile"]
+__all__ = ["PROFILE_4_9_3", "PROFILE_5_3_3", "Profile", "profile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Profile:
     parameter_code: ResponseCode
 
     @property
-    def five(self) -> bool:
+    def is_v5(self) -> bool:
         return self.number >= V5_3_3
 
     @property
@@ -39,13 +39,13 @@ class Profile:
         return release_name(self.number)
 
 
-FOUR = Profile("4.9.3", V4_9_3, ResponseCode.SYSTEM_ERROR)
-FIVE = Profile("5.3.3", V5_3_3, ResponseCode.INVALID_PARAMETER)
+PROFILE_4_9_3 = Profile("4.9.3", V4_9_3, ResponseCode.SYSTEM_ERROR)
+PROFILE_5_3_3 = Profile("5.3.3", V5_3_3, ResponseCode.INVALID_PARAMETER)
 
 
 def profile(version: str) -> Profile:
     """The profile of a version. Raises UsageError."""
-    for each in (FOUR, FIVE):
+    for each in (PROFILE_4_9_3, PROFILE_5_3_3):
         if each.version == version:
             return each
-    raise UsageError(f"there is no profile {version!r}; known are {FOUR.version} and {FIVE.version}")
+    raise UsageError(f"there is no profile {version!r}; known are {PROFILE_4_9_3.version} and {PROFILE_5_3_3.version}")

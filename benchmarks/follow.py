@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow.dataset as ds
 from benchkit import Bench, Row, median
 
-from mqstore.pipeline.follow.follow import FollowedBatch, follow
 from mqstore.pipeline.spark.session import session
+from mqstore.pipeline.tail.follow import FollowedBatch, follow
 
 RATE = 5000
 INTERVAL = 1.0
@@ -82,7 +82,7 @@ def main() -> None:
 
         ending = threading.Thread(target=end)
         ending.start()
-        report = follow(store, out, spark=spark, interval=INTERVAL, told=told, stop=stop)
+        report = follow(store, out, spark=spark, interval=INTERVAL, on_batch=told, stop=stop)
         ending.join()
         written, took = writer.stdout.read().split()
         assert report.messages == int(written)

@@ -28,8 +28,8 @@ from interop.realbroker import VERSIONS, Job, oracle, run, why_not
 
 import mqstore
 from mqstore.errors import PipelineError
-from mqstore.pipeline.follow.follow import follow
-from mqstore.pipeline.follow.sinks import STATE
+from mqstore.pipeline.tail.follow import follow
+from mqstore.pipeline.tail.sinks import STATE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

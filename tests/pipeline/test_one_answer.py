@@ -25,9 +25,9 @@ from support.golden import case_named, opened
 
 import mqstore
 from mqstore import pipeline
-from mqstore.pipeline.follow.follow import follow
 from mqstore.pipeline.jobs.export import export
 from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
+from mqstore.pipeline.tail.follow import follow
 from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import mqstore
-import mqstore.pipeline.follow.sinks
 import mqstore.pipeline.jobs.export
 import mqstore.pipeline.jobs.rebuild
+import mqstore.pipeline.tail.sinks
 from mqstore.errors import MqstoreError
 from mqstore.pipeline.spark.session import failures, session, stop
 
@@ -97,9 +97,9 @@ def export(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None
 
 
 def follow(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, batch_bytes: int = 100_000, **more: Any) -> Any:
-    from mqstore.pipeline.follow.follow import follow as run
+    from mqstore.pipeline.tail.follow import follow as run
 
-    with holding(mqstore.pipeline.follow.sinks, "_export_range", hold, lambda task: task.part.piece.start):
+    with holding(mqstore.pipeline.tail.sinks, "_export_range", hold, lambda task: task.part.piece.start):
         return run(store, to, spark=spark, once=True, batch_bytes=batch_bytes, **more).as_dict()
 
 

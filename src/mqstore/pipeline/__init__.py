@@ -1,62 +1,116 @@
-"""Work on whole stores, on Spark: `local[*]` by default, any cluster by its master URL.
+"""Work on whole stores with Spark: `local[*]` by default, any cluster by its master URL.
 
-The names below are imported when they are first used, so that `import mqstore.pipeline` needs neither Java nor Spark.
-A session comes from `mqstore.pipeline.spark.session`, or is the caller's own.
+Everything public is imported from here; deeper module paths are private and may change.
+
+    session, running, stop, ship        a Spark session, and this package on its executors
+    register, read, views, joined       stores as DataFrames and SQL views
+    explain_read                        what a DataFrame will read of its stores
+    finish                              complete an interrupted write to a store
+    follow                              copy a growing log to a table, to files or to another store
+    rebuild, export, lookup             jobs over a whole RocketMQ store
+    verify, usage
+    convert                             RabbitMQ queues from one version to the other
+    run_tasks                           a function over a list of tasks in Spark's Python workers
+
+Names are imported on first use, so `import mqstore.pipeline` needs neither Java nor Spark. Functions that take a session
+accept any; without one they use the active session, or start one and stop it again.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.follow.follow import follow as follow
+    from mqstore.pipeline.jobs.convert import convert as convert
+    from mqstore.pipeline.jobs.export import export as export
+    from mqstore.pipeline.jobs.lookup import LookupReport as LookupReport
+    from mqstore.pipeline.jobs.lookup import lookup as lookup
+    from mqstore.pipeline.jobs.rebuild import rebuild as rebuild
+    from mqstore.pipeline.jobs.report import ExportReport as ExportReport
+    from mqstore.pipeline.jobs.report import RebuildReport as RebuildReport
+    from mqstore.pipeline.jobs.usage import UsageReport as UsageReport
     from mqstore.pipeline.jobs.usage import usage as usage
     from mqstore.pipeline.jobs.verify import verify as verify
+    from mqstore.pipeline.source.explain import ReadPlan as ReadPlan
     from mqstore.pipeline.source.explain import explain_read as explain_read
     from mqstore.pipeline.source.rabbitmq_join import joined as joined
     from mqstore.pipeline.source.rocketmq import read as read
     from mqstore.pipeline.source.rocketmq import register as register
+    from mqstore.pipeline.source.sink import finish as finish
     from mqstore.pipeline.source.views import views as views
     from mqstore.pipeline.spark.session import running as running
+    from mqstore.pipeline.spark.session import session as session
     from mqstore.pipeline.spark.session import stop as stop
+    from mqstore.pipeline.spark.shipping import ship as ship
     from mqstore.pipeline.spark.tasks import run_tasks as run_tasks
+    from mqstore.pipeline.tail.follow import FollowedBatch as FollowedBatch
+    from mqstore.pipeline.tail.follow import FollowReport as FollowReport
+    from mqstore.pipeline.tail.follow import follow as follow
 
-_WHERE = {
+# No sub-package has the name of a function: importing it would bind the package to that name.
+_MODULE_OF = {
+    "ExportReport": "jobs.report",
+    "FollowReport": "tail.follow",
+    "FollowedBatch": "tail.follow",
+    "LookupReport": "jobs.lookup",
+    "ReadPlan": "source.explain",
+    "RebuildReport": "jobs.report",
+    "UsageReport": "jobs.usage",
+    "convert": "jobs.convert",
     "explain_read": "source.explain",
-    "follow": "follow.follow",
+    "export": "jobs.export",
+    "finish": "source.sink",
+    "follow": "tail.follow",
     "joined": "source.rabbitmq_join",
+    "lookup": "jobs.lookup",
     "read": "source.rocketmq",
+    "rebuild": "jobs.rebuild",
     "register": "source.rocketmq",
     "run_tasks": "spark.tasks",
     "running": "spark.session",
+    "session": "spark.session",
+    "ship": "spark.shipping",
     "stop": "spark.session",
     "usage": "jobs.usage",
     "verify": "jobs.verify",
     "views": "source.views",
 }
 
-__all__ = ["explain_read", "follow", "joined", "read", "register", "run_tasks", "running", "stop", "usage", "verify", "views"]
-
-
-class _Pipeline(ModuleType):
-    """This package. A module of the name of its function is never bound to the name: `pipeline.verify` is the function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _WHERE and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Pipeline
+__all__ = [
+    "ExportReport",
+    "FollowReport",
+    "FollowedBatch",
+    "LookupReport",
+    "ReadPlan",
+    "RebuildReport",
+    "UsageReport",
+    "convert",
+    "explain_read",
+    "export",
+    "finish",
+    "follow",
+    "joined",
+    "lookup",
+    "read",
+    "rebuild",
+    "register",
+    "run_tasks",
+    "running",
+    "session",
+    "ship",
+    "stop",
+    "usage",
+    "verify",
+    "views",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted(__all__)

@@ -15,7 +15,7 @@ from mqstore.cli.read.queues import queue_rows
 from mqstore.pipeline.source import derived
 from mqstore.pipeline.source.derived import SOURCES, TableReader, Wanted, finding_rows
 from mqstore.pipeline.source.rocketmq import read
-from mqstore.pipeline.spark.session import sentence as told
+from mqstore.pipeline.spark.session import error_error_sentence as told
 from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:

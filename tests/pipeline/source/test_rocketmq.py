@@ -20,7 +20,7 @@ from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
 from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQReader, read, register, schema_text
 from mqstore.pipeline.source.stores import store_paths
-from mqstore.pipeline.spark.session import sentence as told
+from mqstore.pipeline.spark.session import error_error_sentence as told
 from mqstore.rocketmq.lookup.point_reader import PointTask
 from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import MAX_BATCH_BYTES, ReadTask, overlapping, read_split, token_of
@@ -459,10 +459,10 @@ def test_a_condition_that_spark_does_not_understand_is_a_sentence(mail: Path, sp
 def test_filters_reach_the_reader() -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, StringContains
 
-    from mqstore.pipeline.source.filters import narrowed
+    from mqstore.pipeline.source.filters import apply_filters
 
     time = datetime(2022, 1, 1, 0, 0, 0, 1500, UTC)
-    found = narrowed(
+    found = apply_filters(
         Selection(topics=frozenset({"a", "b"}), from_offset=7),
         [
             IsNotNull(("topic",)),

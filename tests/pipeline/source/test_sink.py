@@ -22,7 +22,7 @@ from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.recorder import Operation, RecordedWrites
 from mqstore.pipeline.source import sink as sinks
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, register
-from mqstore.pipeline.spark.session import sentence
+from mqstore.pipeline.spark.session import error_sentence
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine import staged_commit as stagedcommit
 from mqstore.rocketmq.engine import staging
@@ -395,7 +395,7 @@ def test_a_task_that_fails_for_good_leaves_the_store_as_it_was(tmp_path: Path, s
     bad = numbered(spark, 100, 4).selectExpr("if(body = cast('body 77' as binary), null, topic) topic", "body")
     with pytest.raises(Exception, match="null; each message needs a topic") as raised:
         save(bad, tmp_path / "store")
-    assert sentence(raised.value).startswith("column topic, row 2: it is null")
+    assert error_sentence(raised.value).startswith("column topic, row 2: it is null")
     assert len(bodies(tmp_path / "store")) == 10
     assert left(tmp_path) == []
 
@@ -564,7 +564,7 @@ def test_a_schema_that_cannot_be_messages_is_told_by_its_column(columns: list[st
     register(spark)
     with pytest.raises(Exception, match=r"(?s).") as raised:
         save(spark.range(1).selectExpr(*columns), tmp_path / "store", create="true")
-    assert told in sentence(raised.value)
+    assert told in error_sentence(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -587,7 +587,7 @@ def test_a_row_that_cannot_be_a_message_is_told_and_nothing_is_written(
     save(numbered(spark, 3, 1), tmp_path / "store", create="true", config=config_file(tmp_path))
     with pytest.raises(Exception, match=r"(?s).") as raised:
         save(spark.range(2).selectExpr(*columns), tmp_path / "store")
-    assert told in sentence(raised.value)
+    assert told in error_sentence(raised.value)
     assert len(bodies(tmp_path / "store")) == 3
     assert left(tmp_path) == []
 
@@ -612,7 +612,7 @@ def test_wrong_options_are_told_before_a_task_runs(options: dict[str, str], told
     register(spark)
     with pytest.raises(Exception, match=r"(?s).") as raised:
         save(numbered(spark, 3, 1), tmp_path / "store", **options)
-    assert re.search(told, sentence(raised.value))
+    assert re.search(told, error_sentence(raised.value))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -620,7 +620,7 @@ def test_a_store_is_never_overwritten(tmp_path: Path, spark: SparkSession) -> No
     register(spark)
     with pytest.raises(Exception, match=r"(?s).") as raised:
         numbered(spark, 3, 1).write.format("rocketmq").mode("overwrite").option("create", "true").save(str(tmp_path / "store"))
-    assert 'mode("append")' in sentence(raised.value) or "TRUNCATE" in str(raised.value) or "truncate" in str(raised.value)
+    assert 'mode("append")' in error_sentence(raised.value) or "TRUNCATE" in str(raised.value) or "truncate" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 

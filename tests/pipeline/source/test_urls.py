@@ -21,7 +21,7 @@ from mqstore.pipeline.jobs.export import export
 from mqstore.pipeline.jobs.lookup import lookup
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.rocketmq import RocketMQReader, read
-from mqstore.pipeline.spark.session import sentence as told
+from mqstore.pipeline.spark.session import error_error_sentence as told
 from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:
@@ -221,9 +221,9 @@ def test_streams_and_sinks_need_a_file_system_of_this_machine(spark: SparkSessio
 
 def test_the_command_takes_a_url_on_spark_too() -> None:
     case, url = uploaded("4.9.3/m-damaged/16-everything")
-    reached = [word for pair in url.options for word in ("--fs-option", "=".join(pair))]
+    fs_options = [word for pair in url.options for word in ("--fs-option", "=".join(pair))]
     here = run_cli("verify", opened(case), "--config", case.config, "-o", "json")
-    there = run_cli("verify", url, "--spark", "--config", case.config, "-o", "json", *reached)
+    there = run_cli("verify", url, "--spark", "--config", case.config, "-o", "json", *fs_options)
     assert there.status == here.status == 1
     assert there.document["damage"] == here.document["damage"]
     with pytest.raises(UsageError):

@@ -23,7 +23,7 @@ from mqstore.kernels import is_compiled
 from mqstore.pipeline.jobs.export import export
 from mqstore.pipeline.jobs.lookup import lookup
 from mqstore.pipeline.jobs.rebuild import rebuild
-from mqstore.pipeline.spark.shipping import packed
+from mqstore.pipeline.spark.shipping import package_archive
 from mqstore.rocketmq.verify.verification import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
@@ -123,12 +123,12 @@ def is_under_way(job: str, out: Path) -> None:
 def test_executors_import_the_package_that_was_sent_with_its_compiled_kernels(driver: Driver) -> None:
     for found in driver.run("where"):
         assert Path(found["file"]).is_relative_to(found["directory"])
-        assert packed().stem in found["file"]
+        assert package_archive().stem in found["file"]
         assert found["compiled"] == is_compiled()
 
 
 def test_what_is_sent_runs_uncompiled_where_the_kernels_do_not_fit(tmp_path: Path) -> None:
-    with zipfile.ZipFile(packed()) as archive:
+    with zipfile.ZipFile(package_archive()) as archive:
         archive.extractall(tmp_path / "sent")
     for path in (tmp_path / "sent").rglob("*.so"):
         path.rename(path.with_name(path.name.replace("linux", "elsewhere")))  # made for another system

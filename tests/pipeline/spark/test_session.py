@@ -13,7 +13,7 @@ import pytest
 
 from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.java import Java, bundled_java, cache_directory, feature_of, find_java, launcher_home, system_java
-from mqstore.pipeline.spark.session import failures, running, sentence, session
+from mqstore.pipeline.spark.session import error_sentence, failures, running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,6 +253,6 @@ def test_other_errors_pass_as_they_are() -> None:
 
 def test_the_innermost_cause_of_a_java_trace_is_told() -> None:
     text = "java.lang.RuntimeException: outer\n\tat a.b(C.java:1)\nCaused by: java.io.IOException: no route\n\tat d.e(F.java:2)\n"
-    assert sentence(RuntimeError(text)) == "no route"
-    assert sentence(RuntimeError("java.lang.IllegalStateException: it was stopped\n\tat a.b(C.java:1)")) == "it was stopped"
-    assert sentence(ValueError()) == "ValueError"
+    assert error_sentence(RuntimeError(text)) == "no route"
+    assert error_sentence(RuntimeError("java.lang.IllegalStateException: it was stopped\n\tat a.b(C.java:1)")) == "it was stopped"
+    assert error_sentence(ValueError()) == "ValueError"

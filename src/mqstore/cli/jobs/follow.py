@@ -15,7 +15,7 @@ from mqstore.cli.common.output import Format, Output
 from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.follow.follow import FollowedBatch, FollowReport
+    from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport
 
 __all__ = ["register"]
 
@@ -57,7 +57,7 @@ def follow(
     The store may be in use by its broker; nothing in it is changed. An incomplete record at its end waits until it is whole. A batch
     that is under way when an interrupt comes is taken whole. Exit status 130 after an interrupt, 1 if damage was passed over.
     """
-    from mqstore.pipeline.follow.follow import follow as run
+    from mqstore.pipeline.tail.follow import follow as run
 
     kept = form or (Form.STORE if columns is None else Form.PARQUET)
     told = _told if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
@@ -71,7 +71,7 @@ def follow(
         fail_on_data_loss=not skip_lost,
         master=master,
         config=config,
-        told=told,
+        on_batch=told,
     )
     for note in report.notes:
         out.note(f"opening {to}: {note}")

@@ -32,7 +32,7 @@ from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.jobs.report import ExportReport, Progress
-from mqstore.pipeline.jobs.resume import Work, finished, work_directory
+from mqstore.pipeline.jobs.resume import ExportWork, export_and_record, work_directory
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split
@@ -50,7 +50,7 @@ __all__ = ["ALL_FORMATS", "MANIFEST", "export"]
 MANIFEST = "_mqstore_export.json"
 ALL_FORMATS = (*FORMATS, *TABLE_FORMATS)
 MODES = ("PERMISSIVE", "FAILFAST")
-_NO_PATH = frozenset({"body", "keys", "properties"})
+_NOT_FOR_PATHS = frozenset({"body", "keys", "properties"})
 
 
 def export(
@@ -86,7 +86,7 @@ def export(
     if mode not in MODES:
         raise UsageError(f"there is no mode {mode!r}; give {' or '.join(MODES)}")
     by = check_columns(partition_by)
-    refused = [name for name in by if name in _NO_PATH]
+    refused = [name for name in by if name in _NOT_FOR_PATHS]
     if refused:
         raise UsageError(f"the values of {refused[0]} cannot name directories; choose other columns to partition by")
     if format in TABLE_FORMATS:
@@ -94,12 +94,12 @@ def export(
     default = columns_for("base64") if format in ("jsonl", "csv") else ROCKETMQ_COLUMNS
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     store = open_rocketmq(store_path, config=config)
-    wanted = _wanted(store, format, chosen, by, selection)
+    wanted = _export_identity(store, format, chosen, by, selection)
     local_target(to)
     check_outside(to, store.path)
     new = NewDirectory(to)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
-        run = _Export(store, target, work, wanted, selection, splits, mode == "FAILFAST", progress)
+        run = _ExportRun(store, target, work, wanted, selection, splits, mode == "FAILFAST", progress)
         if in_process_threads is not None:
             return run.on(ThreadRunner(in_process_threads))
         from mqstore.pipeline.spark.session import running
@@ -108,14 +108,14 @@ def export(
             return run.on(SparkRunner(started))
 
 
-class _Export:
+class _ExportRun:
     """One run."""
 
     def __init__(
         self,
         store: RocketMQStore,
         target: NewDirectory,
-        work: Work,
+        work: ExportWork,
         wanted: dict[str, Any],
         selection: Selection,
         splits: int | None,
@@ -133,7 +133,7 @@ class _Export:
         self.splits = splits
         self.fail_fast = fail_fast
         self.progress = progress
-        self.run_id = secrets.token_hex(8) if work.taken_up is None else str(work.taken_up["run_id"])
+        self.run_id = secrets.token_hex(8) if work.resumed_plan is None else str(work.resumed_plan["run_id"])
         self.metadata = (("mqstore.run_id", self.run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))
 
     def on(self, runner: Runner) -> ExportReport:
@@ -156,7 +156,7 @@ class _Export:
                 f"{len(report.damage)} ranges of the log are damaged, the first at {first.offset} of {first.file}: {first.detail}; "
                 "leave mode FAILFAST away to export the rest"
             )
-        self._gather(parts)
+        self._move_parts(parts)
         if self.format in TABLE_FORMATS:
             make_table(self.format, self.target.directory.root, self.target.target, report.files)
         if self.progress is not None:
@@ -167,7 +167,7 @@ class _Export:
 
     def _pieces(self, runner: Runner) -> list[Split]:
         """The splits: as they were planned for the work that is taken up, else by the width of the runner."""
-        found = self.work.taken_up
+        found = self.work.resumed_plan
         if found is not None:
             if self.splits is not None and self.splits != found["asked_splits"]:
                 raise UsageError(
@@ -188,7 +188,7 @@ class _Export:
             if self.progress is not None:
                 self.progress(total * (len(known) + number) // max(1, len(tasks)), total)
 
-        fresh = runner.each(missing, partial(finished, export_split), finish)
+        fresh = runner.each(missing, partial(export_and_record, export_split), finish)
         written = {task.read.split.number: outcome for task, outcome in zip(missing, fresh, strict=True)}
         return [(written | known)[task.read.split.number] for task in tasks]
 
@@ -217,7 +217,7 @@ class _Export:
             left -= outcomes[-1].rows
         return outcomes
 
-    def _gather(self, parts: Sequence[Part]) -> None:
+    def _move_parts(self, parts: Sequence[Part]) -> None:
         """Give the files that count their names. What lost attempts have left stays behind and is removed."""
         new = self.target.directory
         with DurableDirectory(self.target.target.parent) as parent:
@@ -262,11 +262,11 @@ class _Export:
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
-def _wanted(
+def _export_identity(
     store: RocketMQStore, file_format: str, columns: Sequence[str], partition_by: Sequence[str], selection: Selection
 ) -> dict[str, Any]:
     """What makes two exports the same: all that decides which bytes are written."""
-    chosen = {name: _plain(value) for name, value in asdict(selection).items() if value is not None}
+    chosen = {name: _as_json(value) for name, value in asdict(selection).items() if value is not None}
     return {
         "store": str(store.path),
         "format": file_format,
@@ -277,7 +277,7 @@ def _wanted(
     }
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A condition of a selection as JSON can hold it."""
     if isinstance(value, frozenset):
         return sorted(value)

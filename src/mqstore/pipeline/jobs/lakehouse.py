@@ -21,7 +21,7 @@ from typing import Any
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 
-__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg", "said_by"]
+__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "library_error_text", "make_table", "quiet_pyiceberg"]
 
 CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
@@ -56,10 +56,10 @@ def make_table(table_format: str, staged: Path, target: Path, files: Sequence[st
         raise
     except Exception as error:
         # two libraries with error classes of their own, none of which says what was being done
-        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {said_by(error)}") from error
+        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {library_error_text(error)}") from error
 
 
-def said_by(error: Exception) -> str:
+def library_error_text(error: Exception) -> str:
     """What an error of the two libraries says: one line, without colours and SQL, and what to do about a full disk."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("[SQL:")[0]
     text = re.sub(r"\s*↳\s*", ": ", re.sub(r"^\(\w+\.\w+\) ", "", text))

@@ -28,7 +28,7 @@ from mqstore.findings import Coverage, Kind, Skipped
 from mqstore.pipeline.jobs.export import MANIFEST
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.jobs.report import ExportReport, Progress
-from mqstore.pipeline.jobs.resume import Work, finished, work_directory
+from mqstore.pipeline.jobs.resume import ExportWork, export_and_record, work_directory
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["LINEAGE", "export"]
 
 LINEAGE = ("store_file", "position", "verdict")
-_NO_PATH = frozenset({"payload", "payload_b64", "properties", "properties_json", "routing_keys"})
+_NOT_FOR_PATHS = frozenset({"payload", "payload_b64", "properties", "properties_json", "routing_keys"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ def export(
     if splits is not None and splits < 1:
         raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
     by = check_rabbitmq_columns(partition_by)
-    refused = [name for name in by if name in _NO_PATH]
+    refused = [name for name in by if name in _NOT_FOR_PATHS]
     if refused:
         raise UsageError(f"the values of {refused[0]} cannot name directories; choose other columns to partition by")
     if format in TABLE_FORMATS:
         check_table_format(format, Path(os.path.abspath(to)), by)
     default = rabbitmq_columns_for("base64") if format in ("jsonl", "csv") else RABBITMQ_COLUMNS
     chosen = check_rabbitmq_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
-    told = {name: _plain(value) for name, value in asdict(selection).items() if value is not None}
+    told = {name: _as_json(value) for name, value in asdict(selection).items() if value is not None}
     told |= {name: value for name, value in (("since", since), ("until", until), ("at", store.now)) if value is not None}
     token = task_groups.files_token(store)
     wanted = {
@@ -135,7 +135,7 @@ def export(
     check_outside(to, store.path)
     new = NewDirectory(to)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
-        run_id = secrets.token_hex(8) if work.taken_up is None else str(work.taken_up["run_id"])
+        run_id = secrets.token_hex(8) if work.resumed_plan is None else str(work.resumed_plan["run_id"])
         metadata = (("mqstore.run_id", run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))
         file_format = "parquet" if format in TABLE_FORMATS else format
         task = ExportTask(
@@ -157,7 +157,7 @@ class _ExportRun:
 
     store: RabbitMQStore
     target: NewDirectory
-    work: Work
+    work: ExportWork
     wanted: dict[str, Any]
     run_id: str
     task: ExportTask
@@ -188,7 +188,7 @@ class _ExportRun:
 
     def _tasks(self, runner: Runner) -> list[ExportTask]:
         """By the splits of the work that is taken up, else a few for each place where a task runs."""
-        found = self.work.taken_up
+        found = self.work.resumed_plan
         if found is not None and self.splits not in (None, found["asked_splits"]):
             raise UsageError(f"the work to resume was cut into other splits; leave --splits away, or export anew to {self.target.target}")
         count = (self.splits or 4 * runner.width) if found is None else int(found["splits"])
@@ -205,7 +205,7 @@ class _ExportRun:
             if self.progress is not None:
                 self.progress(total * (len(known) + number) // max(1, len(tasks)), total)
 
-        fresh = runner.each(missing, partial(finished, export_group), finish)
+        fresh = runner.each(missing, partial(export_and_record, export_group), finish)
         written = {task.number: outcome for task, outcome in zip(missing, fresh, strict=True)}
         return [(written | known)[task.number] for task in tasks]
 
@@ -264,7 +264,7 @@ class _ExportRun:
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A condition of a selection as JSON can hold it."""
     if isinstance(value, frozenset):
         return sorted(value)

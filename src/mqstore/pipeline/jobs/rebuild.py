@@ -28,7 +28,7 @@ from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.report import Progress, RebuildReport
 from mqstore.pipeline.spark.runner import Runner
-from mqstore.pipeline.spark.where_to_run import choose
+from mqstore.pipeline.spark.where_to_run import choose_runner
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
@@ -77,11 +77,11 @@ def rebuild(
     """
     store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
-    place = choose(store.log, spark=spark, master=master, threads=in_process_threads)
+    place = choose_runner(store.log, spark=spark, master=master, threads=in_process_threads)
     local_target(to)
     check_outside(to, store.path)
     with NewDirectory(to) as target, place.runner(spark) as runner:
-        return _Rebuild(store, target, runner, splits, check_crc, copy, progress).run(place.why)
+        return _RebuildRun(store, target, runner, splits, check_crc, copy, progress).run(place.why)
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class _QueueState:
         self.segments.extend(part.segments)
 
 
-class _Rebuild:
+class _RebuildRun:
     """One run."""
 
     def __init__(
@@ -145,7 +145,7 @@ class _Rebuild:
             sequence = self._index_sequence(scratch.directory)
             self._scan(sequence)
             self._note_stage("scan")
-            exact = self._settle(scratch.directory)
+            exact = self._complete_queues(scratch.directory)
             self._note_stage("queues")
             ends = self._build_index(sequence)
             self._note_stage("index")
@@ -256,7 +256,7 @@ class _Rebuild:
 
     # queues
 
-    def _settle(self, scratch: DurableDirectory) -> int:
+    def _complete_queues(self, scratch: DurableDirectory) -> int:
         """Fill up plain queues that begin behind 0, build all others. Returns how many those were."""
         exact = frozenset(queue for queue, state in self.queues.items() if not state.plain or queue in self.tainted)
         for (topic, queue_id), state in self.queues.items():

@@ -27,7 +27,7 @@ from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
 from mqstore.table.parts import Exported, Part
 
-__all__ = ["Work", "finished", "work_directory"]
+__all__ = ["ExportWork", "export_and_record", "work_directory"]
 
 PLAN = "plan.json"
 
@@ -44,12 +44,12 @@ class StagedTask(Protocol):
 T = TypeVar("T", bound=StagedTask)
 
 
-class Work:
-    """A directory in which an export is under way. taken_up: what was planned for it before, None in a new one."""
+class ExportWork:
+    """A directory in which an export is under way. resumed_plan: what was planned for it before, None in a new one."""
 
-    def __init__(self, path: Path, taken_up: dict[str, Any] | None) -> None:
+    def __init__(self, path: Path, resumed_plan: dict[str, Any] | None) -> None:
         self.path = path
-        self.taken_up = taken_up
+        self.resumed_plan = resumed_plan
         self.keep = False
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ def _done_name(number: int) -> str:
     return f"done-{number:06d}.json"
 
 
-def finished(export_split: Callable[[T], Exported], task: T) -> Exported:
+def export_and_record(export_split: Callable[[T], Exported], task: T) -> Exported:
     """In a task: write a split, and when its parts are on disk, that it is done."""
     outcome = export_split(task)
     told = {**asdict(outcome), "damage": [{**asdict(item), "kind": str(item.kind)} for item in outcome.damage]}
@@ -89,7 +89,7 @@ def finished(export_split: Callable[[T], Exported], task: T) -> Exported:
 
 
 @contextlib.contextmanager
-def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> Iterator[Work]:
+def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> Iterator[ExportWork]:
     """The directory to work in. wanted: what must be the same for earlier work to be taken up.
 
     Raises UsageError where `resume` finds work of another export, TargetError where somebody else is at it.
@@ -110,7 +110,7 @@ def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> 
             if lock < 0:
                 parent.make_directory(path.name)
                 lock = _lock(path)
-            work = Work(path, found)
+            work = ExportWork(path, found)
             try:
                 yield work
             except BaseException:

@@ -28,8 +28,17 @@ from mqstore.files.location import is_url
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.filters import values_of
 from mqstore.pipeline.source.pushdown import filters_from
-from mqstore.pipeline.source.stores import STORE, check_types, ddl_schema, fs_options, open_for_tasks, split_names, store_paths, with_store
-from mqstore.pipeline.spark.runner import settle
+from mqstore.pipeline.source.stores import (
+    STORE,
+    check_types,
+    ddl_schema,
+    open_for_tasks,
+    parse_fs_options,
+    split_names,
+    store_paths,
+    with_store,
+)
+from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.store.view import ConsumerOffset
 from mqstore.rocketmq.verify.verification import verify
@@ -110,7 +119,7 @@ class TableSource(DataSource):
 
     format = ""
     table: Mapping[str, str] = {}
-    parts: Callable[[str, str | None, RocketMQStore, Wanted], Iterator[TablePart]]
+    parts: Callable[[str, str | None, RocketMQStore, QueueFilter], Iterator[TablePart]]
     rows: Callable[[RocketMQStore, TablePart], Iterator[Mapping[str, Any]]]
 
     @classmethod
@@ -120,16 +129,18 @@ class TableSource(DataSource):
     def schema(self) -> str:
         named = self.options.get("columns")
         several = (STORE,) if len(store_paths(self.options)) > 1 else ()
-        return ddl_schema(_arrow_fields(self.table, self._known((*self.table, *several) if named is None else split_names(named))))
+        return ddl_schema(
+            _arrow_fields(self.table, self._checked_columns((*self.table, *several) if named is None else split_names(named)))
+        )
 
     def reader(self, schema: StructType) -> TableReader:
-        columns = self._known(field.name for field in schema.fields)
+        columns = self._checked_columns(field.name for field in schema.fields)
         check_types(schema, _arrow_fields(self.table, columns))
-        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns, fs_options(self.options))
+        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns, parse_fs_options(self.options))
         reader.confine(filters_from(self.options.get("filters")))
         return reader
 
-    def _known(self, names: Iterable[str]) -> tuple[str, ...]:
+    def _checked_columns(self, names: Iterable[str]) -> tuple[str, ...]:
         chosen = tuple(names)
         unknown = [name for name in chosen if name not in self.table and name != STORE]
         if unknown or not chosen:
@@ -139,13 +150,13 @@ class TableSource(DataSource):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueueFilter:
     """Values that filters confine columns to; None for any."""
 
     topics: frozenset[Any] | None = None
     queue_ids: frozenset[Any] | None = None
 
-    def takes(self, topic: str, queue_id: int) -> bool:
+    def matches(self, topic: str, queue_id: int) -> bool:
         return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
 
 
@@ -158,14 +169,14 @@ class TableReader(DataSourceReader):
         paths: tuple[str, ...],
         config: str | None,
         columns: tuple[str, ...],
-        reached: tuple[tuple[str, str], ...] = (),
+        fs_options: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self.reached = reached
+        self.fs_options = fs_options
         self.source = source
         self.paths = paths
         self.config = config
         self.columns = columns
-        self.wanted = Wanted()
+        self.queue_filter = QueueFilter()
         self.base = os.getcwd()
 
     def confine(self, filters: Sequence[Filter]) -> None:
@@ -173,23 +184,23 @@ class TableReader(DataSourceReader):
         kept = values_of(STORE, filters)
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
-        self.wanted = Wanted(values_of("topic", filters), values_of("queue_id", filters))
+        self.queue_filter = QueueFilter(values_of("topic", filters), values_of("queue_id", filters))
 
     def partitions(self) -> Sequence[TablePart]:
         found: list[TablePart] = []
         for path in self.paths:
-            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config, self.reached), self.wanted))
+            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config, self.fs_options), self.queue_filter))
         return found or [TablePart("", None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePart)
-        settle()
+        freeze_gc_once()
         if not partition.path:
             return iter(())
         # paths are as they were given, and a task may run in another directory
         path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
         config = None if partition.config is None else os.path.join(self.base, partition.config)
-        store = open_rocketmq(path, config=config, fs_options=dict(self.reached))
+        store = open_rocketmq(path, config=config, fs_options=dict(self.fs_options))
         return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -223,11 +234,11 @@ def _queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader
     return (*store.consume_queues(), *store.batch_queues())
 
 
-def _queue_parts(path: str, config: str | None, store: RocketMQStore, wanted: Wanted) -> Iterator[TablePart]:
+def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     room: list[tuple[str, int, bool]] = []
     held = 0
     for queue in _queues(store):
-        if not wanted.takes(queue.topic, queue.queue_id):
+        if not queue_filter.matches(queue.topic, queue.queue_id):
             continue
         place = (queue.topic, queue.queue_id, queue.batch)
         low, high = max(0, queue.min_offset), queue.max_offset
@@ -302,7 +313,7 @@ class QueueSource(TableSource):
 # index files
 
 
-def _index_parts(path: str, config: str | None, store: RocketMQStore, wanted: Wanted) -> Iterator[TablePart]:
+def _index_parts(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     for number, file in enumerate(store.index_files()):
         stop = min(file.index_count, file.positions)
         for low in range(1, stop, ENTRIES):
@@ -342,7 +353,7 @@ class IndexSource(TableSource):
 # consumer offsets and findings: a store each
 
 
-def _whole(path: str, config: str | None, store: RocketMQStore, wanted: Wanted) -> Iterator[TablePart]:
+def _store_part(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     yield TablePart(path, config)
 
 
@@ -356,7 +367,7 @@ class OffsetsSource(TableSource):
 
     format = "rocketmq-offsets"
     table = OFFSETS
-    parts = staticmethod(_whole)
+    parts = staticmethod(_store_part)
     rows = staticmethod(_offset_rows)
 
 
@@ -383,7 +394,7 @@ class FindingsSource(TableSource):
 
     format = "rocketmq-findings"
     table = FINDINGS
-    parts = staticmethod(_whole)
+    parts = staticmethod(_store_part)
     rows = staticmethod(_finding_rows)
 
 

@@ -73,7 +73,9 @@ def explain_read(frame: DataFrame) -> ReadPlan:
     with failures("planning the read"):
         leaves = plan.queryExecution().sparkPlan().collectLeaves()
         found = [part for k in range(leaves.size()) for part in _parts(leaves.apply(k))]
-    return ReadPlan(tuple(_sum_up(path, [part for part in found if part.path == path]) for path in dict.fromkeys(p.path for p in found)))
+    return ReadPlan(
+        tuple(_store_read(path, [part for part in found if part.path == path]) for path in dict.fromkeys(p.path for p in found))
+    )
 
 
 def _parts(leaf: Any) -> Iterable[LogPart]:
@@ -85,7 +87,7 @@ def _parts(leaf: Any) -> Iterable[LogPart]:
     return [part for part in found if isinstance(part, LogPart)]
 
 
-def _sum_up(path: str, parts: list[LogPart]) -> StoreRead:
+def _store_read(path: str, parts: list[LogPart]) -> StoreRead:
     sizes = [part.as_dict() for part in parts]
     return StoreRead(
         path,

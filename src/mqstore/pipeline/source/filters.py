@@ -5,7 +5,7 @@ while the log is read, so that other messages never reach the JVM; and all filte
 again. A filter that is misunderstood here could therefore only lose speed if it were too wide; each one below is at
 least as wide as Spark's own meaning.
 
-    >>> narrowed(Selection(), [EqualTo(("topic",), "orders"), GreaterThan(("queue_offset",), 5)])  # doctest: +ELLIPSIS
+    >>> apply_filters(Selection(), [EqualTo(("topic",), "orders"), GreaterThan(("queue_offset",), 5)])  # doctest: +ELLIPSIS
     Selection(topics=frozenset({'orders'}), ...from_queue_offset=6, ...)
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, 
 
 from mqstore.table.columns import Selection
 
-__all__ = ["narrowed", "values_of"]
+__all__ = ["apply_filters", "values_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ _RANGES = {
 }
 
 
-def narrowed(selection: Selection, filters: Iterable[Filter]) -> Selection:
+def apply_filters(selection: Selection, filters: Iterable[Filter]) -> Selection:
     """The selection with the filters taken in, as far as it can express them. A contradiction selects nothing."""
     for condition in filters:
         column = _column(condition)

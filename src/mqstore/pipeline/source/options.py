@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.pipeline.source.pushdown import filters_from
-from mqstore.pipeline.source.stores import STORE, boolean, fs_options, split_names, store_paths
+from mqstore.pipeline.source.stores import STORE, boolean, parse_fs_options, split_names, store_paths
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def message_fields(columns: Sequence[str]) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What the options of a read ask for. columns: None where a schema or the default decides. reached: how URLs are."""
+    """What the options of a read ask for. columns: None where a schema or the default decides. fs_options: how URLs are."""
 
     paths: tuple[str, ...]
     config: str | None
@@ -48,7 +48,7 @@ class ReadOptions:
     use_derived_files: bool
     filters: tuple[Filter, ...]
     columns: tuple[str, ...]
-    reached: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    fs_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, options: Any) -> ReadOptions:
@@ -69,7 +69,7 @@ class ReadOptions:
             boolean(options, "useDerivedFiles", True),
             filters_from(options.get("filters")),
             _columns(options, len(paths) > 1),
-            fs_options(options),
+            parse_fs_options(options),
         )
 
 

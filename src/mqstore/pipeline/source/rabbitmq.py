@@ -36,7 +36,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 from mqstore.findings import Verdict
 from mqstore.pipeline.source.stores import STORE, boolean, check_types, ddl_schema, split_names, store_paths, with_store
-from mqstore.pipeline.spark.runner import settle
+from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rabbitmq.definitions import queue_names
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -203,7 +203,7 @@ class RabbitMQReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)
-        settle()
+        freeze_gc_once()
         if not partition.path:
             return iter(())
         store = task_groups.open_cached(partition.root, partition.token, self.options.now, self.options.names)

@@ -26,7 +26,7 @@ from mqstore.errors import UsageError
 from mqstore.pipeline.source.rabbitmq import FORMAT, RabbitMQOptions, fields, open_rabbitmq
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.source.stores import STORE, ddl_schema, with_store
-from mqstore.pipeline.spark.runner import settle
+from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rabbitmq.store import task_groups as groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import QueueGroup
@@ -142,7 +142,7 @@ def _best(records: DataFrame) -> DataFrame:
 
 def _read(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the groups that are handed over, one after the other."""
-    settle()
+    freeze_gc_once()
     store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)
     known = {group.number: group for group in plan.groups}
     own = tuple(name for name in plan.options.columns if name != STORE) or ("seq_id",)

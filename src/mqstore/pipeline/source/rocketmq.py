@@ -20,7 +20,7 @@ the bodies travel to the JVM.
     failOnDataLoss                             true: what was asked for and is gone from the log is an error. false: the rest is read
     mode                                       PERMISSIVE: damage is skipped, or a row with that verdict. FAILFAST: it fails the job
     useDerivedFiles                            true: queues and index tell what to read, as far as they are proved. false: scan
-    fs.NAME                                    how a URL is reached: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remote_fs`)
+    fs.NAME                                    how a URL is fs_options: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remote_fs`)
     config                                     file with the broker's own name=value lines
     view                                       disk (the files as they lie); the recovered view is the command's
 
@@ -42,11 +42,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from mqstore.errors import CannotOpenError, PipelineError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
-from mqstore.pipeline.source.filters import narrowed, values_of
+from mqstore.pipeline.source.filters import apply_filters, values_of
 from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
 from mqstore.pipeline.source.pushdown import filters_of, keeps_filters_apart
 from mqstore.pipeline.source.stores import STORE, check_types, ddl_schema, open_for_tasks, with_store
-from mqstore.pipeline.spark.runner import settle
+from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
 from mqstore.rocketmq.lookup.pruning import narrow
 from mqstore.rocketmq.scan.splits import Split, plan
@@ -96,7 +96,7 @@ def read(
     where: a condition in SQL on the columns; rows that it refuses are not there, and as far as it can they are not even read.
     """
     register(spark)
-    chosen = {name: _text(value) for name, value in options.items() if value is not None}
+    chosen = {name: _option_text(value) for name, value in options.items() if value is not None}
     for each in (path,) if isinstance(path, str | os.PathLike) else path:
         if isinstance(each, Url):
             chosen.update((f"fs.{name}", value) for name, value in each.options)
@@ -113,7 +113,7 @@ def read(
     return spark.read.format(format).schema(frame.schema).options(**chosen).load(place).where(where)
 
 
-def _text(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -141,14 +141,14 @@ class LogPart(InputPartition):
     def as_dict(self) -> dict[str, Any]:
         """What `explain_read` sums up."""
         task = self.task
-        size = {"bytes": task.split.stop - task.split.start} if isinstance(task, ReadTask) else {"records": _count(task)}
+        size = {"bytes": task.split.stop - task.split.start} if isinstance(task, ReadTask) else {"records": _record_count(task)}
         return {"store": self.path, "how": self.how, "why": self.why, "partition": "scan" if "bytes" in size else self.how, **size}
 
     def __str__(self) -> str:
         return json.dumps(self.as_dict())
 
 
-def _count(task: PointTask) -> int:
+def _record_count(task: PointTask) -> int:
     return len(task.places) if isinstance(task.places, tuple) else task.places.high - task.places.low
 
 
@@ -199,7 +199,7 @@ class RocketMQReader(DataSourceReader):
 
     def confine(self, filters: Sequence[Filter]) -> None:
         """Take in what a selection can say."""
-        self.selection = narrowed(self.selection, filters)
+        self.selection = apply_filters(self.selection, filters)
         kept = values_of(STORE, filters)
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
@@ -208,9 +208,9 @@ class RocketMQReader(DataSourceReader):
         return [part for path in self.paths for part in self._parts(path)]
 
     def _parts(self, path: str) -> Iterator[LogPart]:
-        store = open_for_tasks(path, self.options.config, self.options.reached)
+        store = open_for_tasks(path, self.options.config, self.options.fs_options)
         self._check_loss(store)
-        # a URL without what reaches it: see _reaching
+        # a URL without what reaches it: see _with_fs_options
         place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
         columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
         if self.options.fail_fast:
@@ -219,11 +219,11 @@ class RocketMQReader(DataSourceReader):
         found = narrow(store, self.selection) if self.options.use_derived_files else None
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if found is None else (found.how, found.why)
         if found is not None and found.how != "scan":
-            splits = within(splits, found.files)
+            splits = splits_in_files(splits, found.files)
         for split in splits:
             files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
             yield LogPart(path, ReadTask(place, store.config, token, split, columns, self.selection), how, why, files)
-        for places in () if found is None else _places(found):
+        for places in () if found is None else _point_chunks(found):
             files = files_of(store, places)
             yield LogPart(path, PointTask(place, store.config, token, places, columns, self.selection), how, why, files)
 
@@ -244,21 +244,21 @@ class RocketMQReader(DataSourceReader):
         if gone:
             raise PipelineError(f"{part.path}/{gone[0]} has gone since the read was planned; failOnDataLoss=false reads what is there")
 
-    def _reaching(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
+    def _with_fs_options(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
         """The task with what is needed to reach its store: that is never part of a partition."""
-        return replace(task, store=Url(task.store, self.options.reached)) if isinstance(task.store, str) and is_url(task.store) else task
+        return replace(task, store=Url(task.store, self.options.fs_options)) if isinstance(task.store, str) and is_url(task.store) else task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPart)
-        settle()
-        self._check_files(partition := replace(partition, task=self._reaching(partition.task)))
+        freeze_gc_once()
+        self._check_files(partition := replace(partition, task=self._with_fs_options(partition.task)))
         task = partition.task
-        report = _refuse(partition.path) if self.options.fail_fast else None
+        report = _raise_on_damage(partition.path) if self.options.fail_fast else None
         batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
         if self.options.fail_fast:
-            batches = _refusing(batches, partition.path)
+            batches = _raise_on_damaged_rows(batches, partition.path)
         if not self.options.fail_on_data_loss:
-            batches = _as_far_as_there(batches)
+            batches = _until_file_removed(batches)
         return with_store(batches, self.columns, partition.path)
 
 
@@ -280,7 +280,7 @@ class PushingDataSource(RocketMQDataSource):
 RocketMQDataSource.reads_with = RocketMQReader
 
 
-def within(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
+def splits_in_files(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
     """The parts of the splits that lie in these files."""
     found: list[Split] = []
     for split in splits:
@@ -291,14 +291,14 @@ def within(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
     return found
 
 
-def _places(found: Narrowed) -> Iterator[Any]:
+def _point_chunks(found: Narrowed) -> Iterator[Any]:
     for each in found.ranges:
         yield from each.pieces(POINTS)
     for start in range(0, len(found.points), POINTS):
         yield found.points[start : start + POINTS]
 
 
-def _refuse(path: str) -> Callable[[Damage], None]:
+def _raise_on_damage(path: str) -> Callable[[Damage], None]:
     def refuse(item: Damage) -> None:
         where = f"{path}/{item.file} at {item.offset}, {item.length} bytes"
         raise PipelineError(f"mode=FAILFAST: {where}: {item.kind}, {item.detail}; mode=PERMISSIVE skips such ranges")
@@ -306,7 +306,7 @@ def _refuse(path: str) -> Callable[[Damage], None]:
     return refuse
 
 
-def _refusing(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+def _raise_on_damaged_rows(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
     import pyarrow.compute as pc
 
     for batch in batches:
@@ -319,7 +319,7 @@ def _refusing(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.Recor
         yield batch
 
 
-def _as_far_as_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _until_file_removed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches up to where a file has gone since the read was planned."""
     try:
         yield from batches

@@ -36,7 +36,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
 from mqstore.files.location import check_parent, local_target
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.spark.runner import settle
+from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.engine.sink_manifest import Committed, SinkSettings
 from mqstore.rocketmq.engine.staged_commit import Sink, intent_stage
@@ -72,7 +72,7 @@ class SinkPlan:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """In a task: check and stage its rows."""
-        settle()
+        freeze_gc_once()
         context = TaskContext.get()
         assert context is not None
         return PartMessage(write_part(iterator, str(self.stage), context.partitionId(), context.taskAttemptId(), self.rules))
@@ -131,7 +131,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
     """The writer of a DataFrame. Raises MqstoreError before any task runs."""
     run = options.get("runId")
-    batch = _whole(options, "batchId", 0)
+    batch = _whole_number(options, "batchId", 0)
     if run is None and "batchId" in options:
         raise UsageError("option batchId numbers the batches of a run: give the option runId too")
     return RocketMQWriter(_plan(options, schema, overwrite, run or secrets.token_hex(8), batch, named=run is not None))
@@ -139,7 +139,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> R
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
     """The writer of a stream's micro-batches: its run is named by the checkpoint. Raises MqstoreError."""
-    run = options.get("runId") or _query_of(options.get("checkpointLocation"))
+    run = options.get("runId") or _stream_id(options.get("checkpointLocation"))
     return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, named=True))
 
 
@@ -152,7 +152,7 @@ def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> Committe
     return Sink(opened.directory.root, SinkSettings(), patience=patience).finish()
 
 
-def _query_of(checkpoint: str | None) -> str:
+def _stream_id(checkpoint: str | None) -> str:
     """The id of a stream, which its checkpoint keeps for as long as it goes on numbering its batches."""
     if not checkpoint:
         raise UsageError("a stream's batches are known by its checkpoint: give the option checkpointLocation, or a runId")
@@ -176,7 +176,7 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     place = Path(os.path.abspath(path.removeprefix("file://")))
     broker = broker_config.load_properties(Path(options["config"])) if "config" in options else {}
     settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)
-    place, version, file_size = _store(place, settings, options)
+    place, version, file_size = _resolve_store(place, settings, options)
     config = settings.config()
     five = version != "4.9.3"
     most = min(config.max_message_size + (RECORD_MARGIN if five else 0), file_size - END_OF_FILE)
@@ -191,16 +191,24 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     )
     if rules.stored and "body" not in names:
         raise UsageError("the rows come from a store (they have a physical_offset), but without the column body: read it too")
-    columns_of(_empty(schema), rules)
+    columns_of(_empty_batch(schema), rules)
     staging = options.get("staging")
     plan = SinkPlan(
-        place, settings, staging, stage_of(place, run, staging), check_run(run), batch, named, rules, _whole(options, "lockTimeout", 60)
+        place,
+        settings,
+        staging,
+        stage_of(place, run, staging),
+        check_run(run),
+        batch,
+        named,
+        rules,
+        _whole_number(options, "lockTimeout", 60),
     )
     open_stage(plan.stage)
     return plan
 
 
-def _store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
+def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
     """(the store's directory, whose rules it follows, bytes of a log file). Raises MqstoreError where it cannot be written to."""
     config = settings.config()
     if config.version not in (None, "4.9.3", "5.3.3"):
@@ -222,7 +230,7 @@ def _store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> t
     return store.directory.root, version, config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
 
 
-def _empty(schema: StructType) -> pa.RecordBatch:
+def _empty_batch(schema: StructType) -> pa.RecordBatch:
     """No rows with the columns of a schema: their names and types are judged by what judges the rows."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -231,7 +239,7 @@ def _empty(schema: StructType) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], arrow)
 
 
-def _whole(options: Mapping[str, str], name: str, default: int) -> int:
+def _whole_number(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name)
     if text is None:
         return default

@@ -35,8 +35,8 @@ __all__ = [
     "check_types",
     "ddl_schema",
     "ddl_type",
-    "fs_options",
     "open_for_tasks",
+    "parse_fs_options",
     "split_names",
     "store_paths",
     "with_store",
@@ -53,21 +53,21 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
         path = options.get("path") or ""
         # a comma may be part of a name: what exists as it stands is one path
         given = [path] if os.path.lexists(without_file(path)) else [part.strip() for part in path.split(",")]
-    reached = fs_options(options)
-    found = [match for path in given if path for match in _matches(without_file(path), reached)]
+    fs_options = parse_fs_options(options)
+    found = [match for path in given if path for match in _matches(without_file(path), fs_options)]
     if not found:
         raise UsageError("no store is named: load a path, the directory that holds commitlog/")
     return tuple(dict.fromkeys(found))
 
 
-def fs_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """How URLs are reached: the options `fs.NAME`, as (NAME, value)."""
+def parse_fs_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """How URLs are fs_options: the options `fs.NAME`, as (NAME, value)."""
     return tuple(sorted((name[3:].lower(), value) for name, value in options.items() if name.lower().startswith("fs.")))
 
 
-def _matches(path: str, reached: tuple[tuple[str, str], ...]) -> list[str]:
+def _matches(path: str, fs_options: tuple[tuple[str, str], ...]) -> list[str]:
     if is_url(path):
-        url = Url(path, reached)
+        url = Url(path, fs_options)
         found = [str(each) for each in matching(url)] if glob.has_magic(path) else [str(url)]
         if not found:
             raise UsageError(f"nothing matches {url}: give a pattern of store directories, those that hold commitlog/")
@@ -80,11 +80,11 @@ def _matches(path: str, reached: tuple[tuple[str, str], ...]) -> list[str]:
     return found
 
 
-def open_for_tasks(path: str, config: str | None, reached: tuple[tuple[str, str], ...] = ()) -> RocketMQStore:
-    """The store at a path or URL that every task can open again. reached: see `fs_options`. Raises CannotOpenError for an archive."""
+def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, str], ...] = ()) -> RocketMQStore:
+    """The store at a path or URL that every task can open again. fs_options: see `fs_options`. Raises CannotOpenError for an archive."""
     if os.path.isfile(path):
         raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
-    return open_rocketmq(path, config=config, fs_options=dict(reached))
+    return open_rocketmq(path, config=config, fs_options=dict(fs_options))
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from mqstore.errors import CannotOpenError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
-from mqstore.pipeline.spark.runner import settle
+from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LogRange", "LogRanges", "RocketMQStreamReader", "StreamSettings", "read_range", "view_of"]
 
-_PLACES = ("startingoffsets", "startingtimestamp")  # where a stream begins is no condition on its messages
+_START_OPTIONS = ("startingoffsets", "startingtimestamp")  # where a stream begins is no condition on its messages
 RANGES = "rocketmq-ranges"
 RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string, tolerate_loss boolean"
 
@@ -76,7 +76,7 @@ class StreamSettings:
         return cls(
             starting=_starting(options.get("startingOffsets", "latest")),
             timestamp=_count(options, "startingTimestamp", 0),
-            read=ReadOptions.of(CaseInsensitiveDict({name: text for name, text in options.items() if name.lower() not in _PLACES})),
+            read=ReadOptions.of(CaseInsensitiveDict({name: text for name, text in options.items() if name.lower() not in _START_OPTIONS})),
             rows=_count(options, "maxRowsPerTrigger", 1),
             size=_count(options, "maxBytesPerTrigger", 1),
             pieces=_count(options, "minPartitions", 1) or 0,
@@ -178,9 +178,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {path: known[path] if path in known else self._tail(path).earliest() for path in self._paths}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {path: self._begin(path).as_json() for path in self._paths}
+        return {path: self._start_position(path).as_json() for path in self._paths}
 
-    def _begin(self, path: str) -> LogPosition:
+    def _start_position(self, path: str) -> LogPosition:
         settings, tail = self._settings, self._tail(path)
         if settings.timestamp is not None:
             return tail.since(settings.timestamp)
@@ -241,7 +241,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogRange)
-        settle()
+        freeze_gc_once()
         names = [name for name in self._columns if name != STORE]
         batches = read_range(partition, names, self._read.selection)
         return with_store(batches, self._columns, self._paths[partition.path]) if STORE in self._columns else batches

@@ -107,15 +107,15 @@ def _java_at(home: Path, origin: str) -> Java | None:
         release = ""
     version = re.search(r'^JAVA_VERSION="([^"]*)"', release, re.MULTILINE)
     modules = re.search(r'^MODULES="([^"]*)"', release, re.MULTILINE)
-    told = version[1] if version else _ask(program, "-version")
-    number = told if version else "".join(re.findall(r'version "([^"]*)"', told)[:1])
+    output = version[1] if version else _run_java(program, "-version")
+    number = output if version else "".join(re.findall(r'version "([^"]*)"', output)[:1])
     if feature_of(number) < OLDEST:
         return None
-    names = modules[1] if modules else _ask(program, "--list-modules")
+    names = modules[1] if modules else _run_java(program, "--list-modules")
     return Java(home, number, origin, VECTOR_MODULE in re.split(r"[\s@]+", names))
 
 
-def _ask(program: Path, option: str) -> str:
+def _run_java(program: Path, option: str) -> str:
     try:
         answer = subprocess.run(
             [program, option], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False

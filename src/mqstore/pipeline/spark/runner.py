@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Runner", "SparkRunner", "ThreadRunner", "settle"]
+__all__ = ["Runner", "SparkRunner", "ThreadRunner", "freeze_gc_once"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,7 +84,7 @@ class ThreadRunner:
 
 
 @cache
-def settle() -> None:
+def freeze_gc_once() -> None:
     """Take all objects there are so far out of the garbage collector's sight, once in a Python worker of Spark.
 
     A worker collects after each task; with all modules imported that takes as long as a small task.
@@ -93,7 +93,7 @@ def settle() -> None:
 
 
 def _in_worker(function: Callable[[T], R], task: T) -> R:
-    settle()
+    freeze_gc_once()
     return function(task)
 
 

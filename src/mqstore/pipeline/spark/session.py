@@ -38,10 +38,10 @@ from mqstore.pipeline.spark import java as javas
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["cores", "failures", "running", "sentence", "session", "stop"]
+__all__ = ["cores", "error_sentence", "failures", "running", "session", "stop"]
 
 # lines of a JVM around the one that says what is wrong
-_SAYS_NOTHING = (
+_UNINFORMATIVE = (
     "Error: Could not create the Java",
     "Error: A fatal exception",
     "Error occurred during init",
@@ -73,16 +73,16 @@ def session(
     settings = _settings(master, app_name, throughput) | dict(config or {})
     java = javas.find_java()
     local = master.startswith("local")
-    with _environment(_for_launch(java, local)), tempfile.TemporaryFile() as output:
+    with _environment(_launch_environment(java, local)), tempfile.TemporaryFile() as output:
         try:
             started = _start(settings, output if quiet else None)
         except MqstoreError:
             raise
         except Exception as error:
-            cause = _last_words(output) or sentence(error)
+            cause = _startup_error(output) or error_sentence(error)
             raise PipelineError(f"Spark did not start on {master} with Java {java.version} ({java.home}): {cause}") from error
     if ship is None:
-        ship = not _one_process(master) and started.sparkContext.getConf().get("spark.mqstore.ship", "true") != "false"
+        ship = not _runs_in_process_tree(master) and started.sparkContext.getConf().get("spark.mqstore.ship", "true") != "false"
     if ship:
         from mqstore.pipeline.spark.shipping import ship as send
 
@@ -114,7 +114,7 @@ def stop() -> None:
             active.stop()
 
 
-def _one_process(master: str) -> bool:
+def _runs_in_process_tree(master: str) -> bool:
     """Whether tasks run below this process, and so import what it imports."""
     return re.match(r"local(\[|$)", master) is not None
 
@@ -178,7 +178,7 @@ def _java_options(throughput: bool) -> list[str]:
     return options
 
 
-def _for_launch(java: javas.Java, local: bool) -> dict[str, str]:
+def _launch_environment(java: javas.Java, local: bool) -> dict[str, str]:
     """Environment of the JVM and, through it, of the Python workers."""
     home = str(javas.launcher_home(java))
     if not local:
@@ -224,14 +224,14 @@ def _start(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSessio
     return SparkSession(SparkContext(conf=conf))
 
 
-def _last_words(output: IO[bytes]) -> str:
+def _startup_error(output: IO[bytes]) -> str:
     """The line in which a JVM that did not start says why; empty if it said nothing."""
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 65536))
     lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines()]
-    telling = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
-    causes = [line for line in telling if re.search(r"[Ee]rror|Exception|[Ii]nvalid|[Cc]ould not|[Cc]annot", line)]
-    return (causes or telling or [""])[0]
+    informative = [line for line in lines if line and not line.startswith(_UNINFORMATIVE)]
+    causes = [line for line in informative if re.search(r"[Ee]rror|Exception|[Ii]nvalid|[Cc]ould not|[Cc]annot", line)]
+    return (causes or informative or [""])[0]
 
 
 # ---- from a failed job to one sentence
@@ -246,16 +246,16 @@ def failures(doing: str = "the Spark job") -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        told = _own_sentence(_text(error))
-        raise PipelineError(told or f"{doing} failed: {sentence(error)}") from error
+        told = _package_error(_error_text(error))
+        raise PipelineError(told or f"{doing} failed: {error_sentence(error)}") from error
     except (ConnectionError, EOFError) as error:
         raise PipelineError(f"{doing} failed: Spark's Java process is gone; it may have run out of memory") from error
 
 
-def sentence(error: BaseException) -> str:
+def error_sentence(error: BaseException) -> str:
     """The one line that tells a person what went wrong, from a Python traceback inside a Java one inside a Python exception."""
-    text = _text(error)
-    own = _own_sentence(text)
+    text = _error_text(error)
+    own = _package_error(text)
     if own:
         return own
     python = _raised_in_python(text)
@@ -273,7 +273,7 @@ def sentence(error: BaseException) -> str:
     return re.sub(r"^(?:: )?(?:[\w$]+\.)+[\w$]+: ", "", lines[0]) if lines else type(error).__name__
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     java: Any = getattr(error, "java_exception", None)
     if java is not None:
         with contextlib.suppress(Exception):
@@ -294,7 +294,7 @@ def _raised_in_python(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _own_sentence(text: str) -> str:
+def _package_error(text: str) -> str:
     """The sentence of one of our own errors, raised in a task."""
     own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.errors.")]
     return own[-1] if own else ""

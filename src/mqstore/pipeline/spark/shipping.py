@@ -29,11 +29,11 @@ from mqstore.pipeline.spark.java import cache_directory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["packed", "ship"]
+__all__ = ["package_archive", "ship"]
 
-_TRAVELS = (".py", ".so", ".properties")
-_STAYS = "cli/data/"  # stores that the command `demo` unpacks
-_STREAMS = "streaming_job"  # below Spark's directory of sent files
+_SHIPPED_SUFFIXES = (".py", ".so", ".properties")
+_NOT_SHIPPED = "cli/data/"  # stores that the command `demo` unpacks
+_STREAM_DIRECTORY = "streaming_job"  # below Spark's directory of sent files
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same package makes the same bytes
 
 
@@ -45,7 +45,7 @@ def ship(spark: SparkSession) -> str:
     from pyspark import SparkFiles
 
     context = spark.sparkContext
-    archive = packed()
+    archive = package_archive()
     includes = context._python_includes
     assert includes is not None
     if archive.stem not in includes:
@@ -55,16 +55,16 @@ def ship(spark: SparkSession) -> str:
         unpacked = Path(SparkFiles.getRootDirectory(), archive.stem)
         assert unpacked.is_dir()
         # the Python that plans a stream runs beside the driver, and is told to look there for what was sent
-        for_streams = unpacked.with_name(_STREAMS)
+        for_streams = unpacked.with_name(_STREAM_DIRECTORY)
         for_streams.mkdir(exist_ok=True)
         (for_streams / archive.stem).symlink_to(Path("..", archive.stem))
     return archive.stem
 
 
 @cache
-def packed() -> Path:
+def package_archive() -> Path:
     """The archive of this very package, made unless it is there. Raises PipelineError."""
-    content = _archive(Path(mqstore.__file__).parent)
+    content = _archive_bytes(Path(mqstore.__file__).parent)
     name = f"mqstore-{mqstore.__version__}-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     for place in (cache_directory(), None):
         if place is None:
@@ -83,7 +83,7 @@ def packed() -> Path:
     )
 
 
-def _archive(package: Path) -> bytes:
+def _archive_bytes(package: Path) -> bytes:
     """A zip of the modules of a package."""
     if not package.is_dir():
         raise PipelineError(f"the package is imported from {package}, which is no directory: install it, or install it on every executor")
@@ -91,7 +91,7 @@ def _archive(package: Path) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for relative, _ in source.walk():
-            if not relative.endswith(_TRAVELS) or relative.startswith(_STAYS) or "__pycache__" in relative:
+            if not relative.endswith(_SHIPPED_SUFFIXES) or relative.startswith(_NOT_SHIPPED) or "__pycache__" in relative:
                 continue
             content = source.read(relative)
             if content is not None:

@@ -52,14 +52,14 @@ def run_tasks(
         return []
     context = spark.sparkContext
     group = f"mqstore-{uuid.uuid4().hex}"
-    with failures(doing), _watched(context, group, len(tasks), progress):
-        results = _in_a_thread(context, group, doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
+    with failures(doing), _progress_reported(context, group, len(tasks), progress):
+        results = _in_thread(context, group, doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
     if progress is not None:
         progress(len(tasks), len(tasks))
     return results
 
 
-def _in_a_thread(context: SparkContext, group: str, doing: str, action: Callable[[], list[R]]) -> list[R]:
+def _in_thread(context: SparkContext, group: str, doing: str, action: Callable[[], list[R]]) -> list[R]:
     """Run a Spark action while the calling thread only waits.
 
     pyspark answers an interrupt by calling the JVM from the main thread; in the middle of a call that would garble both.
@@ -82,7 +82,7 @@ def _in_a_thread(context: SparkContext, group: str, doing: str, action: Callable
 
 
 @contextlib.contextmanager
-def _watched(context: SparkContext, group: str, total: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
+def _progress_reported(context: SparkContext, group: str, total: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
     """Reports progress from a thread of its own while the block runs."""
     if progress is None:
         yield

@@ -22,13 +22,13 @@ from mqstore.rocketmq.scan.splits import log_bytes, plan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPARK_FROM", "Place", "choose"]
+__all__ = ["SPARK_FROM", "RunnerChoice", "choose_runner"]
 
 SPARK_FROM = 10 << 30  # bytes of log
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunnerChoice:
     """Where a job runs and why there. threads: of this process, or None for Spark, on `master` if no session is given."""
 
     threads: int | None
@@ -47,24 +47,26 @@ class Place:
             yield SparkRunner(started)
 
 
-def choose(log: CommitLog, *, spark: SparkSession | None = None, master: str | None = None, threads: int | None = None) -> Place:
+def choose_runner(
+    log: CommitLog, *, spark: SparkSession | None = None, master: str | None = None, threads: int | None = None
+) -> RunnerChoice:
     """The place that was asked for, or the one that suits the log. Raises UsageError where Spark and threads are both asked for."""
     if threads is not None:
         if master is not None or spark is not None:
             raise UsageError("a master runs the job on Spark, and threads run it in this process; give one of them")
-        return Place(threads, "", "as asked for")
+        return RunnerChoice(threads, "", "as asked for")
     if master is not None or spark is not None:
-        return Place(None, master or "local[*]", "as asked for")
+        return RunnerChoice(None, master or "local[*]", "as asked for")
     cores = len(os.sched_getaffinity(0))
     if log_bytes(log, plan(log)) < SPARK_FROM:
-        return Place(cores, "", f"less than {SPARK_FROM >> 30} GiB of log are not worth a start of Spark")
-    missing = _missing()
+        return RunnerChoice(cores, "", f"less than {SPARK_FROM >> 30} GiB of log are not worth a start of Spark")
+    missing = _missing_for_spark()
     if missing:
-        return Place(cores, "", f"the log is worth Spark, which cannot start here: {missing}")
-    return Place(None, "local[*]", f"from {SPARK_FROM >> 30} GiB of log on Spark is worth its start")
+        return RunnerChoice(cores, "", f"the log is worth Spark, which cannot start here: {missing}")
+    return RunnerChoice(None, "local[*]", f"from {SPARK_FROM >> 30} GiB of log on Spark is worth its start")
 
 
-def _missing() -> str:
+def _missing_for_spark() -> str:
     """What a session on this host lacks; empty if nothing."""
     from mqstore.pipeline.spark.java import find_java
 

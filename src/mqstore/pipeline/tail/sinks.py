@@ -36,13 +36,13 @@ from mqstore.table.parts import Exported
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MANIFEST", "STATE", "ParquetSink", "Place", "Sink", "StoreSink", "Taken"]
+__all__ = ["MANIFEST", "STATE", "BatchOutcome", "FollowSink", "FollowTarget", "ParquetSink", "StoreSink"]
 
 STATE = "_mqstore_follow"
 MANIFEST = "_manifest.json"
 
 
-class Place:
+class FollowTarget:
     """OUT and what of it is ours: made or taken over, and locked against another follow."""
 
     def __init__(self, store: RocketMQStore, path: Path, form: str, columns: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BatchOutcome:
     """What became of a batch."""
 
     messages: int
@@ -121,10 +121,10 @@ class Taken:
     damage: tuple[Damage, ...] = ()
 
 
-class Sink(Protocol):
+class FollowSink(Protocol):
     notes: tuple[str, ...]
 
-    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken: ...
+    def take(self, number: int, ranges: Sequence[LogRange]) -> BatchOutcome: ...
 
 
 class StoreSink:
@@ -135,12 +135,12 @@ class StoreSink:
         self._store = store
         self.notes = copy.notes
 
-    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken:
+    def take(self, number: int, ranges: Sequence[LogRange]) -> BatchOutcome:
         stop = ranges[-1].piece.stop
         if self._copy.end >= stop:
-            return Taken(0, repeated=True)
+            return BatchOutcome(0, repeated=True)
         log = CommitLog(self._store.directory, file_size=self._store.config.commit_log_file_size)
-        return Taken(self._copy.append(log, stop))
+        return BatchOutcome(self._copy.append(log, stop))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +159,16 @@ class ParquetSink:
 
     notes: tuple[str, ...] = ()
 
-    def __init__(self, spark: SparkSession, place: Place, store: RocketMQStore, columns: tuple[str, ...]) -> None:
+    def __init__(self, spark: SparkSession, target: FollowTarget, store: RocketMQStore, columns: tuple[str, ...]) -> None:
         self._runner = SparkRunner(spark)
-        self._place = place
+        self._target = target
         self._store = store
         self._columns = columns
 
-    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken:
+    def take(self, number: int, ranges: Sequence[LogRange]) -> BatchOutcome:
         name = f"batch={number:010d}"
         whole = {"batch": number, "start": ranges[0].piece.start, "stop": ranges[-1].piece.stop}
-        directory = self._place.directory
+        directory = self._target.directory
         if directory.exists(name):
             there = json.loads(directory.path(f"{name}/{MANIFEST}").read_bytes())
             if {key: there[key] for key in whole} != whole:
@@ -176,7 +176,7 @@ class ParquetSink:
                     f"{directory.path(name)} holds the log from {there['start']} to {there['stop']}, but the batch of that number goes "
                     f"from {whole['start']} to {whole['stop']}: its checkpoint was removed or is another one's; follow to a new place"
                 )
-            return Taken(int(there["messages"]), repeated=True)
+            return BatchOutcome(int(there["messages"]), repeated=True)
         stage = f"{STATE}/stage-{number}-{secrets.token_hex(4)}"
         directory.make_directory(f"{stage}/parts")
         try:
@@ -184,8 +184,8 @@ class ParquetSink:
         finally:
             directory.discard(stage)
 
-    def _write(self, number: int, ranges: Sequence[LogRange], name: str, stage: str, manifest: dict[str, Any]) -> Taken:
-        directory = self._place.directory
+    def _write(self, number: int, ranges: Sequence[LogRange], name: str, stage: str, manifest: dict[str, Any]) -> BatchOutcome:
+        directory = self._target.directory
         metadata = (("mqstore.store", str(self._store.path)), ("mqstore.version", mqstore.__version__), ("mqstore.batch", str(number)))
         tasks = [
             _RangeTask(
@@ -215,4 +215,4 @@ class ParquetSink:
             directory.sync_tree(ready)
             directory.rename(ready, name)
             directory.sync_directory()
-        return Taken(messages, damage=damage)
+        return BatchOutcome(messages, damage=damage)

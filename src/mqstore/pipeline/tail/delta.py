@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore.files.durable import DurableDirectory
-    from mqstore.pipeline.follow.added_batch import AddedBatch
+    from mqstore.pipeline.tail.added_batch import AddedBatch
 
 __all__ = ["DeltaBatches", "bounds"]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import MqstoreError, TargetError
-from mqstore.pipeline.follow.added_batch import AddedBatch
-from mqstore.pipeline.follow.sinks import MANIFEST, ParquetSink, Place, Taken
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, said_by
+from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, library_error_text
+from mqstore.pipeline.tail.added_batch import AddedBatch
+from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowTarget, ParquetSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,59 +46,59 @@ class BatchTable(Protocol):
     def close(self) -> None: ...
 
 
-def open_table(form: str, place: Place, schema: pa.Schema) -> BatchTable:
-    """The table at a place, made if there is none. Raises TargetError."""
-    with _telling(form, place.path, "open"):
+def open_table(form: str, target: FollowTarget, schema: pa.Schema) -> BatchTable:
+    """The table at a target, made if there is none. Raises TargetError."""
+    with _table_errors(form, target.path, "open"):
         if form == "iceberg":
-            from mqstore.pipeline.follow.iceberg import IcebergBatches
+            from mqstore.pipeline.tail.iceberg import IcebergBatches
 
-            return IcebergBatches(place.directory, schema)
-        from mqstore.pipeline.follow.delta import DeltaBatches
+            return IcebergBatches(target.directory, schema)
+        from mqstore.pipeline.tail.delta import DeltaBatches
 
-        return DeltaBatches(place.directory, schema)
+        return DeltaBatches(target.directory, schema)
 
 
 class TableSink:
     """Takes batches as Parquet files and adds them to the table."""
 
-    def __init__(self, form: str, place: Place, files: ParquetSink, table: BatchTable) -> None:
+    def __init__(self, form: str, target: FollowTarget, files: ParquetSink, table: BatchTable) -> None:
         self._form = form
-        self._place = place
+        self._target = target
         self._files = files
         self._table = table
-        with self._telling():
+        with self._table_errors():
             self._last = table.last()
-        late = [number for number in self._there() if number > self._last]
+        late = [number for number in self._batches_on_disk() if number > self._last]
         for number in late:
             self._add(number)
         self.notes: tuple[str, ...] = tuple(f"batch {number} was written but not in the table; it was added" for number in late)
 
-    def take(self, number: int, ranges: Sequence[LogRange]) -> Taken:
-        if number <= self._last and not self._place.directory.exists(_name(number)):
+    def take(self, number: int, ranges: Sequence[LogRange]) -> BatchOutcome:
+        if number <= self._last and not self._target.directory.exists(_name(number)):
             raise TargetError(
-                f"{self._place.path} has batch {self._last} already, but its checkpoint goes on with batch {number}: the checkpoint was "
-                "removed or is another one's; follow to a new place"
+                f"{self._target.path} has batch {self._last} already, but its checkpoint goes on with batch {number}: the checkpoint was "
+                "removed or is another one's; follow to a new target"
             )
         taken = self._files.take(number, ranges)
-        if number > self._last and self._place.directory.exists(_name(number)):
+        if number > self._last and self._target.directory.exists(_name(number)):
             self._add(number)
         return taken
 
-    def _there(self) -> list[int]:
+    def _batches_on_disk(self) -> list[int]:
         """The batches on disk, in order."""
-        names = (path.name.removeprefix("batch=") for path in self._place.path.glob(f"batch=*/{MANIFEST}") for path in (path.parent,))
+        names = (path.name.removeprefix("batch=") for path in self._target.path.glob(f"batch=*/{MANIFEST}") for path in (path.parent,))
         return sorted(int(name) for name in names if name.isdigit())
 
     def _add(self, number: int) -> None:
         name = _name(number)
-        manifest = json.loads(self._place.directory.path(f"{name}/{MANIFEST}").read_bytes())
+        manifest = json.loads(self._target.directory.path(f"{name}/{MANIFEST}").read_bytes())
         files = tuple((f"{name}/{file['name']}", int(file["bytes"])) for file in manifest["files"])
-        with self._telling():
+        with self._table_errors():
             self._table.add(AddedBatch(number, int(manifest["start"]), int(manifest["stop"]), files))
         self._last = number
 
-    def _telling(self) -> contextlib.AbstractContextManager[None]:
-        return _telling(self._form, self._place.path, "add to")
+    def _table_errors(self) -> contextlib.AbstractContextManager[None]:
+        return _table_errors(self._form, self._target.path, "add to")
 
 
 def _name(number: int) -> str:
@@ -106,7 +106,7 @@ def _name(number: int) -> str:
 
 
 @contextlib.contextmanager
-def _telling(form: str, path: Path, doing: str) -> Iterator[None]:
+def _table_errors(form: str, path: Path, doing: str) -> Iterator[None]:
     """Turns what the two libraries raise into a TargetError; none of their error classes says what was being done."""
     try:
         yield
@@ -114,6 +114,6 @@ def _telling(form: str, path: Path, doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise TargetError(
-            f"{path}: {TABLE_FORMATS[form]} could not {doing} the table: {said_by(error)}; the batches are whole, follow again when "
-            f"that is mended, or remove {_METADATA[form]} there, which are then made anew from the batches"
+            f"{path}: {TABLE_FORMATS[form]} could not {doing} the table: {library_error_text(error)}; "
+            f"the batches are intact: follow again once that is fixed, or remove {_METADATA[form]} there to rebuild the table"
         ) from error

@@ -20,8 +20,8 @@ from support.stores import Store, message
 
 import mqstore
 from mqstore.errors import MqstoreError, PipelineError, TargetError, UsageError
-from mqstore.pipeline.follow.follow import FollowedBatch, FollowReport, follow
-from mqstore.pipeline.follow.sinks import MANIFEST, STATE
+from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport, follow
+from mqstore.pipeline.tail.sinks import MANIFEST, STATE
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message
@@ -77,7 +77,7 @@ def test_out_has_every_message_once_while_the_store_goes_on_and_is_killed(form: 
         if number == 2:
             store.abandon()
             store = MessageStore.open(path, CONFIG)
-        report = once(spark, path, out, form, batch_bytes=20_000, told=told.append)
+        report = once(spark, path, out, form, batch_bytes=20_000, on_batch=told.append)
         assert (report.messages, report.stopped, report.ok) == (150, "end", True)
         assert report.batches > 1
         there = followed(out) if form == "parquet" else offsets(out)
@@ -155,7 +155,7 @@ def test_a_batch_that_is_run_again_adds_nothing(spark: SparkSession, tmp_path: P
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
         told: list[FollowedBatch] = []
-        report = once(spark, path, out, form, told=told.append)
+        report = once(spark, path, out, form, on_batch=told.append)
         assert [batch.repeated for batch in told] == [True]
         assert report.messages == 0
         assert (followed(out) if form == "parquet" else offsets(out)) == before
@@ -171,7 +171,7 @@ def test_a_batch_that_ended_half_way_is_written_whole(spark: SparkSession, tmp_p
         raise OSError("a power cut")
 
     with pytest.raises(PipelineError, match="a power cut"):
-        once(spark, path, out, "parquet", batch_bytes=5_000, told=die)
+        once(spark, path, out, "parquet", batch_bytes=5_000, on_batch=die)
     (out / STATE / "stage-0-dead").mkdir()
     once(spark, path, out, "parquet", batch_bytes=5_000)
     assert followed(out) == offsets(path)
@@ -192,7 +192,7 @@ def test_it_follows_until_it_is_asked_to_stop(spark: SparkSession, tmp_path: Pat
         else:
             put(store, 25)
 
-    report = follow(path, out, form="store", spark=spark, interval=0.2, told=told, stop=stop)
+    report = follow(path, out, form="store", spark=spark, interval=0.2, on_batch=told, stop=stop)
     assert (report.messages, report.stopped) == (60, "asked")
     assert offsets(out) == offsets(path)
     assert report.end == store.log.max_offset
@@ -309,13 +309,13 @@ def test_a_killed_follow_goes_on_where_it_was(form: str, spark: SparkSession, tm
     script = textwrap.dedent(
         """
         import os, sys
-        from mqstore.pipeline.follow.follow import follow
+        from mqstore.pipeline.tail.follow import follow
         seen = []
         def told(batch):
             seen.append(batch)
             if len(seen) == 3:
                 os._exit(9)
-        follow(sys.argv[1], sys.argv[2], form=sys.argv[3], once=True, batch_bytes=9000, master="local[1]", told=told)
+        follow(sys.argv[1], sys.argv[2], form=sys.argv[3], once=True, batch_bytes=9000, master="local[1]", on_batch=told)
         """
     )
     done = subprocess.run([sys.executable, "-c", script, path, out, form], capture_output=True, timeout=300, check=False)

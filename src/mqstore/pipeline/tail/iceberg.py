@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from mqstore.pipeline.follow.added_batch import AddedBatch
+    from mqstore.pipeline.tail.added_batch import AddedBatch
 
 __all__ = ["IcebergBatches", "SyncedFileIO"]
 
@@ -30,7 +30,7 @@ _LAST = "mqstore.batch"
 _KEPT = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
 
 
-class _Synced(DurableFile):
+class _SyncedOutput(DurableFile):
     """A new file whose bytes and name are on disk when it is closed."""
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class _Synced(DurableFile):
 class _SyncedFile(PyArrowFile):
     def create(self, overwrite: bool = False) -> Any:
         # names of metadata files are never used twice, so there is nothing to overwrite
-        return _Synced(Path(self._path))
+        return _SyncedOutput(Path(self._path))
 
 
 class SyncedFileIO(PyArrowFileIO):

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store, local_target
 from mqstore.findings import Damage
-from mqstore.pipeline.follow.sinks import ParquetSink, Place, Sink, StoreSink
-from mqstore.pipeline.follow.tables import TableSink, open_table
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.session import failures, running
+from mqstore.pipeline.tail.sinks import FollowSink, FollowTarget, ParquetSink, StoreSink
+from mqstore.pipeline.tail.tables import TableSink, open_table
 from mqstore.rocketmq.engine.log_copy import LogCopy
 from mqstore.rocketmq.scan.log_tail import Piece
 from mqstore.rocketmq.store.export import LINEAGE
@@ -47,7 +47,7 @@ __all__ = ["FORMS", "FollowReport", "FollowedBatch", "follow"]
 
 FORMS = ("parquet", "store", *TABLE_FORMATS)
 BATCH_BYTES = 256 << 20
-MAX_TOLD = 1000
+MAX_DAMAGE = 1000
 POLL = 0.1
 
 
@@ -118,14 +118,14 @@ def follow(
     spark: SparkSession | None = None,
     master: str = "local[*]",
     config: str | os.PathLike[str] | None = None,
-    told: Callable[[FollowedBatch], None] | None = None,
+    on_batch: Callable[[FollowedBatch], None] | None = None,
     stop: threading.Event | None = None,
 ) -> FollowReport:
     """Bring `to` up to date with the log of a store, and keep it so until `stop` is set or an interrupt comes.
 
     to: new, empty, or what an earlier follow of the same kind has made: that goes on where it was left. form: parquet, store, iceberg
     or delta. columns: of the message table, but for a store. once: end when all is there that was there at the beginning. interval:
-    seconds between batches. batch_bytes: of log in one batch at most. told: called for each batch, from another thread. Raises
+    seconds between batches. batch_bytes: of log in one batch at most. on_batch: called for each batch, from another thread. Raises
     TargetError, UsageError, PipelineError with a sentence; what was followed so far stays.
     """
     if form not in FORMS:
@@ -141,30 +141,32 @@ def follow(
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     asked = threading.Event() if stop is None else stop
-    with Place(store, Path(os.path.abspath(to)), form, chosen) as place, contextlib.ExitStack() as open_:
+    with FollowTarget(store, Path(os.path.abspath(to)), form, chosen) as place, contextlib.ExitStack() as open_:
         copy = open_.enter_context(LogCopy(place.path, place.geometry, store)) if form == "store" else None
         started = open_.enter_context(running(master, spark=spark))
-        sink: Sink = ParquetSink(started, place, store, chosen) if copy is None else StoreSink(copy, store)
+        sink: FollowSink = ParquetSink(started, place, store, chosen) if copy is None else StoreSink(copy, store)
         if isinstance(sink, ParquetSink) and form in TABLE_FORMATS:
             table = open_table(form, place, rocketmq_schema(chosen))
             open_.callback(table.close)
             sink = TableSink(form, place, sink, table)
-        run = _Follow(store, place, form, sink, told)
+        run = _FollowRun(store, place, form, sink, on_batch)
         options = {"failOnDataLoss": str(fail_on_data_loss).lower(), "maxBytesPerTrigger": str(batch_bytes)}
         if config is not None:
             options["config"] = os.path.abspath(config)
         return run.until(started, options, asked, once=once, interval=interval)
 
 
-class _Follow:
+class _FollowRun:
     """One run. Batches are taken in a thread of Spark's; the thread that called waits."""
 
-    def __init__(self, store: RocketMQStore, place: Place, form: str, sink: Sink, told: Callable[[FollowedBatch], None] | None) -> None:
+    def __init__(
+        self, store: RocketMQStore, target: FollowTarget, form: str, sink: FollowSink, on_batch: Callable[[FollowedBatch], None] | None
+    ) -> None:
         self._store = store
-        self._place = place
+        self._target = target
         self._form = form
         self._sink = sink
-        self._told = told
+        self._on_batch = on_batch
         self._batch = threading.Lock()
         self._stopping = False
         self._error: Exception | None = None
@@ -177,7 +179,7 @@ class _Follow:
         with failures("following"), _interrupts() as interrupted:
             spark.dataSource.register(LogRanges)
             frame = spark.readStream.format(LogRanges.name()).options(**options, startingOffsets="earliest").load(str(self._store.path))
-            writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._place.state / "checkpoint"))
+            writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._target.state / "checkpoint"))
             trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval} seconds")
             query = trigger.start()
             self._wait(query, asked, interrupted)
@@ -185,7 +187,7 @@ class _Follow:
         seconds = time.perf_counter() - begun
         return FollowReport(
             str(self._store.path),
-            str(self._place.path),
+            str(self._target.path),
             self._form,
             self._batches,
             self._messages,
@@ -193,7 +195,7 @@ class _Follow:
             self._end,
             stopped,
             seconds,
-            tuple(self._damage[:MAX_TOLD]),
+            tuple(self._damage[:MAX_DAMAGE]),
             self._sink.notes,
         )
 
@@ -260,8 +262,8 @@ class _Follow:
             self._messages += taken.messages
             self._bytes += stop - start
             self._damage.extend(taken.damage)
-        if self._told is not None:
-            self._told(FollowedBatch(number, start, stop, taken.messages, time.perf_counter() - begun, taken.repeated))
+        if self._on_batch is not None:
+            self._on_batch(FollowedBatch(number, start, stop, taken.messages, time.perf_counter() - begun, taken.repeated))
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ from support.golden import case_named, opened, run_cli, unchanged
 
 import mqstore
 from mqstore.errors import TargetError, UsageError
-from mqstore.pipeline.follow.added_batch import AddedBatch
-from mqstore.pipeline.follow.delta import APPLICATION, DeltaBatches, bounds
-from mqstore.pipeline.follow.follow import FollowedBatch, FollowReport, follow
-from mqstore.pipeline.follow.iceberg import IcebergBatches
-from mqstore.pipeline.follow.sinks import STATE
 from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
+from mqstore.pipeline.tail.added_batch import AddedBatch
+from mqstore.pipeline.tail.delta import APPLICATION, DeltaBatches, bounds
+from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport, follow
+from mqstore.pipeline.tail.iceberg import IcebergBatches
+from mqstore.pipeline.tail.sinks import STATE
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message
@@ -106,7 +106,7 @@ def test_the_table_has_every_message_once_while_the_store_goes_on(form: str, spa
     # the driver died after the commit
     forget_last_commit(out)
     told: list[FollowedBatch] = []
-    assert_after(once(spark, path, out, form, told=told.append), 0, out, form, path)
+    assert_after(once(spark, path, out, form, on_batch=told.append), 0, out, form, path)
     assert [batch.repeated for batch in told] == [True]
     store.close()
 
@@ -131,9 +131,9 @@ def test_the_rows_are_those_of_the_message_table(form: str, spark: SparkSession,
 
 KILLED = """
 import os, sys
-from mqstore.pipeline.follow import delta
-from mqstore.pipeline.follow import iceberg
-from mqstore.pipeline.follow.follow import follow
+from mqstore.pipeline.tail import delta
+from mqstore.pipeline.tail import iceberg
+from mqstore.pipeline.tail.follow import follow
 kind = followiceberg.IcebergBatches if sys.argv[3] == "iceberg" else followdelta.DeltaBatches
 add = kind.add
 def dying(self, batch):
@@ -180,7 +180,7 @@ def test_a_commit_that_fails_is_a_sentence_and_the_next_follow_adds_the_batch(
         patched.setattr(CLASSES[form], "add", full)
         with pytest.raises(
             TargetError,
-            match=r"could not add to the table: No space left on device; free some space .*; the batches are whole, follow again",
+            match=r"could not add to the table: No space left on device; free some space .*; the batches are intact: follow again",
         ):
             once(spark, path, out, form, batch_bytes=8_000)
     assert as_table(out, form)[1] == [0]
@@ -202,7 +202,7 @@ def test_a_table_without_its_metadata_is_made_anew_from_the_batches(form: str, s
     broken = max((out / METADATA[form][0]).iterdir(), key=lambda each: each.name)
     broken = out / CATALOG if form == "iceberg" else broken
     broken.write_bytes(b"nonsense" * 1000)
-    with pytest.raises(TargetError, match=r"could not open the table: .*, which are then made anew from the batches"):
+    with pytest.raises(TargetError, match=r"could not open the table: .* there to rebuild the table"):
         once(spark, path, out, form)
 
 

@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import option, verb
+from mqstore.cli.common.export_options import ExportOptions
+from mqstore.cli.common.filters import MessageFilters
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
-from mqstore.cli.jobs.rebuild_export import ExportFormat, export, rebuild
-from mqstore.cli.rabbitmq import export as rabbitexport
+from mqstore.cli.common.read_options import InspectOptions, MessagesOptions, TopicsOptions, VerifyOptions
+from mqstore.cli.jobs.rebuild_export import export, rebuild
+from mqstore.cli.rabbitmq import export as rabbitmq_export
 from mqstore.cli.rabbitmq import messages, queues
 from mqstore.cli.rabbitmq.convert import convert
 from mqstore.cli.read.inspect import inspect
@@ -96,10 +99,10 @@ def demo(
     story.tell(f"Everything happens in {place}")
 
     story.step("What is in it?", "Names, sizes and headers are enough for a first answer; a store of terabytes answers as fast.")
-    story.show(("inspect", store), lambda: inspect(out, store))
+    story.show(("inspect", store), lambda: inspect(out, store, InspectOptions()))
 
     story.step("What is damaged?", "Every record, queue entry and index entry is checked, and each against the others.")
-    story.show(("verify", store), lambda: verify(out, store))
+    story.show(("verify", store), lambda: verify(out, store, VerifyOptions()))
 
     story.step(
         "Why does a query find nothing?",
@@ -121,7 +124,7 @@ def demo(
             "The log as a table.", "All messages as Parquet, each row with the file and offset it is from, and one SQL question to it."
         )
         words = ("export", store, "--to", table, "--format", "parquet", "--master", master)
-        story.show(words, lambda: export(out, store, table, format=ExportFormat.PARQUET, master=master))
+        story.show(words, lambda: export(out, store, ExportOptions(to=table, master=master)))
         rows = _ask_in_sql(out, spark, table, SQL)
         out.table(
             (Column("topic"), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
@@ -132,9 +135,7 @@ def demo(
     out.line()
     out.line("That is all it takes.", style="bold green")
     out.line(f"The stores and the table are in {place} ({_weight(place)}); remove them when you like.")
-    out.line("Next: your own store. Nothing in it is changed.")
-    out.line("      mqstore inspect STORE", whole=True)
-    out.line("      mqstore verify STORE", whole=True)
+    out.next_step("your own store. Nothing in it is changed.", "mqstore inspect STORE", "mqstore verify STORE")
     return 0
 
 
@@ -146,12 +147,13 @@ def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master
         "The other family: RabbitMQ's queues.",
         "A 3.10.8 node was killed while it merged message files. Brokers from 4.3 on cannot read such queues; here are their messages.",
     )
-    story.show(("topics", node), lambda: queues.topics(out, node))
-    story.show(("messages", node, "--limit", 4), lambda: messages.messages(out, node, limit=4))
+    story.show(("topics", node), lambda: queues.topics(out, node, TopicsOptions()))
+    first_four = MessagesOptions(filters=MessageFilters(limit=4))
+    story.show(("messages", node, "--limit", 4), lambda: messages.messages(out, node, first_four))
 
     story.step("Queues as a table.", "As for a log: Parquet, each row with its file, position and verdict.")
     words = ("export", node, "--to", table, "--format", "parquet", "--master", master)
-    story.show(words, lambda: rabbitexport.export(out, node, table, format=ExportFormat.PARQUET, master=master))
+    story.show(words, lambda: rabbitmq_export.export(out, node, ExportOptions(to=table, master=master)))
     rows = _ask_in_sql(out, spark, table, QUEUES_SQL)
     out.table(
         (Column("queue"), Column("messages", right=True), Column("bytes", right=True), Column("lost", right=True)),
@@ -160,7 +162,7 @@ def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master
 
     story.step("Queues of version 2.", "Every message that is there goes into a new directory, from which a broker boots.")
     story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, 2))
-    story.show(("topics", new), lambda: queues.topics(out, new))
+    story.show(("topics", new), lambda: queues.topics(out, new, TopicsOptions()))
 
 
 def _place(keep: Path | None) -> Path:

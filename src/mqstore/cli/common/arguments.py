@@ -1,11 +1,11 @@
-"""What all commands share: the store argument, the options of every verb, and the decorator that makes a function one.
+"""What all commands share: the store argument, common options, and `verb`, which makes a function a command.
 
-A command is a function of an `Output` and its own options that returns its exit status:
+A command is a function that takes an `Output` and its options and returns the exit status. Options are single parameters, or an options
+class (`option_classes`), which is what the RocketMQ and the RabbitMQ back end of a command share:
 
-    @verb(app, example="topics /backup/store")
-    def topics(out: Output, store: Store, view: View = "disk") -> int: ...
+    verb(app, example="topics /backup/store", rabbitmq=rabbitmq_queues.topics)(topics)
 
-`-o`, `--no-color`, `-q`, `-v` and `--progress` are added to each, so that they may stand before the verb and behind it.
+`-o`, `--no-color`, `-q`, `-v` and `--progress` are added to each command, so that they are accepted before and after its name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqstore.cli.common.option_classes import back_end_arguments, command_parameters
 from mqstore.cli.common.output import Format, Output, Settings
-from mqstore.cli.common.store_kind import Face, accepted, answer, together
+from mqstore.cli.common.store_kind import BackEnd, back_end_for
 from mqstore.errors import UsageError
+from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
@@ -29,15 +31,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsVersion",
+    "AtTime",
+    "BodyDisplay",
     "BodyOption",
-    "Broker",
+    "BrokerVersion",
+    "Columns",
     "Config",
+    "DamageMode",
     "GrepOption",
     "Master",
-    "Shown",
+    "QueueNames",
+    "ReaderThreads",
+    "Splits",
     "Store",
     "ViewName",
     "ViewOption",
+    "at_microseconds",
+    "column_names",
     "open_store",
     "open_view",
     "option",
@@ -52,14 +62,14 @@ class ViewName(StrEnum):
     RECOVERED = "recovered"
 
 
-class Broker(StrEnum):
+class BrokerVersion(StrEnum):
     """Whose rules recover a store."""
 
     FOUR = "4.9.3"
     FIVE = "5.3.3"
 
 
-class Shown(StrEnum):
+class BodyDisplay(StrEnum):
     """How a body is shown."""
 
     NONE = "none"
@@ -101,13 +111,51 @@ ViewOption = Annotated[
     ViewName,
     typer.Option("--view", help="disk: the files as they lie. recovered: what the broker would answer after loading this directory."),
 ]
-AsVersion = Annotated[Broker | None, option("--as", help="Whose rules recover the store; by default those that the files suggest.")]
-BodyOption = Annotated[Shown, typer.Option("--body", help="How bodies are shown.")]
+AsVersion = Annotated[BrokerVersion | None, option("--as", help="Whose rules recover the store; by default those that the files suggest.")]
+BodyOption = Annotated[BodyDisplay, typer.Option("--body", help="How bodies are shown.")]
 GrepOption = Annotated[
     str | None,
     option("--grep", metavar="BYTES_REGEX", help="Only messages in whose decompressed body the pattern is found."),
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
+ReaderThreads = Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")]
+Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
+Columns = Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")]
+AtTime = Annotated[
+    str | None,
+    option("--at", "--now", metavar="TIME", help="RabbitMQ: the time at which messages are judged to be expired: milliseconds, or ISO."),
+]
+QueueNames = Annotated[
+    Path | None,
+    option(
+        "--names",
+        metavar="FILE",
+        help="RabbitMQ: lines `vhost<TAB>queue`, or exported definitions, for queue directories that do not tell their names.",
+    ),
+]
+
+
+class DamageMode(StrEnum):
+    """What a job does about damage in the log."""
+
+    PERMISSIVE = "PERMISSIVE"
+    FAILFAST = "FAILFAST"
+
+
+def at_microseconds(at: str | None) -> int | None:
+    """Return the time given with --at, in microseconds since 1970. Raises UsageError."""
+    return None if at is None else parse_time(at, "--at") * 1000
+
+
+def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
+    """Split a comma-separated list of column names. Raises UsageError if it names none."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise UsageError(f"{flag} names no column")
+    return names
+
 
 _GLOBAL = "Output"
 
@@ -153,15 +201,16 @@ def verb(
     hidden: bool = False,
     short_output: bool = True,
     short_quiet: bool = True,
-    rabbitmq: Face | None = None,
+    rabbitmq: BackEnd | str | None = None,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a function a command of the app. example: a command line without `mqstore`, shown at the end of the help.
+    """Make a function a command of the app.
 
-    rabbitmq: the function that answers for a RabbitMQ store, or a sentence why none does.
+    example: a command line without `mqstore`, shown at the end of the help.
+    rabbitmq: the back end for RabbitMQ stores, with the same parameters, or the reason why there is none.
     """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
-        own = together(function, rabbitmq)
+        own = command_parameters(function)
         common = _common(short_output, short_quiet, any(parameter.annotation == Store for parameter in own))
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
@@ -178,8 +227,8 @@ def verb(
             reached = given.pop("fs_option_", None)
             if reached:
                 given["store"] = _reached(given["store"], reached)
-            face = answer(function, rabbitmq, given)
-            return face(Output(chosen), **accepted(face, given))
+            back_end = back_end_for(function, rabbitmq, own, given)
+            return back_end(Output(chosen), **back_end_arguments(function, given))
 
         parameters = [context, *own, *common]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -215,7 +264,7 @@ def open_store(store: Path, config: Path | None) -> RocketMQStore:
     return open_rocketmq(store, config=config)
 
 
-def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: Broker | None) -> View:
+def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: BrokerVersion | None) -> View:
     """The view of an opened store; what a recovery gives up is noted."""
     if as_version is not None and view is ViewName.DISK:
         out.note("--as chooses whose rules recover the store; it has no effect on --view disk")

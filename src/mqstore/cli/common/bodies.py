@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqstore.cli.common.arguments import Shown
+from mqstore.cli.common.arguments import BodyDisplay
 from mqstore.cli.common.output import Output
 from mqstore.table.formatting import count
 
@@ -22,9 +22,9 @@ def write_body(content: bytes, target: Path) -> None:
         new.publish()
 
 
-def print_body(out: Output, content: bytes, shown: Shown) -> None:
+def print_body(out: Output, content: bytes, shown: BodyDisplay) -> None:
     """A body, cut short unless `-v` is given; nothing for the ways of showing that leave it out."""
-    if shown is Shown.NONE or shown is Shown.SHA256:
+    if shown is BodyDisplay.NONE or shown is BodyDisplay.SHA256:
         return
     part = content if out.settings.verbose else content[:PREVIEW]
     try:
@@ -35,7 +35,7 @@ def print_body(out: Output, content: bytes, shown: Shown) -> None:
         text = part[:-3].decode("utf-8", "replace")
         plain = "\ufffd" not in text and all(letter.isprintable() or letter in "\n\t\r" for letter in text)
     out.line()
-    if plain or shown is Shown.TEXT:
+    if plain or shown is BodyDisplay.TEXT:
         out.line(text.replace("\r\n", "\n").replace("\t", "    "))
     else:
         for start in range(0, min(len(part), PREVIEW), 16):

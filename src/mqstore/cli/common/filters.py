@@ -1,29 +1,28 @@
-"""The filters of `messages` and `export`: options of a command line, and the selection of RocketMQ messages that they make."""
+"""The filters of `messages` and `export`: command-line options, and the selections of messages that they make."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
-from mqstore.cli.common.arguments import option
+import typer
+
+from mqstore.cli.common.arguments import GrepOption, ViewName, option
+from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 from mqstore.errors import UsageError
-from mqstore.table.columns import Selection
+from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import parse_time
 
 __all__ = [
-    "FromOffset",
-    "Keys",
+    "FromSeq",
     "Limit",
+    "MessageFilters",
     "Queues",
-    "Since",
-    "Tags",
-    "ToOffset",
-    "Topics",
-    "Until",
-    "pattern",
+    "ToSeq",
+    "Vhosts",
+    "body_pattern",
     "queue_number",
-    "selection",
 ]
 
 Topics = Annotated[list[str] | None, option("--topic", "-t", help="Only this topic; may be repeated.")]
@@ -44,10 +43,84 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, option("--until", metavar="TIME", help="Stored before.")]
 Limit = Annotated[int | None, option("--limit", "-n", min=0, help="At most so many.")]
+Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
+FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: from this sequence id on.")]
+ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: up to this sequence id, itself not included.")]
+Everything = Annotated[
+    bool,
+    typer.Option("--all", help="RabbitMQ: also what no queue holds: acknowledged messages still there, messages without an index entry."),
+]
+Verdicts = Annotated[
+    list[str] | None, option("--verdict", help="RabbitMQ: only intact, consumed, unindexed, unreachable, damaged or duplicate ones.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFilters:
+    """Options that choose messages; all that are given must hold."""
+
+    topic: RocketMQOnly[Topics] = None
+    vhost: RabbitMQOnly[Vhosts] = None
+    queue: Queues = None
+    tags: RocketMQOnly[Tags] = None
+    key: RocketMQOnly[Keys] = None
+    from_offset: RocketMQOnly[FromOffset] = None
+    to_offset: RocketMQOnly[ToOffset] = None
+    from_seq: RabbitMQOnly[FromSeq] = None
+    to_seq: RabbitMQOnly[ToSeq] = None
+    since: Since = None
+    until: Until = None
+    grep: GrepOption = None
+    verdict: RabbitMQOnly[Verdicts] = None
+    everything: RabbitMQOnly[Everything] = False
+    limit: Limit = None
+
+    def selection(self) -> Selection:
+        """Return the messages of a RocketMQ store that these options choose. Raises UsageError."""
+        tags = [tag.strip() for part in self.tags or () for tag in part.split("||")]
+        since, until = self.times()
+        return Selection(
+            topics=frozenset(self.topic) if self.topic else None,
+            queue_ids=frozenset(queue_number(text, "--queue") for text in self.queue) if self.queue else None,
+            from_offset=self.from_offset,
+            to_offset=self.to_offset,
+            since=since,
+            until=until,
+            tags=None if not tags or "*" in tags else frozenset(tags),
+            keys=frozenset(self.key) if self.key else None,
+            grep=body_pattern(self.grep),
+            limit=self.limit,
+        )
+
+    def queue_selection(self, view: ViewName) -> QueueSelection:
+        """Return the messages of a RabbitMQ store that these options choose, `times` apart. Raises UsageError."""
+        from mqstore.findings import Verdict
+
+        verdicts = frozenset(self.verdict or ())
+        known = [str(verdict) for verdict in Verdict]
+        for verdict in self.verdict or ():
+            if verdict not in known:
+                raise UsageError(f"--verdict {verdict!r} is none; there are {', '.join(known)}")
+        return QueueSelection(
+            vhosts=frozenset(self.vhost) if self.vhost else None,
+            queues=frozenset(self.queue) if self.queue else None,
+            from_seq=self.from_seq,
+            to_seq=self.to_seq,
+            recovered=True if view is ViewName.RECOVERED else None,
+            verdicts=verdicts or None,
+            grep=body_pattern(self.grep),
+            everything=self.everything or bool({"consumed", "unindexed", "duplicate"} & verdicts),
+            limit=self.limit,
+        )
+
+    def times(self) -> tuple[int | None, int | None]:
+        """Return --since and --until in milliseconds since the epoch. Raises UsageError."""
+        since = None if self.since is None else parse_time(self.since, "--since")
+        return since, None if self.until is None else parse_time(self.until, "--until")
 
 
 def queue_number(text: str | int, option: str) -> int:
-    """The id of a RocketMQ queue. Raises UsageError."""
+    """Return the id of a RocketMQ queue. Raises UsageError."""
     try:
         return int(text)
     except ValueError:
@@ -56,8 +129,8 @@ def queue_number(text: str | int, option: str) -> int:
         ) from None
 
 
-def pattern(grep: str | None) -> re.Pattern[bytes] | None:
-    """The regular expression of --grep. Raises UsageError."""
+def body_pattern(grep: str | None) -> re.Pattern[bytes] | None:
+    """Compile the regular expression of --grep. Raises UsageError."""
     if grep is None:
         return None
     try:
@@ -66,32 +139,3 @@ def pattern(grep: str | None) -> re.Pattern[bytes] | None:
         raise UsageError(
             f"--grep {grep!r} is no regular expression: {error}; bytes may be written as \\x00, and a backslash makes a sign plain"
         ) from None
-
-
-def selection(
-    *,
-    topics: Sequence[str] | None = None,
-    queues: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-    from_offset: int | None = None,
-    to_offset: int | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    grep: str | None = None,
-    limit: int | None = None,
-) -> Selection:
-    """The filters of a command line as a selection. Raises UsageError."""
-    wanted_tags = [tag.strip() for part in tags or () for tag in part.split("||")]
-    return Selection(
-        topics=frozenset(topics) if topics else None,
-        queue_ids=frozenset(queue_number(text, "--queue") for text in queues) if queues else None,
-        from_offset=from_offset,
-        to_offset=to_offset,
-        since=None if since is None else parse_time(since, "--since"),
-        until=None if until is None else parse_time(until, "--until"),
-        tags=None if not wanted_tags or "*" in wanted_tags else frozenset(wanted_tags),
-        keys=frozenset(keys) if keys else None,
-        grep=pattern(grep),
-        limit=limit,
-    )

@@ -132,6 +132,19 @@ class Output:
         """A document as CSV: a name and a value per line, names of nested values joined by dots."""
         self.records(("name", "value"), ({"name": name, "value": part} for name, part in _flat(value)))
 
+    def report(self, value: Mapping[str, Any]) -> None:
+        """Print a report in the machine format asked for: one JSON object, or `pairs` for CSV."""
+        if self.format is Format.CSV:
+            self.pairs(value)
+        else:
+            self.document(value)
+
+    def next_step(self, sentence: str, *command_lines: str) -> None:
+        """Print what to do next, with command lines that can be copied."""
+        self.line(f"Next: {sentence}")
+        for command_line in command_lines:
+            self.line(f"      {command_line}", whole=True)
+
     def line(self, text: str = "", style: str | None = None, *, whole: bool = False) -> None:
         """A line of plain text for a person: nothing in it is markup, and nothing in it reaches the terminal as a command.
 

@@ -1,110 +1,123 @@
-"""Which broker's store a command was given, and which of its two faces answers.
+"""RocketMQ or RabbitMQ: recognizing a store, and choosing the back end of a command that answers for both.
 
-A verb is one function per family. Both faces share the verb's options by name; an option that only one of them has is refused, with
-what to say instead, when it is given for a store of the other:
+Such a command has one options class. An option that applies to one kind of store only is marked:
 
-    verb(app, example="topics /backup/store", rabbitmq=rabbitqueues.topics)(topics)
+    @dataclass(frozen=True, kw_only=True)
+    class TopicsOptions:
+        topic: RocketMQOnly[OnlyTopic] = None
+        vhost: RabbitMQOnly[Vhosts] = None
+        view: ViewOption = ViewName.DISK
 
-A verb that has no meaning for RabbitMQ gives a sentence in place of the function. Nothing is unpacked or read to tell the family: the names
-in a directory or an archive are enough.
+Given for a store of the other kind, it is refused with the options that do apply. Recognizing a store reads directory or archive
+listings only; nothing is unpacked.
 
-    >>> told_by("store/commitlog/00000000000000000000"), told_by("msg_stores/vhosts/628W/msg_store_persistent/0.rdq"), told_by("readme")
-    ('rocketmq', 'rabbitmq', None)
+    >>> kind_from_name("store/commitlog/00000000000000000000")
+    <StoreKind.ROCKETMQ: 'rocketmq'>
+    >>> kind_from_name("msg_stores/vhosts/628W/msg_store_persistent/0.rdq")
+    <StoreKind.RABBITMQ: 'rabbitmq'>
+    >>> kind_from_name("readme")
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 
-__all__ = ["Face", "accepted", "answer", "family_of", "together", "told_by"]
+__all__ = ["BackEnd", "RabbitMQOnly", "RocketMQOnly", "StoreKind", "back_end_for", "kind_from_name", "kind_of"]
 
-Face = Callable[..., int] | str
+BackEnd = Callable[..., int]
 
-_ROCKETMQ = frozenset({"commitlog", "consumequeue"})
-_RABBITMQ = frozenset({"msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "vhosts"})
+_ROCKETMQ_DIRECTORIES = frozenset({"commitlog", "consumequeue"})
+_RABBITMQ_DIRECTORIES = frozenset({"msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "vhosts"})
 _RABBITMQ_FILES = (".rdq", ".idx", ".jif", ".qi", ".qs")
 
 
-def told_by(name: str) -> str | None:
-    """The family that the name of a file in a store tells, if it does."""
+class StoreKind(StrEnum):
+    """The broker that wrote a store."""
+
+    ROCKETMQ = "rocketmq"
+    RABBITMQ = "rabbitmq"
+
+    @property
+    def broker(self) -> str:
+        """The broker's name as its project spells it."""
+        return "RocketMQ" if self is StoreKind.ROCKETMQ else "RabbitMQ"
+
+
+_T = TypeVar("_T")
+RocketMQOnly = Annotated[_T, StoreKind.ROCKETMQ]
+RabbitMQOnly = Annotated[_T, StoreKind.RABBITMQ]
+
+
+def kind_from_name(name: str) -> StoreKind | None:
+    """Return the kind of store that a file's path within it implies, or None."""
     parts = name.split("/")
-    if _ROCKETMQ.intersection(parts):
-        return "rocketmq"
-    if _RABBITMQ.intersection(parts) or parts[-1].endswith(_RABBITMQ_FILES):
-        return "rabbitmq"
+    if _ROCKETMQ_DIRECTORIES.intersection(parts):
+        return StoreKind.ROCKETMQ
+    if _RABBITMQ_DIRECTORIES.intersection(parts) or parts[-1].endswith(_RABBITMQ_FILES):
+        return StoreKind.RABBITMQ
     return None
 
 
-def family_of(path: Path) -> str:
-    """`rabbitmq` for a store of RabbitMQ, else `rocketmq`, whose face says what is wrong with anything else."""
+def kind_of(path: Path) -> StoreKind:
+    """Recognize a store. Anything unknown counts as RocketMQ, whose back end reports what is wrong with it."""
     from mqstore.files import ReadOnlyDirectory
     from mqstore.files.archive import is_archive, member_names
     from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
     from mqstore.rocketmq.store.store import looks_like_rocketmq
 
     if is_archive(path) and os.path.isfile(path):
-        return next((family for name in member_names(path) if (family := told_by(name)) is not None), "rocketmq")
+        return next((kind for name in member_names(path) if (kind := kind_from_name(name)) is not None), StoreKind.ROCKETMQ)
     try:
         directory = ReadOnlyDirectory(path)
         inner = ReadOnlyDirectory(path / "store") if directory.is_directory("store") else None
         if looks_like_rocketmq(directory) or (inner is not None and looks_like_rocketmq(inner)):
-            return "rocketmq"
-        return "rabbitmq" if looks_like_rabbitmq(directory) else "rocketmq"
+            return StoreKind.ROCKETMQ
+        return StoreKind.RABBITMQ if looks_like_rabbitmq(directory) else StoreKind.ROCKETMQ
     except CannotOpenError:
-        return "rocketmq"
+        return StoreKind.ROCKETMQ
 
 
-def together(function: Callable[..., int], rabbitmq: Face | None) -> list[inspect.Parameter]:
-    """The parameters of a verb: those of its RocketMQ face, then those that only the other has."""
-    own = _parameters(function)
-    other = _parameters(rabbitmq) if callable(rabbitmq) else {}
-    return [*own.values(), *(parameter for name, parameter in other.items() if name not in own)]
+def back_end_for(
+    rocketmq: BackEnd, rabbitmq: BackEnd | str | None, parameters: Sequence[inspect.Parameter], given: Mapping[str, Any]
+) -> BackEnd:
+    """Choose the back end for the store in `given`. Raises UsageError, UnsupportedError.
 
-
-def _parameters(function: Callable[..., int]) -> dict[str, inspect.Parameter]:
-    return {
-        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
-        if name != "out"
-    }
-
-
-def answer(function: Callable[..., int], rabbitmq: Face | None, given: Mapping[str, Any]) -> Callable[..., int]:
-    """The face that answers for the store in `given`. Raises UsageError, UnsupportedError."""
+    rabbitmq: None if the command handles both kinds itself, or the reason why it does not apply to RabbitMQ.
+    """
     if rabbitmq is None:
-        return function
+        return rocketmq
     store = given["store"]
-    family = family_of(store)
-    if family == "rabbitmq" and isinstance(rabbitmq, str):
+    kind = kind_of(store)
+    if kind is StoreKind.RABBITMQ and isinstance(rabbitmq, str):
         raise UnsupportedError(f"{store} is a RabbitMQ store: {rabbitmq}")
-    faces = {"rocketmq": function, "rabbitmq": rabbitmq if callable(rabbitmq) else function}
-    chosen = faces.pop(family)
-    (other,) = faces.values()
-    mine = _parameters(chosen)
-    for name, parameter in _parameters(other).items():
-        if name not in mine and given[name] != parameter.default:
-            titles = {"rocketmq": "RocketMQ", "rabbitmq": "RabbitMQ"}
-            options = ", ".join(filter(None, (_flag(each) for each in mine.values())))
-            raise UsageError(f"{_flag(parameter)} has no meaning for a {titles[family]} store, which {store} is; there are {options}")
-    return chosen
+    if callable(rabbitmq):
+        _refuse_options_of_the_other_kind(kind, parameters, given)
+    return rabbitmq if kind is StoreKind.RABBITMQ and callable(rabbitmq) else rocketmq
 
 
-def accepted(face: Callable[..., int], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the given options a face takes."""
-    mine = _parameters(face)
-    return {name: value for name, value in given.items() if name in mine}
+def _refuse_options_of_the_other_kind(kind: StoreKind, parameters: Sequence[inspect.Parameter], given: Mapping[str, Any]) -> None:
+    applicable = [parameter for parameter in parameters if _only_for(parameter) in (None, kind)]
+    for parameter in parameters:
+        if parameter not in applicable and given[parameter.name] != parameter.default:
+            options = ", ".join(filter(None, map(_flag, applicable)))
+            raise UsageError(f"{_flag(parameter)} has no meaning for a {kind.broker} store, which {given['store']} is; there are {options}")
+
+
+def _only_for(parameter: inspect.Parameter) -> StoreKind | None:
+    return next((part for part in get_args(parameter.annotation) if isinstance(part, StoreKind)), None)
 
 
 def _flag(parameter: inspect.Parameter) -> str:
-    """The long form of an option; empty for an argument."""
+    """Return the long form of an option; empty for an argument."""
     for part in get_args(parameter.annotation):
-        # of an annotation the parser's first name stands where a default would
+        # in an Annotated, the parser keeps the first name where a default would be
         names = [str(name) for name in (getattr(part, "default", None), *(getattr(part, "param_decls", None) or ()))]
         for name in names:
             if name.startswith("--"):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Master, Store, option, verb
+from mqstore.cli.common.arguments import Columns, Config, Master, Store, column_names, option, verb
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def follow(
             "iceberg, delta: a table over those, a commit a batch. By default store, or parquet where --columns are named.",
         ),
     ] = None,
-    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
+    columns: Columns = None,
     once: Annotated[bool, typer.Option("--once", help="End when all is there that was there at the beginning.")] = False,
     interval: Annotated[float, typer.Option("--interval", metavar="S", min=0, help="Seconds from one batch to the next.")] = 1.0,
     skip_lost: Annotated[
@@ -65,7 +65,7 @@ def follow(
         store,
         to,
         form=kept.value,
-        columns=None if columns is None else [name.strip() for name in columns.split(",")],
+        columns=column_names(columns, "--columns"),
         once=once,
         interval=interval,
         fail_on_data_loss=not skip_lost,
@@ -77,10 +77,8 @@ def follow(
         out.note(f"opening {to}: {note}")
     if out.is_text:
         _print(out, report, to)
-    elif out.format is Format.CSV:
-        out.pairs(report.as_dict() | {"store": str(store), "to": str(to)})
     else:
-        out.document(report.as_dict() | {"store": str(store), "to": str(to)})
+        out.report(report.as_dict() | {"store": str(store), "to": str(to)})
     return INTERRUPTED if report.stopped == "interrupt" else 0 if report.ok else 1
 
 

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, GrepOption, Master, Store, open_store, option, verb
+from mqstore.cli.common.arguments import Config, Splits, Store, column_names, open_store, option, verb
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.export_options import ExportFormat, Splits, Threads, To, check_target
-from mqstore.cli.common.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, selection
-from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq import export as rabbitexport
-from mqstore.errors import UsageError
+from mqstore.cli.common.export_options import ExportOptions, Threads, To, check_target
+from mqstore.cli.common.output import Output
+from mqstore.cli.rabbitmq import export as rabbitmq_export
 from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.pipeline.jobs.report import ExportReport, RebuildReport
 
-__all__ = ["ExportFormat", "print_exported", "print_rebuilt", "register"]
+__all__ = ["print_exported", "print_rebuilt", "register"]
 
 _NOT_REBUILT = (
     "its indexes do not follow from its message files, so there is nothing to rebuild; `mqstore convert` and `salvage` write it anew"
 )
-
-
-class Mode(StrEnum):
-    """What becomes of damage."""
-
-    PERMISSIVE = "PERMISSIVE"
-    FAILFAST = "FAILFAST"
 
 
 def rebuild(
@@ -72,101 +62,46 @@ def rebuild(
     if out.is_text:
         print_rebuilt(out, report)
         out.line()
-        out.line("Next: check it, then start a broker with this directory as its storePathRootDir.")
-        out.line(f"      {command('mqstore', 'verify', to)}", whole=True)
+        out.next_step("check it, then start a broker with this directory as its storePathRootDir.", command("mqstore", "verify", to))
     else:
-        _print_report(out, report.as_dict() | {"store": str(store), "to": str(to)})
+        out.report(report.as_dict() | {"store": str(store), "to": str(to)})
     return 0 if report.ok else 1
 
 
-def export(
-    out: Output,
-    store: Store,
-    to: To,
-    format: Annotated[ExportFormat, typer.Option("--format", help="What files to write.")] = ExportFormat.PARQUET,  # noqa: A002
-    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
-    partition_by: Annotated[str | None, option("--partition-by", metavar="A,B,…", help="A directory per value of these columns.")] = None,
-    topic: Topics = None,
-    queue: Queues = None,
-    tags: Tags = None,
-    key: Keys = None,
-    from_offset: FromOffset = None,
-    to_offset: ToOffset = None,
-    since: Since = None,
-    until: Until = None,
-    grep: GrepOption = None,
-    limit: Limit = None,
-    mode: Annotated[
-        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: damage in the log fails the job.")
-    ] = Mode.PERMISSIVE,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished; keep it if this one ends early.")
-    ] = False,
-    master: Master = "local[*]",
-    threads: Threads = None,
-    splits: Splits = None,
-    config: Config = None,
-) -> int:
+def export(out: Output, store: Store, options: ExportOptions) -> int:
     """The message table as Parquet, JSON lines or CSV files, with lineage: which log file and offset each row is from.
 
     iceberg and delta are Parquet files with the metadata of such a table beside them. Exit status 1 if a part of the log could not be read.
     """
     from mqstore.pipeline.jobs.export import export as run
+    from mqstore.table.columns import check_columns
 
-    chosen = selection(
-        topics=topic,
-        queues=queue,
-        keys=key,
-        tags=tags,
-        from_offset=from_offset,
-        to_offset=to_offset,
-        since=since,
-        until=until,
-        grep=grep,
-        limit=limit,
-    )
-    opened = open_store(store, config)
-    check_target(to, opened.directory.root)
+    chosen = options.filters.selection()
+    columns = column_names(options.columns, "--columns")
+    partition_by = column_names(options.partition_by, "--partition-by")
+    opened = open_store(store, options.config)
+    check_target(options.to, opened.directory.root)
     with out.progress("exporting") as progress:
         report = run(
             opened.directory.root,
-            to,
-            format=format.value,
-            columns=_names(columns, "--columns"),
-            partition_by=_names(partition_by, "--partition-by") or (),
+            options.to,
+            format=options.format.value,
+            columns=None if columns is None else check_columns(columns),
+            partition_by=check_columns(partition_by or ()),
             selection=chosen,
-            master=master,
-            splits=splits,
-            mode=mode.value,
-            resume=resume,
-            in_process_threads=threads,
-            config=config,
+            master=options.master,
+            splits=options.splits,
+            mode=options.mode.value,
+            resume=options.resume,
+            in_process_threads=options.threads,
+            config=options.config,
             progress=progress,
         )
     if out.is_text:
         print_exported(out, report)
     else:
-        _print_report(out, report.as_dict() | {"store": str(store), "to": str(to)})
+        out.report(report.as_dict() | {"store": str(store), "to": str(options.to)})
     return 0 if report.ok else 1
-
-
-def _names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The column names of a comma list. Raises UsageError."""
-    from mqstore.table.columns import check_columns
-
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise UsageError(f"{option} names no column")
-    return check_columns(names)
-
-
-def _print_report(out: Output, document: dict[str, Any]) -> None:
-    if out.format is Format.CSV:
-        out.pairs(document)
-    else:
-        out.document(document)
 
 
 # for a person
@@ -224,5 +159,5 @@ def register(app: typer.Typer) -> None:
         app,
         example="export /backup/store --to /data/messages --format parquet --topic orders",
         panel="On Spark",
-        rabbitmq=rabbitexport.export,
+        rabbitmq=rabbitmq_export.export,
     )(export)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Store, option, verb
+from mqstore.cli.common.arguments import AtTime, Store, at_microseconds, option, verb
 from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
-from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq.store import AtTime, microseconds
+from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, size
 
@@ -61,7 +60,7 @@ def convert(
         raise UsageError("--at is the time for --drop-expired; give both")
     with out.progress("converting") as progress:
         given: dict[str, Any] = {
-            "now": None if not drop_expired else time.time_ns() // 1000 if at is None else microseconds(at),
+            "now": None if not drop_expired else time.time_ns() // 1000 if at is None else at_microseconds(at),
             "queues": None if queue is None else [(vhost, name) for name in queue],
             "entries_v2": entries or ENTRY_COUNT,
             "link": link,
@@ -74,16 +73,13 @@ def convert(
 
             report = on_spark(store, to, queue_version, master=master, **given)
     if not out.is_text:
-        document = report.as_dict() | {"store": str(store)}
-        if out.format is Format.CSV:
-            out.pairs(document)
-        else:
-            out.document(document)
+        out.report(report.as_dict() | {"store": str(store)})
         return 0 if report.ok else 1
     print_converted(out, report, f"Converted to version {report.version}")
     out.line()
-    out.line("Next: check it, then put it in the place of the node's msg_stores while the node is stopped.")
-    out.line(f"      {command('mqstore', 'verify', to)}", whole=True)
+    out.next_step(
+        "check it, then put it in the place of the node's msg_stores while the node is stopped.", command("mqstore", "verify", to)
+    )
     return 0 if report.ok else 1
 
 

@@ -2,81 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from mqstore.cli.common.arguments import GrepOption, Master, Store, ViewName, ViewOption, option
+from mqstore.cli.common.arguments import Store, at_microseconds, column_names
 from mqstore.cli.common.damage import print_damage
-from mqstore.cli.common.export_options import ExportFormat, Splits, Threads, To, check_target
-from mqstore.cli.common.filters import Limit, Queues, Since, Until
-from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq.messages import Everything, FromSeq, ToSeq, Verdicts, queue_selection
-from mqstore.cli.rabbitmq.store import AtTime, MessageNames, Vhosts, microseconds, open_rabbitmq
-from mqstore.errors import UsageError
-from mqstore.table.formatting import count, pace, parse_time, size
+from mqstore.cli.common.export_options import ExportOptions, check_target
+from mqstore.cli.common.output import Output
+from mqstore.cli.rabbitmq.store import open_rabbitmq
+from mqstore.table.formatting import count, pace, size
 
 __all__ = ["export"]
 
 
-def export(
-    out: Output,
-    store: Store,
-    to: To,
-    format: Annotated[ExportFormat, typer.Option("--format", help="What files to write.")] = ExportFormat.PARQUET,  # noqa: A002
-    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
-    partition_by: Annotated[str | None, option("--partition-by", metavar="A,B,…", help="A directory per value of these columns.")] = None,
-    vhost: Vhosts = None,
-    queue: Queues = None,
-    from_seq: FromSeq = None,
-    to_seq: ToSeq = None,
-    since: Since = None,
-    until: Until = None,
-    grep: GrepOption = None,
-    limit: Limit = None,
-    verdict: Verdicts = None,
-    everything: Everything = False,
-    view: ViewOption = ViewName.DISK,
-    at: AtTime = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished.")] = False,
-    master: Master = "local[*]",
-    threads: Threads = None,
-    splits: Splits = None,
-    names: MessageNames = None,
-) -> int:
+def export(out: Output, store: Store, options: ExportOptions) -> int:
     """The message table as Parquet, JSON lines or CSV files, with lineage: which file and position each row is from.
 
     Exit status 1 if a part of the store is damaged.
     """
     from mqstore.pipeline.jobs.rabbitmq_export import export as run
 
-    chosen = queue_selection(
-        vhosts=vhost, queues=queue, from_seq=from_seq, to_seq=to_seq, grep=grep, verdicts=verdict, everything=everything, limit=limit,
-        view=view,
-    )  # fmt: skip
-    low = None if since is None else parse_time(since, "--since")
-    high = None if until is None else parse_time(until, "--until")
-    opened = open_rabbitmq(store, now=microseconds(at), names=names)
-    check_target(to, opened.directory.root)
+    chosen = options.filters.queue_selection(options.view)
+    since, until = options.filters.times()
+    opened = open_rabbitmq(store, now=at_microseconds(options.at), names=options.names)
+    check_target(options.to, opened.directory.root)
     with out.progress("exporting") as progress:
         report = run(
             opened,
-            to,
-            format=format.value,
-            columns=_names(columns, "--columns"),
-            partition_by=_names(partition_by, "--partition-by") or (),
+            options.to,
+            format=options.format.value,
+            columns=column_names(options.columns, "--columns"),
+            partition_by=column_names(options.partition_by, "--partition-by") or (),
             selection=chosen,
-            since=low,
-            until=high,
-            master=master,
-            in_process_threads=threads,
-            splits=splits,
-            resume=resume,
+            since=since,
+            until=until,
+            master=options.master,
+            in_process_threads=options.threads,
+            splits=options.splits,
+            resume=options.resume,
             progress=progress,
         )
     if not out.is_text:
-        document = report.as_dict() | {"store": str(store), "to": str(to)}
-        out.pairs(document) if out.format is Format.CSV else out.document(document)
+        out.report(report.as_dict() | {"store": str(store), "to": str(options.to)})
         return 0 if report.ok else 1
     out.line(f"Exported {report.to}", style="bold green" if report.ok else "bold yellow")
     out.line(
@@ -88,13 +52,3 @@ def export(
         out.line()
         print_damage(out, report.damage)
     return 0 if report.ok else 1
-
-
-def _names(text: str | None, flag: str) -> tuple[str, ...] | None:
-    """The column names of a comma list. Raises UsageError."""
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise UsageError(f"{flag} names no column")
-    return names

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import Store
 from mqstore.cli.common.grid import Column
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
+from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.rabbitmq.queues import vhost_rows
-from mqstore.cli.rabbitmq.store import MessageNames, open_rabbitmq
+from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
@@ -184,15 +185,13 @@ def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
             yield Part(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)
 
 
-def inspect(out: Output, store: Store, names: MessageNames = None) -> int:
+def inspect(out: Output, store: Store, options: InspectOptions) -> int:
     """What this is: versions, vhosts, files and sizes, settings, shutdown, counts, and whether a broker would bring it up."""
-    picture = look(open_rabbitmq(store, names=names))
-    if out.format is Format.CSV:
-        out.pairs(picture.as_dict())
-    elif out.is_text:
+    picture = look(open_rabbitmq(store, names=options.names))
+    if out.is_text:
         _print(out, picture, store)
     else:
-        out.document(picture.as_dict())
+        out.report(picture.as_dict())
     return 1 if picture.findings or any(vhost.refusals for vhost in picture.vhosts) else 0
 
 
@@ -231,9 +230,7 @@ def _print(out: Output, picture: Picture, store: object) -> None:
         )
     _print_odd(out, picture)
     out.line()
-    out.line("Next: the queues, or a check of every message.")
-    out.line(f"      {command('mqstore', 'topics', store)}", whole=True)
-    out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
+    out.next_step("the queues, or a check of every message.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
 def _print_odd(out: Output, picture: Picture) -> None:

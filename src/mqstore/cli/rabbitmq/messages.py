@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mqstore.cli.common.arguments import GrepOption, Shown, Store, ViewName, ViewOption, option
+from mqstore.cli.common.arguments import BodyDisplay, Store, at_microseconds
 from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
-from mqstore.cli.common.filters import Limit, Queues, Since, Until, pattern
 from mqstore.cli.common.grid import Column, cells
 from mqstore.cli.common.output import Output
-from mqstore.cli.rabbitmq.store import AtTime, MessageNames, Vhosts, level, microseconds, only_vhost, open_rabbitmq, tell_findings
+from mqstore.cli.common.read_options import GetOptions, MessagesOptions
+from mqstore.cli.rabbitmq.store import level, only_vhost, open_rabbitmq, tell_findings
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
-from mqstore.table.formatting import count, moment, parse_time, shorten
+from mqstore.table.formatting import count, moment, shorten
 from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, told_batch
 
 if TYPE_CHECKING:
@@ -31,17 +30,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_table import Rows
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["Everything", "FromSeq", "ToSeq", "Verdicts", "get", "messages", "queue_selection"]
-
-FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: from this sequence id on.")]
-ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: up to this sequence id, itself not included.")]
-Everything = Annotated[
-    bool,
-    typer.Option("--all", help="RabbitMQ: also what no queue holds: acknowledged messages still there, messages without an index entry."),
-]
-Verdicts = Annotated[
-    list[str] | None, option("--verdict", help="RabbitMQ: only intact, consumed, unindexed, unreachable, damaged or duplicate ones.")
-]
+__all__ = ["get", "messages"]
 
 _LOST = ("damaged", "unreachable")
 _GRID_COLUMNS = (
@@ -59,81 +48,30 @@ _GRID_COLUMNS = (
 )
 
 
-def queue_selection(
-    *,
-    vhosts: Sequence[str] | None = None,
-    queues: Sequence[str] | None = None,
-    from_seq: int | None = None,
-    to_seq: int | None = None,
-    grep: str | None = None,
-    verdicts: Sequence[str] | None = None,
-    everything: bool = False,
-    limit: int | None = None,
-    view: ViewName = ViewName.DISK,
-) -> QueueSelection:
-    """The filters of a command line as a selection. Raises UsageError."""
-    from mqstore.findings import Verdict
-
-    known = [str(verdict) for verdict in Verdict]
-    for verdict in verdicts or ():
-        if verdict not in known:
-            raise UsageError(f"--verdict {verdict!r} is none; there are {', '.join(known)}")
-    return QueueSelection(
-        vhosts=frozenset(vhosts) if vhosts else None,
-        queues=frozenset(queues) if queues else None,
-        from_seq=from_seq,
-        to_seq=to_seq,
-        recovered=True if view is ViewName.RECOVERED else None,
-        verdicts=frozenset(verdicts) if verdicts else None,
-        grep=pattern(grep),
-        everything=everything or bool({"consumed", "unindexed", "duplicate"}.intersection(verdicts or ())),
-        limit=limit,
-    )
-
-
-def messages(
-    out: Output,
-    store: Store,
-    vhost: Vhosts = None,
-    queue: Queues = None,
-    from_seq: FromSeq = None,
-    to_seq: ToSeq = None,
-    since: Since = None,
-    until: Until = None,
-    grep: GrepOption = None,
-    body: Annotated[Shown | None, option("--body", help="How payloads are shown; base64 (text: none) by default.")] = None,
-    limit: Limit = None,
-    verdict: Verdicts = None,
-    everything: Everything = False,
-    view: ViewOption = ViewName.DISK,
-    at: AtTime = None,
-    names: MessageNames = None,
-) -> int:
+def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     """Every message, one row each, by vhost, queue, priority (high first) and position.
 
     Exit status 1 if a message is damaged or not to be found, or something else in the store is.
     """
     from mqstore.rabbitmq.store import task_groups
 
-    chosen = queue_selection(
-        vhosts=vhost, queues=queue, from_seq=from_seq, to_seq=to_seq, grep=grep, verdicts=verdict, everything=everything,
-        limit=None if since or until else limit, view=view,
-    )  # fmt: skip
-    low = None if since is None else parse_time(since, "--since")
-    high = None if until is None else parse_time(until, "--until")
-    opened = open_rabbitmq(store, now=microseconds(at), names=names)
-    shown = body or (Shown.NONE if out.is_text else Shown.BASE64)
-    columns = _grid_columns(shown) if out.is_text else rabbitmq_columns_for(shown.value)
-    if at is not None:
-        columns = (*columns, "expired")
+    chosen = options.filters.queue_selection(options.view)
+    low, high = options.filters.times()
     timed = low is not None or high is not None
-    found = opened.messages((*columns, "properties") if timed else columns, chosen)
+    opened = open_rabbitmq(store, now=at_microseconds(options.at), names=options.names)
+    shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.BASE64)
+    columns = _grid_columns(shown) if out.is_text else rabbitmq_columns_for(shown.value)
+    if options.at is not None:
+        columns = (*columns, "expired")
     if timed:
-        found = task_groups.filter_by_time(found, low, high, limit)
+        found = opened.messages((*columns, "properties"), replace(chosen, limit=None))
+        found = task_groups.filter_by_time(found, low, high, chosen.limit)
+    else:
+        found = opened.messages(columns, chosen)
     lost: Counter[str] = Counter()
     watched = _watched(found, lost)
     if out.is_text:
-        total = _print_grid(out, watched, shown, expired=at is not None)
+        total = _print_grid(out, watched, shown, expired=options.at is not None)
         if not total:
             out.line("no message fits" if timed or chosen != QueueSelection() else "no message: no queue of this store holds one")
     else:
@@ -152,8 +90,8 @@ def _watched(batches: Iterator[pa.RecordBatch], lost: Counter[str]) -> Iterator[
         yield batch
 
 
-def _grid_columns(shown: Shown) -> tuple[str, ...]:
-    extra = {Shown.SHA256: ("payload_sha256",), Shown.TEXT: ("payload",), Shown.BASE64: ("payload_b64",)}.get(shown, ())
+def _grid_columns(shown: BodyDisplay) -> tuple[str, ...]:
+    extra = {BodyDisplay.SHA256: ("payload_sha256",), BodyDisplay.TEXT: ("payload",), BodyDisplay.BASE64: ("payload_b64",)}.get(shown, ())
     return (*_GRID_COLUMNS, *extra)
 
 
@@ -161,7 +99,7 @@ def _style(verdict: str) -> str:
     return {"intact": "", "consumed": "2", "unindexed": "33", "duplicate": "33"}.get(verdict, "31")
 
 
-def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: Shown, *, expired: bool) -> int:
+def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: BodyDisplay, *, expired: bool) -> int:
     columns = [
         Column("vhost", flexible=True),
         Column("queue", flexible=True),
@@ -175,8 +113,8 @@ def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: Shown, *,
     ]
     if expired:
         columns.append(Column("expired"))
-    if shown is not Shown.NONE:
-        columns.append(Column("sha-256 of the payload" if shown is Shown.SHA256 else "payload", flexible=True))
+    if shown is not BodyDisplay.NONE:
+        columns.append(Column("sha-256 of the payload" if shown is BodyDisplay.SHA256 else "payload", flexible=True))
     grid = out.grid(columns)
     for batch in batches:
         grid.add(_cells(row, shown, expired=expired) for row in batch.to_pylist())
@@ -184,7 +122,7 @@ def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: Shown, *,
     return grid.rows
 
 
-def _cells(row: dict[str, Any], shown: Shown, *, expired: bool) -> list[str]:
+def _cells(row: dict[str, Any], shown: BodyDisplay, *, expired: bool) -> list[str]:
     told = [
         row["vhost"] or "?",
         level(row["queue"] or "-", row["priority_level"]),
@@ -198,11 +136,11 @@ def _cells(row: dict[str, Any], shown: Shown, *, expired: bool) -> list[str]:
     ]
     if expired:
         told.append({True: "yes", False: "no", None: "-"}[row["expired"]])
-    if shown is Shown.SHA256:
+    if shown is BodyDisplay.SHA256:
         told.append(row["payload_sha256"] or "")
-    elif shown is Shown.BASE64:
+    elif shown is BodyDisplay.BASE64:
         told.append(row["payload_b64"] or "")
-    elif shown is Shown.TEXT:
+    elif shown is BodyDisplay.TEXT:
         told.append(shorten(body_text((row["payload"] or b"")[:PREVIEW]) or "", PREVIEW))
     return told
 
@@ -210,37 +148,24 @@ def _cells(row: dict[str, Any], shown: Shown, *, expired: bool) -> list[str]:
 # one message
 
 
-def get(
-    out: Output,
-    store: Store,
-    message_id: Annotated[str | None, option("--id", metavar="MESSAGE_ID", help="By message id: 32 hexadecimal digits.")] = None,
-    vhost: Annotated[
-        str | None, option("--vhost", help="RabbitMQ: the vhost, for --queue; may be left out where one has the queue.")
-    ] = None,
-    queue_id: Annotated[str | None, option("--queue", "-q", metavar="QUEUE", help="The queue, for --at and --seq.")] = None,
-    at: Annotated[int | None, option("--at", metavar="POSITION", help="By position in a queue: 0 is delivered next.")] = None,
-    seq: Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id, with --queue.")] = None,
-    priority: Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: the level of a priority queue, for --seq.")] = None,
-    body: Annotated[Shown, typer.Option("--body", help="How the payload is shown.")] = Shown.BASE64,
-    raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the payload into a new file.")] = None,
-    names: MessageNames = None,
-) -> int:
+def get(out: Output, store: Store, options: GetOptions) -> int:
     """One message, whole: by message id, by its position in a queue, or by its sequence id."""
+    message_id, at, seq, queue = options.message_id, options.at, options.seq, options.queue_id
     if sum(way is not None for way in (message_id, at, seq)) != 1:
         raise UsageError("say which message: one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ")
-    if message_id is None and queue_id is None:
+    if message_id is None and queue is None:
         raise UsageError("--at and --seq need the queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
-    opened = open_rabbitmq(store, names=names)
+    opened = open_rabbitmq(store, names=options.names)
     if message_id is not None:
         found, what = list(_with_id(opened, message_id)), f"id {message_id}"
     else:
-        name = queue_id or ""
-        of = only_vhost(opened, vhost, name)
+        name = queue or ""
+        of = only_vhost(opened, options.vhost, name)
         chosen = QueueSelection(
             vhosts=frozenset({of}), queues=frozenset({name}), from_seq=seq, to_seq=None if seq is None else seq + 1,
             recovered=True if at is not None else None, everything=seq is not None,
         )  # fmt: skip
-        found = list(_at(opened, chosen, at, priority))
+        found = list(_at(opened, chosen, at, options.priority))
         what = f"sequence id {seq}" if at is None else f"position {at}"
         what += f" in queue {name!r} of vhost {of!r}"
     if not found:
@@ -248,7 +173,7 @@ def get(
     if len(found) > 1:
         others = ", ".join(f"{row['vhost']}: {level(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
         out.note(f"{count(len(found), 'place')} hold this message; the first is shown, the others are {others}")
-    return _show(out, found[0], body, raw)
+    return _show(out, found[0], options.body, options.raw)
 
 
 def _with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
@@ -287,7 +212,7 @@ def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]
     return [] if batch is None else [json.loads(row) for row in json_rows(told_batch(batch), "base64")]
 
 
-def _show(out: Output, row: dict[str, Any], body: Shown, raw: Path | None) -> int:
+def _show(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path | None) -> int:
     import base64
 
     payload = None if row["payload_b64"] is None else base64.b64decode(row["payload_b64"])
@@ -297,7 +222,7 @@ def _show(out: Output, row: dict[str, Any], body: Shown, raw: Path | None) -> in
         write_body(payload, raw)
         out.note(f"{count(len(payload), 'byte')} of payload written to {raw}")
     columns = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body.value))
-    if body is Shown.TEXT:
+    if body is BodyDisplay.TEXT:
         row["payload"] = body_text(payload)
     if out.is_text:
         _print_message(out, row)

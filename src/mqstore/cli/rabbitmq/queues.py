@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mqstore.cli.common.arguments import Store, ViewName, ViewOption, option
-from mqstore.cli.common.filters import Limit, Queues
+from mqstore.cli.common.arguments import Store, ViewName, at_microseconds
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
-from mqstore.cli.rabbitmq.messages import FromSeq, ToSeq
-from mqstore.cli.rabbitmq.store import AtTime, MessageNames, Vhosts, microseconds, open_rabbitmq
+from mqstore.cli.common.read_options import QueueOptions, TopicsOptions
+from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, QUEUE_NAMES, entry_rows, queue_rows, vhost_rows
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, size
@@ -27,24 +24,17 @@ __all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "t
 # topics
 
 
-def topics(
-    out: Output,
-    store: Store,
-    vhost: Vhosts = None,
-    queue: Queues = None,
-    view: ViewOption = ViewName.DISK,
-    at: AtTime = None,
-    names: MessageNames = None,
-) -> int:
+def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     """Queues: messages and bytes that the broker would recover, sequence ids, and what it would not.
 
     Exit status 1 if messages are missing, or the broker would not bring up a queue.
     """
     import time
 
-    opened = open_rabbitmq(store, now=time.time_ns() // 1000 if at is None else microseconds(at), names=names)
-    shown = list(queue_rows(opened, vhost, queue))
-    if view is ViewName.RECOVERED:
+    now = time.time_ns() // 1000 if options.at is None else at_microseconds(options.at)
+    opened = open_rabbitmq(store, now=now, names=options.names)
+    shown = list(queue_rows(opened, options.vhost, options.queue))
+    if options.view is ViewName.RECOVERED:
         shown = [row for row in shown if not row["refused"]]
     bad = any(row["not_recovered"] > row["transient"] or row["hidden"] or row["refused"] for row in shown)
     if not out.is_text:
@@ -62,9 +52,8 @@ def topics(
     )
     out.table(columns, (_topic_cells(row, before) for row, before in zip(shown, [None, *shown], strict=False)))
     if not shown:
-        out.line(
-            "no queue fits; without filters all are shown" if vhost or queue else "no queues: there is no queue directory in this store"
-        )
+        filtered = options.vhost or options.queue
+        out.line("no queue fits; without filters all are shown" if filtered else "no queues: there is no queue directory in this store")
         return 0
     total = sum(row["messages"] for row in shown)
     out.line(
@@ -97,35 +86,24 @@ def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str
 # queue
 
 
-def queue(
-    out: Output,
-    store: Store,
-    topic: Annotated[str, typer.Argument(metavar="VHOST", show_default=False)],
-    queue_id: Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)],
-    from_seq: FromSeq = None,
-    to_seq: ToSeq = None,
-    limit: Limit = None,
-    priority: Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: only this level of a priority queue.")] = None,
-    view: ViewOption = ViewName.DISK,
-    names: MessageNames = None,
-) -> int:
+def queue(out: Output, store: Store, options: QueueOptions) -> int:
     """The index entries of a queue, by priority level (high first) and sequence id, acknowledged ones included.
 
     state: ready, delivered (and not acknowledged), acknowledged, missing (its message is in no file), damaged, duplicate, hidden (behind
     damage that the broker does not read past). Exit status 1 if any is of the last four.
     """
-    opened = open_rabbitmq(store, names=names)
-    directories = opened.queue(topic, queue_id)
+    opened = open_rabbitmq(store, names=options.names)
+    directories = opened.queue(options.topic, options.queue_id)
     chosen = QueueSelection(
-        vhosts=frozenset({topic}), queues=frozenset({queue_id}), from_seq=from_seq, to_seq=to_seq, everything=True,
-        recovered=True if view is ViewName.RECOVERED else None,
+        vhosts=frozenset({options.topic}), queues=frozenset({options.queue_id}), from_seq=options.from_seq, to_seq=options.to_seq,
+        everything=True, recovered=True if options.view is ViewName.RECOVERED else None,
     )  # fmt: skip
     states: Counter[str] = Counter()
 
     def watched() -> Iterator[dict[str, Any]]:
-        left = limit
+        left = options.limit
         for rows in opened.rows(chosen):
-            if priority is not None and rows.priority_level != priority:
+            if options.priority is not None and rows.priority_level != options.priority:
                 continue
             for row in entry_rows(rows):
                 if left is not None and left <= 0:

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mqstore.cli.common.arguments import option
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, UsageError
-from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["AtTime", "MessageNames", "Vhosts", "level", "microseconds", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
+__all__ = ["level", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
 
-TOLD = 20
-
-Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
-AtTime = Annotated[
-    str | None,
-    option("--at", "--now", metavar="TIME", help="RabbitMQ: the time at which messages are judged to be expired: milliseconds, or ISO."),
-]
-MessageNames = Annotated[
-    Path | None,
-    option(
-        "--names",
-        metavar="FILE",
-        help="RabbitMQ: lines `vhost<TAB>queue`, or exported definitions, for queue directories that do not tell their names.",
-    ),
-]
-
-
-def microseconds(at: str | None) -> int | None:
-    """The time given with --at, in microseconds since 1970. Raises UsageError."""
-    return None if at is None else parse_time(at, "--at") * 1000
+FINDINGS_SHOWN = 20
 
 
 def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None) -> RabbitMQStore:
@@ -85,8 +64,8 @@ def level(queue: str, priority: int | None) -> str:
 def tell_findings(out: Output, store: RabbitMQStore) -> tuple[Damage, ...]:
     """Note what reading has brought to light; returns it."""
     found = store.findings
-    for item in found[:TOLD]:
+    for item in found[:FINDINGS_SHOWN]:
         out.note(f"{item.file} at {item.offset}: {item.detail}")
-    if len(found) > TOLD:
-        out.note(f"and {len(found) - TOLD} further findings; `mqstore verify` lists them all")
+    if len(found) > FINDINGS_SHOWN:
+        out.note(f"and {len(found) - FINDINGS_SHOWN} further findings; `mqstore verify` lists them all")
     return found

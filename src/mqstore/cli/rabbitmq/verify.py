@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from mqstore.cli.common.arguments import Store, option
+from mqstore.cli.common.arguments import Store
 from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq.store import MessageNames, open_rabbitmq
+from mqstore.cli.common.read_options import UsageOptions, VerifyOptions
+from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.errors import UsageError
 from mqstore.table.formatting import command, count, pace, size
 
@@ -22,14 +23,14 @@ __all__ = ["usage", "verify"]
 SHOWN = 20
 
 
-def verify(out: Output, store: Store, names: MessageNames = None) -> int:
+def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """Check journals, segments and message files, every stored message, and what they say of each other.
 
     Exit status 1 if anything is damaged, or the broker would lose messages or not start. An unclean stop is a note, not damage.
     """
     import time
 
-    opened = open_rabbitmq(store, names=names)
+    opened = open_rabbitmq(store, names=options.names)
     begun = time.perf_counter()
     with out.progress("verifying"):
         report = opened.verify()
@@ -62,18 +63,10 @@ def _print_report(out: Output, report: Report, seconds: float, store: object) ->
         out.line(f"Note: {note}.")
     if report.damage:
         out.line()
-        out.line("Next: the messages one by one, each with its verdict.")
-        out.line(f"      {command('mqstore', 'messages', store, '--all')}", whole=True)
+        out.next_step("the messages one by one, each with its verdict.", command("mqstore", "messages", store, "--all"))
 
 
-def usage(
-    out: Output,
-    store: Store,
-    by: Annotated[
-        str | None, option("--by", metavar="WHAT", help="RabbitMQ: file (of the message stores) or queue; both by default.")
-    ] = None,
-    names: MessageNames = None,
-) -> int:
+def usage(out: Output, store: Store, options: UsageOptions) -> int:
     """Live against garbage bytes in each message file, and messages and bytes by queue.
 
     A record is live while a message leads to it that is not acknowledged. Exit status 1 if parts of message files are no records.
@@ -82,9 +75,10 @@ def usage(
 
     from mqstore.rabbitmq.store.usage import usage as run
 
+    by = options.by
     if by not in (None, "file", "queue"):
         raise UsageError(f"--by {by!r} is nothing to count a RabbitMQ store by; there are file and queue")
-    opened = open_rabbitmq(store, names=names)
+    opened = open_rabbitmq(store, names=options.names)
     begun = time.perf_counter()
     with out.progress("counting"):
         report = run(opened)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Store, open_store, verb
+from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.grid import Column
-from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq import inspect as rabbitinspect
+from mqstore.cli.common.output import Output
+from mqstore.cli.common.read_options import InspectOptions
+from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
 from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
@@ -306,18 +307,16 @@ def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
             yield version, str(error)
 
 
-def inspect(out: Output, store: Store, config: Config = None) -> int:
+def inspect(out: Output, store: Store, options: InspectOptions) -> int:
     """What this is: broker and versions, files and sizes, settings, shutdown, counts, times, and whether a broker would start on it.
 
     Nothing is read whole, so the answer comes at once on a store of any size; `verify` checks every byte.
     """
-    picture = look(open_store(store, config))
-    if out.format is Format.CSV:
-        out.pairs(picture.as_dict())
-    elif out.is_text:
+    picture = look(open_store(store, options.config))
+    if out.is_text:
         print_picture(out, picture, store)
     else:
-        out.document(picture.as_dict())
+        out.report(picture.as_dict())
     return 1 if picture.findings or picture.refusals else 0
 
 
@@ -420,14 +419,11 @@ def _print_odd(out: Output, picture: Picture) -> None:
 def _print_next(out: Output, picture: Picture, store: object) -> None:
     out.line()
     if picture.unclean or picture.findings:
-        out.line("Next: check every byte.")
-        out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
+        out.next_step("check every byte.", command("mqstore", "verify", store))
     else:
-        out.line("Next: see its topics, or check every byte.")
-        out.line(f"      {command('mqstore', 'topics', store)}", whole=True)
-        out.line(f"      {command('mqstore', 'verify', store)}", whole=True)
+        out.next_step("see its topics, or check every byte.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="inspect /backup/store", panel="Read", rabbitmq=rabbitinspect.inspect)(inspect)
+    verb(app, example="inspect /backup/store", panel="Read", rabbitmq=rabbitmq_inspect.inspect)(inspect)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
+from mqstore.cli.common.arguments import Columns, Config, DamageMode, Splits, Store, column_names, open_store, option, verb
 from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, count, size
 
@@ -32,13 +32,6 @@ class By(StrEnum):
     SCAN = "scan"
 
 
-class Mode(StrEnum):
-    """What becomes of damage."""
-
-    PERMISSIVE = "PERMISSIVE"
-    FAILFAST = "FAILFAST"
-
-
 def lookup(
     out: Output,
     store: Store,
@@ -51,17 +44,15 @@ def lookup(
         typer.Option("--by", help="probe: index chains. sweep: all index entries. scan: the log. auto: the least work of these."),
     ] = By.AUTO,
     max_per_key: Annotated[int | None, option("--max-per-key", min=1, help="The newest so many messages of each key.")] = None,
-    columns: Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")] = None,
+    columns: Columns = None,
     mode: Annotated[
-        Mode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: end at the first damage; else it is skipped and told.")
-    ] = Mode.PERMISSIVE,
+        DamageMode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: end at the first damage; else it is skipped and told.")
+    ] = DamageMode.PERMISSIVE,
     master: Annotated[
         str | None, option("--master", metavar="URL", help="Run on Spark there; by default in threads of this process.")
     ] = None,
     threads: Annotated[int | None, option("--threads", min=1, help="So many threads of this process; by default one a core.")] = None,
-    splits: Annotated[
-        int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")
-    ] = None,
+    splits: Splits = None,
     config: Config = None,
 ) -> int:
     """The messages that have the keys of a file: one row per key and message, and one with the reason for each key without any.
@@ -74,7 +65,7 @@ def lookup(
 
     if master is not None and threads is not None:
         raise UsageError("--master runs on Spark and --threads in this process; give one of them")
-    names = None if columns is None else check_columns(name.strip() for name in columns.split(",") if name.strip())
+    names = column_names(columns, "--columns")
     opened = open_store(store, config)
     with out.progress("looking up") as progress:
         report = run(
@@ -82,7 +73,7 @@ def lookup(
             keys,
             to,
             by=by.value,
-            columns=names,
+            columns=None if names is None else check_columns(names),
             max_per_key=max_per_key,
             mode=mode.value,
             master=master,
@@ -94,8 +85,7 @@ def lookup(
     if out.is_text:
         _print(out, report)
     else:
-        document = report.as_dict() | {"store": str(store), "to": str(to)}
-        out.pairs(document) if out.format is Format.CSV else out.document(document)
+        out.report(report.as_dict() | {"store": str(store), "to": str(to)})
     return 0 if report.ok else 1
 
 

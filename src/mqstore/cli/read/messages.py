@@ -5,29 +5,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mqstore.cli.common.arguments import (
-    AsVersion,
-    BodyOption,
-    Config,
-    GrepOption,
-    Shown,
-    Store,
-    ViewName,
-    ViewOption,
-    open_store,
-    open_view,
-    option,
-    verb,
-)
+from mqstore.cli.common.arguments import BodyDisplay, Store, open_store, open_view, verb
 from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
-from mqstore.cli.common.filters import FromOffset, Keys, Limit, Queues, Since, Tags, ToOffset, Topics, Until, queue_number, selection
+from mqstore.cli.common.filters import queue_number
 from mqstore.cli.common.grid import Column, cells
 from mqstore.cli.common.output import Output
-from mqstore.cli.rabbitmq import messages as rabbitmessages
+from mqstore.cli.common.read_options import GetOptions, MessagesOptions
+from mqstore.cli.rabbitmq import messages as rabbitmq_messages
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count, moment, shorten
@@ -63,7 +51,7 @@ GRID = (
 GRID_COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "size", "tags", "keys", "uniq_key", "verdict")
 
 
-def grid_rows(batch: pa.RecordBatch, body: Shown = Shown.NONE) -> Iterator[list[str]]:
+def grid_rows(batch: pa.RecordBatch, body: BodyDisplay = BodyDisplay.NONE) -> Iterator[list[str]]:
     """Rows for `GRID`, with the body behind where it is asked for."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     for k in range(batch.num_rows):
@@ -78,63 +66,34 @@ def grid_rows(batch: pa.RecordBatch, body: Shown = Shown.NONE) -> Iterator[list[
             columns["keys"][k] or columns["uniq_key"][k] or "",
             columns["verdict"][k],
         ]
-        if body is Shown.SHA256:
+        if body is BodyDisplay.SHA256:
             row.append(columns["body_sha256"][k] or "")
-        elif body is Shown.TEXT:
+        elif body is BodyDisplay.TEXT:
             row.append(shorten(body_text(columns["body"][k][:PREVIEW]) or "", PREVIEW) if columns["body"][k] is not None else "")
-        elif body is Shown.BASE64:
+        elif body is BodyDisplay.BASE64:
             from mqstore.table.text import body_base64
 
             row.append(body_base64(columns["body"][k]) or "")
         yield row
 
 
-def messages(
-    out: Output,
-    store: Store,
-    topic: Topics = None,
-    queue: Queues = None,
-    tags: Tags = None,
-    key: Keys = None,
-    from_offset: FromOffset = None,
-    to_offset: ToOffset = None,
-    since: Since = None,
-    until: Until = None,
-    grep: GrepOption = None,
-    body: Annotated[Shown | None, option("--body", help="How bodies are shown; sha256 (text: none) by default.")] = None,
-    limit: Limit = None,
-    view: ViewOption = ViewName.DISK,
-    as_version: AsVersion = None,
-    config: Config = None,
-) -> int:
+def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     """Every message, one row each, in physical order.
 
     A row tells all that the record holds, the log file it is in, and a verdict: intact, unindexed, duplicate or damaged.
     Exit status 1 if a part of the log is no record and so has no row.
     """
-    chosen = selection(
-        topics=topic,
-        queues=queue,
-        keys=key,
-        tags=tags,
-        from_offset=from_offset,
-        to_offset=to_offset,
-        since=since,
-        until=until,
-        grep=grep,
-        limit=limit,
-    )
-    opened = open_store(store, config)
-    looked_at = open_view(out, opened, view, as_version)
+    chosen = options.filters.selection()
+    view = open_view(out, open_store(store, options.config), options.view, options.as_version)
     if not out.is_text:
-        shown = body or Shown.SHA256
+        shown = options.body or BodyDisplay.SHA256
         names = columns_for(shown.value)
         lost: list[Damage] = []
-        out.batches(names, looked_at.batches(names, chosen, milliseconds=True, on_damage=lost.append), shown.value)
+        out.batches(names, view.batches(names, chosen, milliseconds=True, on_damage=lost.append), shown.value)
         return _tell_lost(out, lost)
-    shown = body or Shown.NONE
+    shown = options.body or BodyDisplay.NONE
     lost = []
-    total = _print_grid(out, looked_at, chosen, shown, lost)
+    total = _print_grid(out, view, chosen, shown, lost)
     if not total:
         out.line("no message fits" if chosen != Selection() else "no message: the log holds no believable record")
     return _tell_lost(out, lost)
@@ -149,9 +108,9 @@ def _tell_lost(out: Output, lost: Sequence[Damage]) -> int:
     return 1 if lost else 0
 
 
-def _print_grid(out: Output, view: View, chosen: Selection, body: Shown, lost: list[Damage]) -> int:
-    extra = {Shown.SHA256: ("body_sha256",), Shown.TEXT: ("body",), Shown.BASE64: ("body",)}.get(body, ())
-    behind = (Column("sha-256 of the body" if body is Shown.SHA256 else "body", flexible=True),) if extra else ()
+def _print_grid(out: Output, view: View, chosen: Selection, body: BodyDisplay, lost: list[Damage]) -> int:
+    extra = {BodyDisplay.SHA256: ("body_sha256",), BodyDisplay.TEXT: ("body",), BodyDisplay.BASE64: ("body",)}.get(body, ())
+    behind = (Column("sha-256 of the body" if body is BodyDisplay.SHA256 else "body", flexible=True),) if extra else ()
     grid = out.grid((*GRID, *behind))
     for batch in view.batches((*GRID_COLUMNS, *extra), chosen, milliseconds=True, on_damage=lost.append):
         grid.add(grid_rows(batch, body))
@@ -159,7 +118,7 @@ def _print_grid(out: Output, view: View, chosen: Selection, body: Shown, lost: l
     return grid.rows
 
 
-def message_rows(view: View, physical_offsets: Iterable[int], body: Shown) -> list[dict[str, Any]]:
+def message_rows(view: View, physical_offsets: Iterable[int], body: BodyDisplay) -> list[dict[str, Any]]:
     """The rows of the records at these physical offsets, in their order; those where no believable record starts are left out."""
     names = columns_for(body.value)
     found: list[dict[str, Any]] = []
@@ -172,47 +131,29 @@ def message_rows(view: View, physical_offsets: Iterable[int], body: Shown) -> li
 # one message
 
 
-def get(
-    out: Output,
-    store: Store,
-    offset: Annotated[int | None, option("--offset", metavar="PHYSICAL", help="By physical offset.")] = None,
-    message_id: Annotated[
-        str | None, option("--id", metavar="MESSAGE_ID", help="By offset message id: 32 or 56 hexadecimal digits.")
-    ] = None,
-    unique: Annotated[str | None, option("--unique", metavar="KEY", help="By the client's message id (UNIQ_KEY), with -t.")] = None,
-    topic: Annotated[str | None, option("--topic", "-t", help="The topic, for --unique and --at.")] = None,
-    queue_id: Annotated[
-        str | None, option("--queue", "-q", metavar="QUEUE", help="The queue's id, of RabbitMQ its name, for --at.")
-    ] = None,
-    at: Annotated[int | None, option("--at", metavar="QUEUE_OFFSET", help="By place in a queue, with -t and -q.")] = None,
-    body: BodyOption = Shown.BASE64,
-    raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body into a new file.")] = None,
-    view: ViewOption = ViewName.DISK,
-    as_version: AsVersion = None,
-    config: Config = None,
-) -> int:
+def get(out: Output, store: Store, options: GetOptions) -> int:
     """One message, whole: by physical offset, by message id, by unique key, or by its place in a queue."""
-    ways = [way for way in (offset, message_id, unique, at) if way is not None]
-    if len(ways) != 1:
+    offset, message_id, unique, at, topic = options.offset, options.message_id, options.unique, options.at, options.topic
+    if sum(way is not None for way in (offset, message_id, unique, at)) != 1:
         raise UsageError(
             "say which message: one of --offset PHYSICAL, --id MESSAGE_ID, --unique KEY -t TOPIC, or -t TOPIC -q N --at QUEUE_OFFSET"
         )
     if unique is not None and topic is None:
         raise UsageError("--unique needs the topic: the index keeps keys by topic; add -t TOPIC")
-    if at is not None and (topic is None or queue_id is None):
+    if at is not None and (topic is None or options.queue_id is None):
         raise UsageError("--at needs the queue: add -t TOPIC and -q N")
-    number = queue_number(queue_id or 0, "--queue")
-    opened = open_store(store, config)
-    looked_at = open_view(out, opened, view, as_version)
+    number = queue_number(options.queue_id or 0, "--queue")
+    opened = open_store(store, options.config)
+    view = open_view(out, opened, options.view, options.as_version)
     if offset is not None:
-        place = _at_offset(looked_at, opened, offset)
+        place = _at_offset(view, opened, offset)
     elif message_id is not None:
-        place = _by_id(out, looked_at, opened, message_id)
+        place = _by_id(out, view, opened, message_id)
     elif unique is not None:
-        place = _by_unique_key(out, looked_at, opened, topic or "", unique)
+        place = _by_unique_key(out, view, opened, topic or "", unique)
     else:
-        place = _at_queue_offset(looked_at, topic or "", number, at or 0)
-    return show_message(out, looked_at, place, body, raw)
+        place = _at_queue_offset(view, topic or "", number, at or 0)
+    return show_message(out, view, place, options.body, options.raw)
 
 
 def _at_offset(view: View, store: RocketMQStore, offset: int, found_by: str = "physical offset") -> int:
@@ -306,9 +247,9 @@ def _at_queue_offset(view: View, topic: str, queue_id: int, at: int) -> int:
     return place
 
 
-def show_message(out: Output, view: View, place: int, body: Shown, raw: Path | None) -> int:
+def show_message(out: Output, view: View, place: int, body: BodyDisplay, raw: Path | None) -> int:
     """Print the message at a physical offset. Returns 1 where it is damaged."""
-    row = next(iter(message_rows(view, [place], Shown.BASE64 if out.is_text or raw is not None else body)), None)
+    row = next(iter(message_rows(view, [place], BodyDisplay.BASE64 if out.is_text or raw is not None else body)), None)
     if row is None:
         raise NotFoundError(f"no believable record starts at physical offset {place}")
     if raw is not None:
@@ -326,7 +267,7 @@ def show_message(out: Output, view: View, place: int, body: Shown, raw: Path | N
     return 1 if row["verdict"] == "damaged" else 0
 
 
-def _print_message(out: Output, row: dict[str, Any], body: Shown) -> None:
+def _print_message(out: Output, row: dict[str, Any], body: BodyDisplay) -> None:
     crc = "fits" if row["body_crc_ok"] else "does NOT fit the body"
     shown = (
         ("topic", row["topic"]),
@@ -362,6 +303,6 @@ def register(app: typer.Typer) -> None:
         app,
         example="messages /backup/store --topic orders --since 2024-05-01T12:00:00Z -o jsonl",
         panel="Read",
-        rabbitmq=rabbitmessages.messages,
+        rabbitmq=rabbitmq_messages.messages,
     )(messages)
-    verb(app, example="get /backup/store -t orders -q 0 --at 17", panel="Read", short_quiet=False, rabbitmq=rabbitmessages.get)(get)
+    verb(app, example="get /backup/store -t orders -q 0 --at 17", panel="Read", short_quiet=False, rabbitmq=rabbitmq_messages.get)(get)

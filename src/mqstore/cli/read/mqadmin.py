@@ -21,8 +21,10 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import AsVersion, Config, Shown, Store, ViewName, ViewOption, open_store, open_view, option, verb
+from mqstore.cli.common.arguments import AsVersion, BodyDisplay, Config, Store, ViewName, ViewOption, open_store, open_view, option, verb
+from mqstore.cli.common.filters import MessageFilters
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.read_options import GetOptions, MessagesOptions, QueueOptions, TopicsOptions
 from mqstore.cli.read.messages import get, messages
 from mqstore.cli.read.query import END_OF_TIME, ask
 from mqstore.cli.read.queues import groups, queue, topics
@@ -71,7 +73,7 @@ def query_by_id(
     config: Config = None,
 ) -> int:
     """As `get --id`."""
-    return get(out, store, message_id=message_id, view=view, as_version=as_version, config=config)
+    return get(out, store, GetOptions(message_id=message_id, view=view, as_version=as_version, config=config))
 
 
 def query_by_unique_key(
@@ -84,7 +86,7 @@ def query_by_unique_key(
     config: Config = None,
 ) -> int:
     """As `get --unique`."""
-    return get(out, store, unique=key, topic=topic, view=view, as_version=as_version, config=config)
+    return get(out, store, GetOptions(unique=key, topic=topic, view=view, as_version=as_version, config=config))
 
 
 def query_by_offset(
@@ -98,7 +100,8 @@ def query_by_offset(
     config: Config = None,
 ) -> int:
     """As `get -t -q --at`."""
-    return get(out, store, topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
+    place = GetOptions(topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
+    return get(out, store, place)
 
 
 def print_messages(
@@ -114,11 +117,9 @@ def print_messages(
     config: Config = None,
 ) -> int:
     """As `messages --topic --body text`."""
-    shown = Shown.TEXT if print_body.lower() == "true" else Shown.NONE
-    return messages(
-        out, store, topic=[topic], since=_time(begin, "-b"), until=_time(end, "-e"), tags=[tags], body=shown,
-        view=view, as_version=as_version, config=config,
-    )  # fmt: skip
+    shown = BodyDisplay.TEXT if print_body.lower() == "true" else BodyDisplay.NONE
+    filters = MessageFilters(topic=[topic], since=_time(begin, "-b"), until=_time(end, "-e"), tags=[tags])
+    return messages(out, store, MessagesOptions(filters=filters, body=shown, view=view, as_version=as_version, config=config))
 
 
 def topic_list(out: Output, store: Store, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None) -> int:
@@ -137,7 +138,7 @@ def topic_status(
     out: Output, store: Store, topic: Topic, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None
 ) -> int:
     """As `topics -t`."""
-    return topics(out, store, topic=topic, view=view, as_version=as_version, config=config)
+    return topics(out, store, TopicsOptions(topic=topic, view=view, as_version=as_version, config=config))
 
 
 def consumer_progress(
@@ -165,7 +166,8 @@ def query_consume_queue(
     config: Config = None,
 ) -> int:
     """As `queue --from -n`."""
-    return queue(out, store, topic, str(queue_id), start=index, limit=number, view=view, as_version=as_version, config=config)
+    entries = QueueOptions(topic=topic, queue_id=str(queue_id), start=index, limit=number, view=view, as_version=as_version, config=config)
+    return queue(out, store, entries)
 
 
 def send_message(

@@ -9,9 +9,9 @@ import typer
 
 from mqstore.cli.common.arguments import (
     AsVersion,
+    BodyDisplay,
     BodyOption,
     Config,
-    Shown,
     Store,
     ViewName,
     ViewOption,
@@ -58,7 +58,7 @@ def query(
         bool, typer.Option("--explain", help="Tell every index file, slot and entry that was visited, and why it was taken or not.")
     ] = False,
     scan: Annotated[bool, typer.Option("--scan/--no-scan", help="Read the log for the reason of an empty answer.")] = True,
-    body: BodyOption = Shown.SHA256,
+    body: BodyOption = BodyDisplay.SHA256,
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
@@ -85,7 +85,7 @@ def ask(
     *,
     explain: bool = False,
     scan: bool = True,
-    body: Shown = Shown.SHA256,
+    body: BodyDisplay = BodyDisplay.SHA256,
     view: ViewName = ViewName.DISK,
     as_version: Any = None,
     config: Path | None = None,

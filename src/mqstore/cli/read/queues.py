@@ -15,7 +15,8 @@ from mqstore.cli.common.arguments import AsVersion, Config, Store, ViewName, Vie
 from mqstore.cli.common.filters import queue_number
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
-from mqstore.cli.rabbitmq import queues
+from mqstore.cli.common.read_options import OnlyTopic, QueueOptions, TopicsOptions
+from mqstore.cli.rabbitmq import queues as rabbitmq_queues
 from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UsageError
 from mqstore.table.formatting import count, moment, size
@@ -39,9 +40,6 @@ GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset
 BAD_STATES = frozenset({"unwritten", "beyond-log", "no-record", "mismatch"})
 
 _NO_GROUPS = "it knows no consumer groups, what is acknowledged is gone from the queue; `mqstore topics` tells what each queue still has"
-
-OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
-
 
 # queue
 
@@ -166,39 +164,24 @@ def _state_style(state: str) -> str:
     return {"ok": "", "expired": "2", "filling": "2"}.get(state, "31")
 
 
-def queue(
-    out: Output,
-    store: Store,
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC|VHOST", help="The topic, as `topics` lists it; RabbitMQ: the vhost.", show_default=False)
-    ],
-    queue_id: Annotated[
-        str, typer.Argument(metavar="QUEUE_ID|QUEUE", help="The queue's number; RabbitMQ: the queue's name.", show_default=False)
-    ],
-    start: Annotated[int | None, option("--from", metavar="QUEUE_OFFSET", help="From this queue offset on.")] = None,
-    stop: Annotated[int | None, option("--to", metavar="QUEUE_OFFSET", help="Up to this queue offset, itself not included.")] = None,
-    limit: Annotated[int | None, option("--limit", "-n", min=0, help="At most so many entries.")] = None,
-    view: ViewOption = ViewName.DISK,
-    as_version: AsVersion = None,
-    config: Config = None,
-) -> int:
+def queue(out: Output, store: Store, options: QueueOptions) -> int:
     """The entries of a consume queue, from its minimum to its maximum offset.
 
     The state says whether an entry leads to its record: ok, expired (the log starts later), filling, unwritten, beyond-log,
     no-record, or mismatch (a record of another queue, offset or size).
     """
-    number = queue_number(queue_id, "QUEUE_ID")
-    opened = open_store(store, config)
-    looked_at = open_view(out, opened, view, as_version)
-    found = looked_at.queue(topic, number)
-    low = found.min_offset if start is None else max(start, found.min_offset)
-    high = found.max_offset if stop is None else min(stop, found.max_offset)
-    if limit is not None:
-        high = min(high, low + limit)
+    number = queue_number(options.queue_id, "QUEUE_ID")
+    opened = open_store(store, options.config)
+    view = open_view(out, opened, options.view, options.as_version)
+    found = view.queue(options.topic, number)
+    low = found.min_offset if options.start is None else max(options.start, found.min_offset)
+    high = found.max_offset if options.stop is None else min(options.stop, found.max_offset)
+    if options.limit is not None:
+        high = min(high, low + options.limit)
     bad: dict[str, int] = {}
 
     def watched() -> Iterator[dict[str, Any]]:
-        for row in queue_rows(opened, looked_at, found, low, high):
+        for row in queue_rows(opened, view, found, low, high):
             if row["state"] in BAD_STATES:
                 bad[row["state"]] = bad.get(row["state"], 0) + 1
             yield row
@@ -208,7 +191,7 @@ def queue(
         out.records(names, watched())
     else:
         messages = count(found.max_offset - found.min_offset, "message")
-        out.line(f"topic {topic}, queue {queue_id}: queue offsets {found.min_offset} to {found.max_offset} ({messages})")
+        out.line(f"topic {options.topic}, queue {number}: queue offsets {found.min_offset} to {found.max_offset} ({messages})")
         titles = {"queue_offset": "offset", "physical_offset": "physical offset", "tags_code": "tags code"}
         columns = [Column(titles.get(name, name), right=name != "state", style=_state_style if name == "state" else None) for name in names]
         out.table(columns, ([str(row[name]) for name in names] for row in watched()))
@@ -260,18 +243,10 @@ def _weigh(queue: QueueView) -> tuple[int, int, int | None]:
     return listed, total, last
 
 
-def topics(
-    out: Output,
-    store: Store,
-    topic: OnlyTopic = None,
-    view: ViewOption = ViewName.DISK,
-    as_version: AsVersion = None,
-    config: Config = None,
-) -> int:
+def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     """Topics and their queues: minimum and maximum offset, messages, bytes, time of the newest message."""
-    opened = open_store(store, config)
-    looked_at = open_view(out, opened, view, as_version)
-    rows = topic_rows(looked_at, topic)
+    opened = open_store(store, options.config)
+    rows = topic_rows(open_view(out, opened, options.view, options.as_version), options.topic)
     if not out.is_text:
         out.records(TOPIC_NAMES, rows)
         return 0
@@ -290,7 +265,7 @@ def topics(
     names = {row["topic"] for row in shown}
     if shown:
         out.line(f"{count(len(names), 'topic')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold")
-    _tell_topics_without_queues(out, opened, names, topic)
+    _tell_topics_without_queues(out, opened, names, options.topic)
     return 0
 
 
@@ -406,6 +381,6 @@ def _nothing(group: str | None, topic: str | None, used: str | None) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read", rabbitmq=queues.queue)(queue)
-    verb(app, example="topics /backup/store --view recovered", panel="Read", rabbitmq=queues.topics)(topics)
+    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read", rabbitmq=rabbitmq_queues.queue)(queue)
+    verb(app, example="topics /backup/store --view recovered", panel="Read", rabbitmq=rabbitmq_queues.topics)(topics)
     verb(app, example="groups /backup/store -g billing", panel="Read", short_quiet=False, rabbitmq=_NO_GROUPS)(groups)

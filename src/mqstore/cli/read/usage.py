@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
+from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq import verify
+from mqstore.cli.common.read_options import UsageOptions
+from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.errors import UsageError
 from mqstore.table.formatting import count, moment, pace, size
 
@@ -22,24 +23,8 @@ __all__ = ["print_usage", "register", "usage"]
 
 SHOWN = 20
 
-By = Annotated[
-    str | None,
-    option("--by", metavar="WHAT", help="topic, queue, day, key-prefix:N (characters of the first key), or retained (by log file)."),
-]
-Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
 
-
-def usage(
-    out: Output,
-    store: Store,
-    by: By = None,
-    threads: Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")] = None,
-    master: Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")] = None,
-    splits: Annotated[
-        int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")
-    ] = None,
-    config: Config = None,
-) -> int:
+def usage(out: Output, store: Store, options: UsageOptions) -> int:
     """Bytes and messages by topic, queue, day or key, and what would be lost with each log file.
 
     Every byte of the log is counted once: records (body, properties, the rest), fillers at the ends of files, damaged bytes, and what is
@@ -50,14 +35,23 @@ def usage(
     from mqstore.pipeline.jobs.usage import key_prefix
     from mqstore.pipeline.jobs.usage import usage as run
 
+    by, master = options.by, options.master
     prefix = None if by is None else key_prefix(by)
-    if master and threads:
+    if master and options.threads:
         raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
-    opened = open_store(store, config)
+    opened = open_store(store, options.config)
     begun = time.perf_counter()
     place = opened.path if master else opened.directory.root
     with out.progress("counting") as progress:
-        report = run(place, prefix=prefix, master=master, threads=threads, splits=splits, config=config, progress=progress)
+        report = run(
+            place,
+            prefix=prefix,
+            master=master,
+            threads=options.threads,
+            splits=options.splits,
+            config=options.config,
+            progress=progress,
+        )
     seconds = time.perf_counter() - begun
     if out.format is Format.JSON:
         out.document(report.as_dict(("topic", "queue", "day", "retained") if by is None else (by,)) | {"store": str(store)})
@@ -149,4 +143,4 @@ def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="usage /backup/store --by day", panel="Read", rabbitmq=verify.usage)(usage)
+    verb(app, example="usage /backup/store --by day", panel="Read", rabbitmq=rabbitmq_verify.usage)(usage)

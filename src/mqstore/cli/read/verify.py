@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Store, open_store, option, verb
+from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
 from mqstore.cli.common.output import Format, Output
-from mqstore.cli.rabbitmq import verify as rabbitchecks
+from mqstore.cli.common.read_options import VerifyOptions
+from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.errors import UsageError
 from mqstore.table.formatting import command, count, pace, size
 
@@ -37,14 +38,7 @@ _LOST = frozenset(
 )
 
 
-def verify(
-    out: Output,
-    store: Store,
-    threads: Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")] = None,
-    master: Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")] = None,
-    spark: Annotated[bool, typer.Option("--spark", help="The same on Spark in this process: --master 'local[*]'.")] = False,
-    config: Config = None,
-) -> int:
+def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """Check every record, every queue entry and every index entry, and what they say of each other.
 
     It runs in threads of this process, which is the fastest way on one host; on Spark many hosts share it, and the report is the same.
@@ -54,18 +48,19 @@ def verify(
 
     from mqstore.rocketmq.verify.verification import verify as check
 
-    on_spark = master or ("local[*]" if spark else None)
-    if on_spark and threads:
+    master = options.master or ("local[*]" if options.spark else None)
+    if master and options.threads:
         raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
-    opened = open_store(store, config)
+    opened = open_store(store, options.config)
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
-        if on_spark:
-            from mqstore.pipeline.jobs.verify import verify as spread
+        if master:
+            from mqstore.pipeline.jobs.verify import verify as verify_on_spark
 
-            report = replace(spread(opened.directory.root, master=on_spark, config=config, progress=progress), store=str(opened.path))
+            report = verify_on_spark(opened.directory.root, master=master, config=options.config, progress=progress)
+            report = replace(report, store=str(opened.path))
         else:
-            report = check(opened, threads=threads or os.cpu_count() or 1, progress=progress)
+            report = check(opened, threads=options.threads or os.cpu_count() or 1, progress=progress)
     seconds = time.perf_counter() - begun
     if out.format is Format.JSON:
         out.document(report.as_dict())
@@ -111,10 +106,9 @@ def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
     if "torn-record" in kinds:
         out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts.")
     if derived or kinds & _LOST:
-        out.line("Next: queues and index follow from the log; make them anew.")
-        out.line(f"      {command('mqstore', 'rebuild', store, '--to', 'NEW')}", whole=True)
+        out.next_step("queues and index follow from the log; make them anew.", command("mqstore", "rebuild", store, "--to", "NEW"))
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="verify /backup/store -o json", panel="Read", rabbitmq=rabbitchecks.verify)(verify)
+    verb(app, example="verify /backup/store -o json", panel="Read", rabbitmq=rabbitmq_verify.verify)(verify)

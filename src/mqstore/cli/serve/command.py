@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Broker, Config, ViewName, option, verb
+from mqstore.cli.common.arguments import BrokerVersion, Config, ViewName, option, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.serve.fast_start import ServeOptions, run
 
@@ -35,7 +35,7 @@ def serve(
         bool, typer.Option("--auto-create-topics", help="Make a topic, of four queues, when a producer first sends to it.")
     ] = False,
     as_version: Annotated[
-        Broker | None, option("--as-version", help="Which broker clients see; by default that of the store, 4.9.3 for a new one.")
+        BrokerVersion | None, option("--as-version", help="Which broker clients see; by default that of the store, 4.9.3 for a new one.")
     ] = None,
     address: Annotated[
         str | None, option("--address", metavar="IP:PORT", help="What clients are told to connect to, where it is not --listen.")

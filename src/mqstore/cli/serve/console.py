@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import STORE_HELP, option, path, verb
+from mqstore.cli.common.arguments import STORE_HELP, AtTime, at_microseconds, option, path, verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.rabbitmq.store import AtTime, microseconds
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.table.formatting import command
 
@@ -55,7 +54,7 @@ def console(
     loopback = Settings(tuple(stores), host, port, token="-").is_loopback
     if token is None and not loopback:
         token = new_token()
-    settings = Settings(tuple(stores), host, port, token, allow_writes, tuple(replay_to or ()), microseconds(at))
+    settings = Settings(tuple(stores), host, port, token, allow_writes, tuple(replay_to or ()), at_microseconds(at))
     targets_of(settings.targets, settings.places)
     for place in settings.places:
         if isinstance(place, Path) and not os.path.lexists(place):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mqstore.cli.common.arguments import Broker, open_store
+from mqstore.cli.common.arguments import BrokerVersion, open_store
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, TargetError, UsageError
@@ -39,7 +39,7 @@ def reset_group(
     to: str | None,
     *,
     force: bool,
-    as_version: Broker | None,
+    as_version: BrokerVersion | None,
     config: Path | None,
 ) -> int:
     """Move the group, write the offsets, print what has changed. Status 1 if a queue was left where it was for want of --force."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from mqstore.cli.common.arguments import Broker, open_store, option
+from mqstore.cli.common.arguments import BrokerVersion, open_store, option
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, TargetError, UsageError
 
@@ -34,7 +34,7 @@ WritableStore = Annotated[
 ]
 Create = Annotated[bool, typer.Option("--create", help="Make a new store where there is none.")]
 Sync = Annotated[bool, typer.Option("--sync", help="As a broker with SYNC_FLUSH: wait for the disk with each put.")]
-AsWriter = Annotated[Broker | None, option("--as", help="Whose rules are followed; by default those that the files suggest.")]
+AsWriter = Annotated[BrokerVersion | None, option("--as", help="Whose rules are followed; by default those that the files suggest.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Target:
 
     path: Path
     create: bool
-    as_version: Broker | None
+    as_version: BrokerVersion | None
     sync: bool
     config: Path | None
 

@@ -1,0 +1,167 @@
+"""Options of the commands that read a store and answer for both brokers, one class per command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqstore.cli.common.arguments import (
+    AsVersion,
+    AtTime,
+    BodyDisplay,
+    BodyOption,
+    Config,
+    QueueNames,
+    ReaderThreads,
+    Splits,
+    ViewName,
+    ViewOption,
+    option,
+)
+from mqstore.cli.common.filters import FromSeq, Limit, MessageFilters, Queues, ToSeq, Vhosts
+from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
+
+__all__ = [
+    "GetOptions",
+    "InspectOptions",
+    "MessagesOptions",
+    "OnlyTopic",
+    "QueueOptions",
+    "TopicsOptions",
+    "UsageOptions",
+    "VerifyOptions",
+]
+
+OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
+Master = Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions:
+    """Options of `inspect`."""
+
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """Options of `verify`."""
+
+    threads: RocketMQOnly[ReaderThreads] = None
+    master: RocketMQOnly[Master] = None
+    spark: RocketMQOnly[Annotated[bool, typer.Option("--spark", help="The same on Spark in this process: --master 'local[*]'.")]] = False
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageOptions:
+    """Options of `usage`."""
+
+    by: Annotated[
+        str | None,
+        option(
+            "--by",
+            metavar="WHAT",
+            help="topic, queue, day, key-prefix:N (characters of the first key), or retained (by log file); "
+            "RabbitMQ: file (of the message stores) or queue.",
+        ),
+    ] = None
+    threads: RocketMQOnly[ReaderThreads] = None
+    master: RocketMQOnly[Master] = None
+    splits: RocketMQOnly[Splits] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsOptions:
+    """Options of `topics`."""
+
+    topic: RocketMQOnly[OnlyTopic] = None
+    vhost: RabbitMQOnly[Vhosts] = None
+    queue: RabbitMQOnly[Queues] = None
+    view: ViewOption = ViewName.DISK
+    as_version: RocketMQOnly[AsVersion] = None
+    at: RabbitMQOnly[AtTime] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """Arguments and options of `queue`."""
+
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC|VHOST", help="The topic, as `topics` lists it; RabbitMQ: the vhost.", show_default=False)
+    ]
+    queue_id: Annotated[
+        str, typer.Argument(metavar="QUEUE_ID|QUEUE", help="The queue's number; RabbitMQ: the queue's name.", show_default=False)
+    ]
+    start: RocketMQOnly[Annotated[int | None, option("--from", metavar="QUEUE_OFFSET", help="From this queue offset on.")]] = None
+    stop: RocketMQOnly[
+        Annotated[int | None, option("--to", metavar="QUEUE_OFFSET", help="Up to this queue offset, itself not included.")]
+    ] = None
+    from_seq: RabbitMQOnly[FromSeq] = None
+    to_seq: RabbitMQOnly[ToSeq] = None
+    limit: Limit = None
+    priority: RabbitMQOnly[
+        Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: only this level of a priority queue.")]
+    ] = None
+    view: ViewOption = ViewName.DISK
+    as_version: RocketMQOnly[AsVersion] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesOptions:
+    """Options of `messages`."""
+
+    filters: MessageFilters = field(default_factory=MessageFilters)
+    body: Annotated[
+        BodyDisplay | None, option("--body", help="How bodies are shown; by default none for text, else sha256 (RabbitMQ: base64).")
+    ] = None
+    view: ViewOption = ViewName.DISK
+    as_version: RocketMQOnly[AsVersion] = None
+    at: RabbitMQOnly[AtTime] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOptions:
+    """Options of `get`: one of several ways to name a message, and how it is shown."""
+
+    offset: RocketMQOnly[Annotated[int | None, option("--offset", metavar="PHYSICAL", help="By physical offset.")]] = None
+    message_id: Annotated[str | None, option("--id", metavar="MESSAGE_ID", help="By offset message id: 32 or 56 hexadecimal digits.")] = (
+        None
+    )
+    unique: RocketMQOnly[
+        Annotated[str | None, option("--unique", metavar="KEY", help="By the client's message id (UNIQ_KEY), with -t.")]
+    ] = None
+    topic: RocketMQOnly[Annotated[str | None, option("--topic", "-t", help="The topic, for --unique and --at.")]] = None
+    vhost: RabbitMQOnly[
+        Annotated[str | None, option("--vhost", help="RabbitMQ: the vhost, for --queue; may be left out where one has the queue.")]
+    ] = None
+    queue_id: Annotated[
+        str | None, option("--queue", "-q", metavar="QUEUE", help="The queue's id, of RabbitMQ its name, for --at and --seq.")
+    ] = None
+    at: Annotated[
+        int | None,
+        option("--at", metavar="QUEUE_OFFSET", help="By queue offset, with -t and -q; RabbitMQ: by position, 0 is delivered next."),
+    ] = None
+    seq: RabbitMQOnly[Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id, with --queue.")]] = None
+    priority: RabbitMQOnly[
+        Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: the level of a priority queue, for --seq.")]
+    ] = None
+    body: BodyOption = BodyDisplay.BASE64
+    raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body into a new file.")] = None
+    view: RocketMQOnly[ViewOption] = ViewName.DISK
+    as_version: RocketMQOnly[AsVersion] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None

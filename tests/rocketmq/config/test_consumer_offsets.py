@@ -91,16 +91,6 @@ def test_the_answer_for_an_unknown_offset(version: str, min_offset: int, first_e
     assert offsets.answer("g", "t", 0, min_offset=min_offset, first_entry="disk") == 3
 
 
-def test_how_far_a_group_has_pulled_is_kept_in_memory_only() -> None:
-    offsets = made("5.3.3", t={0: 3})
-    before = offsets.text()
-    assert offsets.query_pull("g", "t", 0) == 3
-    offsets.commit_pull("g", "t", 0, 8)
-    assert (offsets.query_pull("g", "t", 0), offsets.query("g", "t", 0), offsets.text()) == (8, 3, before)
-    offsets.clear_pull("g", "t")
-    assert offsets.query_pull("g", "t", 0) == 3
-
-
 def test_threads_that_commit_at_once_lose_nothing(tmp_path: Path) -> None:
     offsets = ConsumerOffsets("5.3.3", clock=lambda: 1000)
     interval = sys.getswitchinterval()
@@ -160,13 +150,12 @@ def test_a_clone_takes_the_place_of_what_the_target_had_and_goes_its_own_way() -
     assert offsets.by_queue("h", "t") == {0: 1, 1: 2}
 
 
-def test_removing_a_group_takes_its_resets_and_pulls_along_and_no_group_of_a_longer_name() -> None:
+def test_removing_a_group_takes_its_resets_along_and_no_group_of_a_longer_name() -> None:
     offsets = made("5.3.3", t={0: 1}, u={0: 2})
     offsets.commit("gg", "t", 0, 3)
     offsets.assign_reset("g", "t", 0, 7)
-    offsets.commit_pull("g", "t", 0, 8)
     assert offsets.remove("g") == 2
-    assert [offsets.query("g", "t", 0), offsets.query_pull("g", "t", 0), offsets.query("gg", "t", 0)] == [-1, -1, 3]
+    assert [offsets.query("g", "t", 0), offsets.query("gg", "t", 0)] == [-1, 3]
     assert not offsets.has_reset("g", "t", 0)
     assert offsets.remove("g") == 0
 
@@ -176,13 +165,6 @@ def test_removing_a_topic_leaves_the_other_topics() -> None:
     offsets.commit("h", "t", 0, 3)
     assert offsets.remove_topic("t") == 2
     assert (offsets.topics_of("g"), offsets.topics_of("h")) == ({"u"}, frozenset())
-
-
-def test_what_nobody_subscribes_to_goes_once_all_of_it_has_expired() -> None:
-    offsets = made(old={0: 5, 1: 7}, late={0: 5, 1: 8}, read={0: 1})
-    gone = offsets.scan_unsubscribed(lambda group, topic: (group, topic) == ("g", "read"), lambda topic, queue_id: 5 + 2 * queue_id)
-    assert gone == [("g", "old")]
-    assert offsets.topics_of("g") == {"late", "read"}
 
 
 @both

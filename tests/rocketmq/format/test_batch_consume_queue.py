@@ -42,16 +42,9 @@ def test_the_units_that_hold_a_range_are_found(tmp_path: Path, start: int, stop:
     assert found.entries(start, stop)["base_offset"].tolist() == bases
 
 
-@pytest.mark.parametrize(("queue_offset", "base"), [(4, None), (5, 5), (7, 5), (8, 8), (12, 9), (15, 15), (19, 15), (20, None)])
-def test_a_queue_offset_is_found_in_its_batch(tmp_path: Path, queue_offset: int, base: int | None) -> None:
-    found = reader(tmp_path, unit(0, 5, 3) + unit(100, 8, 1) + unit(200, 9, 4) + unit(300, 13, 2), unit(400, 15, 5)).unit_at(queue_offset)
-    assert (None if found is None else int(found["base_offset"])) == base
-
-
 def test_an_empty_queue_has_no_units(tmp_path: Path) -> None:
     found = reader(tmp_path, b"")
     assert (found.min_offset, found.max_offset, found.max_physical_offset, found.unit_count) == (0, 0, -1, 0)
-    assert found.unit_at(0) is None
 
 
 def test_gaps_repeats_and_impossible_units_are_findings(tmp_path: Path) -> None:
@@ -69,7 +62,6 @@ def test_any_bytes_are_read(tmp_path_factory: pytest.TempPathFactory, raw: bytes
     found = reader(tmp_path_factory.mktemp("b"), raw[:184], raw[184:])
     assert isinstance(found.findings, tuple)
     assert len(found.entries(at, at + 5)) <= found.unit_count
-    found.unit_at(at)
 
 
 def test_the_batch_queues_of_a_real_store() -> None:

@@ -127,7 +127,7 @@ def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *,
                 "lastTimestamp": max(0, store.store_time(config.name, number, offset - 1)) if offset else 0,
             }
             if context.profile.is_v5:
-                standing["pullOffset"] = max(0, store.offsets.query_pull(group, config.name, number))
+                standing["pullOffset"] = max(0, store.offsets.query(group, config.name, number))
             table[Queue(config.name, context.settings.broker_name, number)] = standing
         series = context.component(Statistics).counters.series("GROUP_GET_NUMS", f"{config.name}@{group}")
         tps += 0.0 if series is None else series.span("minute", context.clock()).tps

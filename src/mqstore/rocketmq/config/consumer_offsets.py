@@ -83,7 +83,6 @@ class ConsumerOffsets:
         self._table: dict[str, ByQueue] = {}
         self._lmq_table: dict[str, int] = {}
         self._resets: dict[str, ByQueue] = {}
-        self._pulls: dict[str, ByQueue] = {}
         self._data_version = DataVersion(clock())
         self._commits = 0
         self._others: dict[str, Any] = {}
@@ -175,22 +174,6 @@ class ConsumerOffsets:
             return None if first_entry == "disk" else 0
         return 0 if zero_if_not_found and first_entry == "memory" else None
 
-    def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has pulled, in memory only (5.3.3)."""
-        with self._lock:
-            self._pulls.setdefault(f"{topic}@{group}", {})[queue_id] = offset
-
-    def query_pull(self, group: str, topic: str, queue_id: int) -> int:
-        """How far a group has pulled, or else what it has committed."""
-        with self._lock:
-            found = self._pulls.get(f"{topic}@{group}", {}).get(queue_id)
-            return found if found is not None else self.query(group, topic, queue_id)
-
-    def clear_pull(self, group: str, topic: str) -> None:
-        """Forget how far a group has pulled from a topic."""
-        with self._lock:
-            self._pulls.pop(f"{topic}@{group}", None)
-
     # groups and topics
 
     def groups_of(self, topic: str) -> frozenset[str]:
@@ -220,7 +203,6 @@ class ConsumerOffsets:
             if self._is_lmq(group):
                 return self._drop(self._lmq_table, 1, group) if self._five else 0
             self._drop(self._resets, 1, group)
-            self._drop(self._pulls, 1, group)
             return self._drop(self._table, 1, group)
 
     def remove_topic(self, topic: str) -> int:
@@ -234,22 +216,6 @@ class ConsumerOffsets:
         for key in gone:
             del held[key]
         return len(gone)
-
-    def scan_unsubscribed(self, is_subscribed: Callable[[str, str], bool], min_offset: Callable[[str, int], int]) -> list[tuple[str, str]]:
-        """Forget what is left of groups that subscribe to a topic no longer: all offsets at or below the queues' minimum.
-
-        is_subscribed(group, topic); min_offset(topic, queue_id). Returns the (group, topic) pairs that went.
-        """
-        gone = []
-        with self._lock:
-            for key in list(self._table):
-                pair = split(key)
-                if pair is None or not self._table[key] or is_subscribed(pair[1], pair[0]):
-                    continue
-                if all(offset <= min_offset(pair[0], queue_id) for queue_id, offset in self._table[key].items()):
-                    del self._table[key]
-                    gone.append((pair[1], pair[0]))
-        return gone
 
     def min_in_all_groups(self, topic: str, min_offset: Callable[[int], int], *, without: Collection[str] = ()) -> ByQueue:
         """Queue id -> the smallest offset of any group; offsets below the queue's minimum do not count.

@@ -139,17 +139,6 @@ class BatchQueueReader:
             parts.append(units[believable(units) & (base < stop) & (base > start - count)])
         return np.concatenate(parts, dtype=UNIT) if parts else np.empty(0, UNIT)
 
-    def unit_at(self, queue_offset: int) -> np.void | None:
-        """The unit whose batch holds a queue offset, by bisection as the broker looks it up; None if none does."""
-        for _, units in self._written:
-            if not len(units) or not int(units["base_offset"][0]) <= queue_offset:
-                continue
-            number = int(np.searchsorted(units["base_offset"].astype(np.int64), queue_offset, "right")) - 1
-            unit: np.void = units[number]
-            if int(unit["base_offset"]) <= queue_offset < int(unit["base_offset"]) + int(unit["count"]):
-                return unit
-        return None
-
     @cached_property
     def findings(self) -> tuple[Damage, ...]:
         """What is odd about the files, the units that cannot be believed, and bases that do not follow each other."""

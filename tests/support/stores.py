@@ -9,6 +9,7 @@ Nothing here uses the kernels or the writers of the package: queue entries and i
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -187,3 +188,13 @@ def index_file(rows: Sequence[tuple[int, Put]], slots: int, positions: int, inhe
     header = struct.pack(">qqqqii", first.time, last.time, first.offset, last.offset, len(newest), len(rows) + 1)
     table = b"".join(struct.pack(">i", newest.get(slot, 0)) for slot in range(slots))
     return header + table + bytes(entries).ljust(20 * positions, b"\0")
+
+
+def store_with_random_keys(root: Path, count: int, slots: int, positions: int, seed: int = 1) -> Store:
+    """Write a store of `count` messages in three topics with up to three of `count` keys each."""
+    chosen = random.Random(seed)
+    store = Store(root, file_size=1 << 16, slots=slots, positions=positions)
+    for _ in range(count):
+        store.put(message(f"t{chosen.randrange(3)}", keys=" ".join(f"k{chosen.randrange(count)}" for _ in range(chosen.randrange(4)))))
+    store.write()
+    return store

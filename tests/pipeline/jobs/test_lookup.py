@@ -18,10 +18,10 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import CannotOpenError, PipelineError, TargetError, UsageError
 from mqstore.pipeline.jobs.lookup import lookup
-from mqstore.pipeline.jobs.lookup_answer import MANIFEST
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from mqstore.rocketmq.lookup.lookup_tasks import LookedUp, ScanTask, scan_range
+from mqstore.rocketmq.lookup.answer import MANIFEST
+from mqstore.rocketmq.lookup.tasks import LookupResult, ScanTask, scan_range
 from mqstore.table.columns import ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_row(tmp_path: Path, spark:
     marks = tmp_path / "marks"
     marks.mkdir()
 
-    def dies_at_first(task: ScanTask) -> LookedUp:
+    def dies_at_first(task: ScanTask) -> LookupResult:
         result = scan_range(task)
         mark = marks / str(task.split.number)
         if not mark.exists():
@@ -337,7 +337,7 @@ def test_the_plan_with_the_least_work_is_taken_and_says_why(tmp_path: Path) -> N
         ({"columns": ["colour"]}, "no column 'colour'"),
         ({"max_per_key": 0}, "ask for one or more"),
         ({"to": "answers.csv"}, "choose such a name"),
-        ({"keys": []}, "no key is asked for"),
+        ({"keys": []}, "there are no keys to look up"),
         ({"keys": [("t", "")]}, "pair 1 has no key"),
     ],
 )

@@ -16,7 +16,7 @@ from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.lookup_answer import LookupReport
+    from mqstore.rocketmq.lookup.answer import LookupReport
 
 __all__ = ["register"]
 

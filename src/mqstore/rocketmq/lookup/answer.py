@@ -1,10 +1,14 @@
-"""The outcome of a lookup: its report, and the parts of the answer put together under the target's name.
+"""The answer of a lookup: its rows, the files that hold them, and the report.
+
+    topic, key, found    the pair that was looked up, and whether this row is a message that has it
+    message columns      of the message table, as chosen, without topic; null if nothing was found
+    reason               why nothing was found; null if something was
 
     OUT/part-00000.parquet …       hits in log order, then the keys without a message
     OUT/_mqstore_lookup.json       the report
     OUT.parquet, OUT.jsonl         the same rows in one file
 
-A part is moved where all of its rows count, and written again where hits were cut by `max_per_key` or one file is wanted.
+A staged part is moved into place if all of its rows count; it is rewritten if `max_per_key` cuts hits or one file is wanted.
 """
 
 from __future__ import annotations
@@ -13,37 +17,105 @@ import json
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
+from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory, NewFile
 from mqstore.findings import Coverage, Damage
-from mqstore.rocketmq.lookup.answer_file import AnswerFile, answer_schema
-from mqstore.rocketmq.lookup.key_set import Asked
+from mqstore.rocketmq.lookup.key_set import KeySet
 from mqstore.rocketmq.lookup.reason import Reason
+from mqstore.table.columns import TIME_COLUMNS, rocketmq_schema
 from mqstore.table.parts import Part
+from mqstore.table.text import json_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MANIFEST", "Answer", "LookupReport"]
+__all__ = ["MANIFEST", "Answer", "AnswerFile", "LookupReport", "answer_schema"]
 
 MANIFEST = "_mqstore_lookup.json"
-BATCH = 1 << 13  # rows read again at once
-MISSES = 100_000  # rows of misses made at once
+GROUP_BYTES = 64 << 20  # of Arrow data that becomes one row group
+COPY_BYTES = 16 << 20
+ROWS_AT_ONCE = 1 << 13  # rows of a part that are read again at once
+MISSES_AT_ONCE = 100_000  # rows for keys without a message that are made at once
 
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
+def answer_schema(columns: Sequence[str], lines: bool) -> pa.Schema:
+    """Return the columns of an answer. columns: of the message. lines: the JSON form, times as ms and keys as stored text."""
+    import pyarrow as pa
+
+    fields = list(rocketmq_schema(columns))
+    if lines:
+        plain = {name: pa.int64() for name in TIME_COLUMNS} | {"keys": pa.string()}
+        fields = [pa.field(field.name, plain.get(field.name, field.type)) for field in fields]
+    pair = [pa.field("topic", pa.string()), pa.field("key", pa.string()), pa.field("found", pa.bool_())]
+    return pa.schema([*pair, *fields, pa.field("reason", pa.string())])
+
+
+class AnswerFile:
+    """An answer, or a part of one, that is being written: Parquet in row groups of 64 MiB, or JSON lines. rows: written so far."""
+
+    def __init__(self, sink: DurableFile, schema: pa.Schema, lines: bool) -> None:
+        self.rows = 0
+        self.lines = lines
+        self._sink = sink
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        if not lines:
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch."""
+        self.rows += batch.num_rows
+        if self.lines:
+            self._sink.write("".join(f"{row}\n" for row in json_rows(batch, "base64")).encode("utf-8", "replace"))
+            return
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def copy_lines(self, part: Path, mask: NDArray[np.bool_] | None) -> None:
+        """Append lines of a finished part: those of the mask, or all for None."""
+        with part.open("rb") as lines:
+            if mask is None:
+                while block := lines.read(COPY_BYTES):
+                    self._sink.write(block)
+                return
+            for line, kept in zip(lines, mask.tolist(), strict=True):
+                if kept:
+                    self._sink.write(line)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def finish(self) -> None:
+        """Write what is still in memory. The sink stays open."""
+        if not self.lines:
+            self._flush()
+            self._writer.close()
+
+
 @dataclass(frozen=True, slots=True)
 class LookupReport:
-    """Outcome of `lookup`. keys: asked, each counted once; repeated: asked again; hits: rows with a message, of `found` keys.
+    """The outcome of a lookup. keys: distinct keys; repeated: repetitions; found: keys with a message; hits: rows with a message.
 
-    misses: keys without a message by reason. log_bytes, index_bytes: read. why: the figures that the plan was chosen by.
-    seconds: from the keys to the files, the start of a Spark session apart.
+    cut: hits that max_per_key left out. misses: keys without a message, by reason. why: why the plan was chosen. log_bytes, index_bytes:
+    bytes read. seconds: from reading the keys to the finished files, without the start of a Spark session.
     """
 
     store: str
@@ -67,11 +139,11 @@ class LookupReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was read was believable."""
+        """Whether everything that was read is valid."""
         return not self.damage and self.coverage.complete
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `lookup -o json` prints."""
+        """Return the document that `lookup -o json` prints."""
         return {
             "store": self.store,
             "to": self.to,
@@ -97,16 +169,16 @@ class LookupReport:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Everything that is to be written. parts: with the rows that count, None for all. misses: places of the asked keys, by reason."""
+    """Everything to be written. parts: with the rows that count, None for all. misses: places of the pairs without a message, by reason."""
 
-    asked: Asked
+    keys: KeySet
     columns: tuple[str, ...]
     lines: bool
     parts: Sequence[tuple[Part, Mask | None]]
     misses: Sequence[tuple[Reason, Longs]]
 
     def write(self, target: NewDirectory | NewFile, stage: DurableDirectory, report: LookupReport) -> tuple[str, ...]:
-        """Put everything in place and let the target appear. Returns the names of the files."""
+        """Write all files and publish the target. Returns the names of the files."""
         if isinstance(target, NewFile):
             self._write_file(target, stage)
             target.publish()
@@ -139,7 +211,7 @@ class Answer:
         return tuple(names)
 
     def _cut(self, stage: DurableDirectory, part: Part, mask: Mask) -> str:
-        """A staged part anew, without the hits that are too many."""
+        """Rewrite a staged part without the hits that `max_per_key` cuts; returns its name."""
         staged = f"{secrets.token_hex(6)}.cut"
         with stage.open_new(staged) as sink:
             file = AnswerFile(sink, self._schema, self.lines)
@@ -154,7 +226,7 @@ class Answer:
 
         at = 0
         with pq.ParquetFile(stage.path(part.staged)) as written:
-            for batch in written.iter_batches(BATCH):
+            for batch in written.iter_batches(ROWS_AT_ONCE):
                 yield batch if mask is None else batch.filter(pa.array(mask[at : at + batch.num_rows]))
                 at += batch.num_rows
 
@@ -171,7 +243,7 @@ class Answer:
         file.finish()
 
     def _missed(self) -> Iterator[pa.RecordBatch]:
-        """A row per key without a message, in the order of the keys file."""
+        """Yield a row per key without a message, in the order of the keys file."""
         import pyarrow as pa
 
         if not self.misses:
@@ -179,11 +251,11 @@ class Answer:
         schema = self._schema
         places = np.concatenate([rows for _, rows in self.misses])
         why = np.repeat([str(reason) for reason, _ in self.misses], [len(rows) for _, rows in self.misses])
-        order = np.argsort(self.asked.number[places])
-        for low in range(0, len(order), MISSES):
-            some = order[low : low + MISSES]
+        order = np.argsort(self.keys.number[places])
+        for low in range(0, len(order), MISSES_AT_ONCE):
+            some = order[low : low + MISSES_AT_ONCE]
             rows = pa.array(places[some])
-            asked = [column.take(rows).cast(pa.string()) for column in (self.asked.topic, self.asked.key)]
+            pair = [column.take(rows).cast(pa.string()) for column in (self.keys.topic, self.keys.key)]
             empty = [pa.nulls(len(some), schema.field(name).type) for name in self.columns]
             absent = pa.array(np.zeros(len(some), np.bool_))
-            yield pa.RecordBatch.from_arrays([*asked, absent, *empty, pa.array(why[some].tolist(), pa.string())], schema=schema)
+            yield pa.RecordBatch.from_arrays([*pair, absent, *empty, pa.array(why[some].tolist(), pa.string())], schema=schema)

@@ -1,0 +1,393 @@
+"""The tasks of a lookup: find hits in one range of the log, and write their rows.
+
+    search_index    finds candidates in one index file
+    fetch_range     compares the records that candidates point at
+    scan_range      walks a range of log, dispatches its records, and compares those with a wanted hash
+
+The last two write into the stage a part with a row per hit, in log order, and a file with the outcome of each candidate. File names
+belong to one attempt; only the files that a task returns to the driver count. All tasks of a machine map the same file of keys.
+
+    topic, key, found, other message columns, reason
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import PipelineError
+from mqstore.files import Bytes, MappedFile
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.location import Url
+from mqstore.findings import Damage
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.dispatch.dispatcher import Dispatched, Dispatcher, Rules
+from mqstore.rocketmq.format.commit_log import CommitLog, Records, gathered
+from mqstore.rocketmq.lookup.answer import AnswerFile, answer_schema
+from mqstore.rocketmq.lookup.index_probe import CANDIDATE, probe, sweep
+from mqstore.rocketmq.lookup.key_set import KeySet, Matches, last_per_key_mask
+from mqstore.rocketmq.lookup.plan import Plan
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
+from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
+from mqstore.rocketmq.store.split_reader import opened_view
+from mqstore.rocketmq.store.store import DiskView
+from mqstore.table.parts import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "COLLISION",
+    "DAMAGED",
+    "HIT",
+    "OUTCOME",
+    "FetchTask",
+    "IndexSearch",
+    "LookupContext",
+    "LookupResult",
+    "ScanTask",
+    "SearchTask",
+    "damage_sentence",
+    "fetch_range",
+    "scan_range",
+    "search_index",
+]
+
+# the outcome of a candidate: a hit · a record with another key of the same hash · no valid record
+HIT, COLLISION, DAMAGED = 0, 1, 2
+OUTCOME = np.dtype([("place", "<i8"), ("physical_offset", "<i8"), ("outcome", "<i4")])
+
+DISPATCHED_AT_ONCE = 1 << 17  # records dispatched before they are compared
+RECORDS_AT_ONCE = 1 << 13  # records compared or written at once
+MAX_FINDINGS = 1000
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LookupContext:
+    """What all tasks of a lookup share. keys: file of the key set. token: changes when the log's files do.
+
+    max_per_key: keep only that many newest hits of a key; None for all. failfast: damage ends the task.
+    """
+
+    store: str | Url
+    config: BrokerConfig
+    token: str
+    stage: str
+    keys: str
+    columns: tuple[str, ...]
+    lines: bool
+    max_per_key: int | None
+    failfast: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """Find candidates in one index file. number: its rank among the index files of the store."""
+
+    context: LookupContext
+    number: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSearch:
+    """The outcome for one index file. staged: file of CANDIDATE rows. fault: why the file is not valid; entries: number visited."""
+
+    staged: str | None
+    fault: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Find hits among the records that start in a split."""
+
+    context: LookupContext
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTask:
+    """Find hits among the records of candidates low..high-1 of a staged file, which ascend in the log. start: of their range of log."""
+
+    context: LookupContext
+    candidates: str
+    low: int
+    high: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """The outcome of one task. start: of its range of log. outcomes: staged file of OUTCOME rows, hits first, in the order of the part.
+
+    topics: wanted topics of which a record was read. invalid: numbers of index files with an entry whose record has no such key.
+    bytes: bytes of log read. damage_omitted: number of findings that `damage` leaves out.
+    """
+
+    start: int
+    part: Part | None
+    outcomes: str | None
+    topics: frozenset[str]
+    invalid: frozenset[int]
+    bytes: int
+    damage: tuple[Damage, ...] = ()
+    damage_omitted: int = 0
+
+
+_key_sets: dict[str, KeySet] = {}
+
+
+def _view_of(context: LookupContext) -> DiskView:
+    return opened_view(context.store, context.config, context.token)
+
+
+def _keys_of(context: LookupContext) -> KeySet:
+    """Return the keys of a lookup, mapped once per process."""
+    found = _key_sets.get(context.keys)
+    if found is None:
+        _key_sets.clear()
+        found = _key_sets[context.keys] = KeySet.mapped(context.keys)
+    return found
+
+
+# finding
+
+
+def search_index(task: SearchTask) -> IndexSearch:
+    """Find the candidates of one index file by probing or sweeping it."""
+    file = _view_of(task.context).index_files()[task.number]
+    try:
+        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _keys_of(task.context))
+    finally:
+        if file.octets is not None:
+            file.drop()
+    if found.fault or not len(found.candidates):
+        return IndexSearch(None, found.fault, found.entries)
+    staged = f"i{task.number:06d}.{secrets.token_hex(6)}.candidates"
+    with DurableDirectory(task.context.stage) as stage:
+        stage.create(staged)
+        stage.pwrite(staged, 0, found.candidates.view(np.uint8))
+    return IndexSearch(staged, "", found.entries)
+
+
+class _Hits:
+    """The hits of one range in log order, and the other outcomes of its candidates. collisions, damaged: places of pairs."""
+
+    def __init__(self) -> None:
+        self.offsets: list[Longs] = []
+        self.places: list[Longs] = []
+        self.collisions: list[Longs] = []
+        self.damaged: list[Longs] = []
+        self.topics: set[str] = set()
+        self.invalid: set[int] = set()
+
+    def add(self, records: Records, matched: Matches) -> None:
+        """Add the matches of some records of one log file."""
+        self.offsets.append(records.positions[matched.rows] + records.file.start)
+        self.places.append(matched.places)
+        self.collisions.append(matched.collisions)
+
+    def newest(self, limit: int | None) -> tuple[Longs, Longs]:
+        """Return (physical offset, place of the pair) of the newest `limit` hits of each pair."""
+        offsets, places = _concatenated(self.offsets), _concatenated(self.places)
+        if limit is None:
+            return offsets, places
+        kept = last_per_key_mask(places, limit)
+        return offsets[kept], places[kept]
+
+
+def _concatenated(parts: Sequence[Longs]) -> Longs:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def scan_range(task: ScanTask) -> LookupResult:
+    """Find the hits of one split. Raises PipelineError at damage if the lookup is `failfast`."""
+    context = task.context
+    view, keys = _view_of(context), _keys_of(context)
+    damage: list[Damage] = []
+    found = _Hits()
+    for records, dispatched in _dispatched(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
+        found.topics.update(run.topic for run in dispatched.runs if run.topic in keys.topics)
+        wanted = keys.has(dispatched.keys["hash"].astype(np.int32))
+        positions = np.unique(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
+        for low in range(0, len(positions), RECORDS_AT_ONCE):
+            some = Records(records.file, records.data, positions[low : low + RECORDS_AT_ONCE])
+            found.add(some, keys.match(RecordColumns(some)))
+            view.log.drop_records(some)
+    read = task.split.stop - task.split.start
+    return _write(context, view, keys, found, f"s{task.split.number:06d}", task.split.start, read, damage)
+
+
+def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, Dispatched]]:
+    """Dispatch the records of a split, up to DISPATCHED_AT_ONCE at a time; yields the first records of each batch with the outcome."""
+    pending: tuple[Records, Dispatcher] | None = None
+    for event in walk:
+        if isinstance(event, Damage):
+            damage.append(event)
+            if failfast:
+                raise PipelineError(damage_sentence(event))
+        if not isinstance(event, Records):
+            continue
+        if pending is not None and (event.data is not pending[0].data or pending[1].count + len(event) > DISPATCHED_AT_ONCE):
+            yield pending[0], pending[1].finish()
+            pending = None
+        if pending is None:
+            pending = event, Dispatcher(event.data, Rules(delays=()), DISPATCHED_AT_ONCE)
+        pending[1].add(event.positions)
+    if pending is not None:
+        yield pending[0], pending[1].finish()
+
+
+def damage_sentence(damage: Damage) -> str:
+    """Return the sentence with which damage ends a job."""
+    return (
+        f"{damage.file} is damaged at {damage.offset}, {damage.length} bytes: {damage.kind}; "
+        "`mqstore verify` maps the damage, without FAILFAST it is skipped and reported"
+    )
+
+
+def fetch_range(task: FetchTask) -> LookupResult:
+    """Find the hits among the records that candidates point at."""
+    context = task.context
+    view, keys = _view_of(context), _keys_of(context)
+    rows = MappedFile(Path(task.candidates)).data.view(CANDIDATE)[task.low : task.high]
+    found = _Hits()
+    read = 0
+    for records, some in _valid_records(view.log, rows, keys, found):
+        columns = RecordColumns(records)
+        read += int(columns.row(frames.SIZE).sum())
+        matched = keys.match(columns)
+        found.add(records, matched)
+        # an entry whose record has no key of that hash is wrong, so the file is not valid
+        owner = np.searchsorted(records.positions, some["physical_offset"] - records.file.start)
+        had = np.isin((owner << 32) + some["hash"], (matched.owners << 32) + matched.hashes)
+        found.invalid.update(np.unique(some["file"][~had]).tolist())
+        view.log.drop_records(records)
+    return _write(context, view, keys, found, f"c{task.low:010d}", task.start, read, [])
+
+
+def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: _Hits) -> Iterator[tuple[Records, NDArray[np.void]]]:
+    """Yield valid records, each once, up to RECORDS_AT_ONCE at a time, with the candidates that point at them."""
+    starts = np.array([file.start for file in log.files], np.int64)
+    for low in range(0, len(rows), RECORDS_AT_ONCE):
+        some = rows[low : low + RECORDS_AT_ONCE]
+        numbers = np.searchsorted(starts, some["physical_offset"], "right") - 1
+        for number in np.unique(numbers).tolist():
+            inside = some[numbers == number]
+            if number >= 0:
+                file = log.files[number]
+                positions = np.unique(inside["physical_offset"]) - file.start
+                for data, near in gathered(log.mapped(file), file.start, positions.astype(np.int64)):
+                    valid = np.array([_is_valid(data, position, file.start) for position in near.tolist()], np.bool_)
+                    offsets = inside["physical_offset"] - file.start
+                    here = inside[(offsets >= near[0]) & (offsets <= near[-1])]
+                    points = np.isin(here["physical_offset"] - file.start, near[valid])
+                    _note_damaged(here[~points], keys, found)
+                    if points.any():
+                        yield Records(file, data, np.ascontiguousarray(near[valid])), here[points]
+            else:
+                _note_damaged(inside, keys, found)
+
+
+def _note_damaged(some: NDArray[np.void], keys: KeySet, found: _Hits) -> None:
+    """Note candidates that do not point at a valid record."""
+    if len(some):
+        found.damaged.append(keys.places(some["hash"].astype(np.int32))[1])
+        found.invalid.update(np.unique(some["file"]).tolist())
+
+
+def _is_valid(data: Bytes, position: int, base: int) -> bool:
+    return position + 8 <= len(data) and frames.status_at(data, position, base, True) == frames.STOP
+
+
+# writing
+
+
+def _write(
+    context: LookupContext, view: DiskView, keys: KeySet, found: _Hits, name: str, start: int, read: int, damage: Sequence[Damage]
+) -> LookupResult:
+    """Write what was found into the stage. name: how the staged files begin."""
+    offsets, places = found.newest(context.max_per_key)
+    token = secrets.token_hex(6)
+    part: Part | None = None
+    outcomes: str | None = None
+    collisions, damaged = np.unique(_concatenated(found.collisions)), np.unique(_concatenated(found.damaged))
+    with DurableDirectory(context.stage) as stage:
+        if len(offsets):
+            staged = f"{name}.{token}.rows"
+            with stage.open_new(staged) as sink:
+                file = AnswerFile(sink, answer_schema(context.columns, context.lines), context.lines)
+                for batch in _answer_batches(context, view, keys, offsets, places):
+                    file.write(batch)
+                view.log.drop_queues()
+                file.finish()
+                part = Part(staged, "", file.rows, sink.size)
+        if len(offsets) or len(collisions) or len(damaged):
+            rows = np.zeros(len(offsets) + len(collisions) + len(damaged), OUTCOME)
+            rows["place"] = np.concatenate([places, collisions, damaged])
+            rows["physical_offset"][: len(offsets)] = offsets
+            rows["outcome"] = np.repeat([HIT, COLLISION, DAMAGED], [len(offsets), len(collisions), len(damaged)])
+            outcomes = f"{name}.{token}.outcomes"
+            stage.create(outcomes)
+            stage.pwrite(outcomes, 0, rows.view(np.uint8))
+    return LookupResult(
+        start,
+        part,
+        outcomes,
+        frozenset(found.topics),
+        frozenset(found.invalid),
+        read,
+        tuple(damage[:MAX_FINDINGS]),
+        max(0, len(damage) - MAX_FINDINGS),
+    )
+
+
+def _answer_batches(context: LookupContext, view: DiskView, keys: KeySet, offsets: Longs, places: Longs) -> Iterable[pa.RecordBatch]:
+    """Yield a row per hit: the pair and the message."""
+    import pyarrow as pa
+
+    schema = answer_schema(context.columns, context.lines)
+    for columns, owner, of_some in _records(view.log, offsets, places):
+        batch = batch_of(columns, context.columns, view.log, view.queue_or_none, milliseconds=context.lines)
+        if len(owner) != len(columns):
+            batch = batch.take(pa.array(owner))
+        rows = pa.array(of_some)
+        yield pa.RecordBatch.from_arrays(
+            [
+                keys.topic.take(rows).cast(pa.string()),
+                keys.key.take(rows).cast(pa.string()),
+                pa.array(np.ones(len(of_some), np.bool_)),
+                *batch.columns,
+                pa.nulls(len(of_some), pa.string()),
+            ],
+            schema=schema,
+        )
+        view.log.drop_records(columns.records)
+
+
+def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[RecordColumns, Longs, Longs]]:
+    """Yield the records of the hits, at most MAX_BATCH_BYTES at a time, with (record, place of the pair) of each hit among them."""
+    starts = np.array([file.start for file in log.files], np.int64)
+    numbers = np.searchsorted(starts, offsets, "right") - 1
+    for number in np.unique(numbers).tolist():
+        low, high = np.searchsorted(numbers, [number, number + 1]).tolist()
+        file = log.files[number]
+        positions, owner = np.unique(offsets[low:high] - file.start, return_inverse=True)
+        at = 0
+        for data, near in gathered(log.mapped(file), file.start, positions):
+            for first in range(0, len(near), RECORDS_AT_ONCE):
+                for piece in RecordColumns(Records(file, data, near[first : first + RECORDS_AT_ONCE])).pieces(MAX_BATCH_BYTES):
+                    begin, end = np.searchsorted(owner, [at, at + len(piece)]).tolist()
+                    yield piece, owner[begin:end] - at, places[low + begin : low + end]
+                    at += len(piece)

@@ -19,7 +19,7 @@ from mqstore.errors import CannotOpenError, MqstoreError, TargetError, Unsupport
 from mqstore.files.location import Url
 from mqstore.files.remote import RemoteDirectory, matching
 from mqstore.pipeline.jobs.export import export
-from mqstore.rocketmq.lookup.pruning import narrow
+from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.columns import Selection
 
@@ -115,7 +115,7 @@ def test_selections_by_queue_and_key_are_narrowed_as_from_a_path() -> None:
         Selection(keys=frozenset({row["keys"][0]})),
         Selection(topics=frozenset({row["topic"]}), queue_ids=frozenset({row["queue_id"]}), from_queue_offset=3, to_queue_offset=40),
     ):
-        assert narrow(there, selection) == narrow(here, selection)
+        assert prune(there, selection) == prune(here, selection)
         assert there.to_arrow(selection=selection).equals(here.to_arrow(selection=selection))
 
 

@@ -20,7 +20,7 @@ from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, QueueRun
 from mqstore.rocketmq.dispatch.index_builder import IndexSequence, build_index, index_name, plan_index
-from mqstore.rocketmq.rebuild_steps import QueueTask, ScanTask, Settings, build_queue, scan_split, settings_of
+from mqstore.rocketmq.rebuild_steps import QueueTask, RebuildSettings, ScanTask, build_queue, scan_split, settings_of
 from mqstore.rocketmq.scan.splits import Split, plan
 
 
@@ -235,6 +235,6 @@ def test_slots_of_which_few_are_used_leave_the_file_a_hole(tmp_path: Path) -> No
 
 
 def test_defaults_are_the_brokers() -> None:
-    assert Settings() == Settings(
+    assert RebuildSettings() == RebuildSettings(
         queue_file_size=300_000 * 20, batch_file_size=300_000 * 46, index_slots=5_000_000, index_positions=20_000_000
     )

@@ -36,6 +36,7 @@ from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, UNIT_SIZE, Dispatched, Dispatcher, QueueRun, Rules
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import Split, SplitWalk, open_log
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -43,10 +44,10 @@ from mqstore.rocketmq.store.store import RocketMQStore
 __all__ = [
     "QueuePart",
     "QueueTask",
+    "RebuildSettings",
     "ScanResult",
     "ScanTask",
     "Segment",
-    "Settings",
     "build_queue",
     "queue_directory",
     "scan_split",
@@ -65,7 +66,7 @@ _OFFSETS = np.dtype("<i8")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RebuildSettings:
     """What of a broker's settings decides the bytes of derived files. Sizes in bytes."""
 
     rules: Rules = field(default_factory=Rules)
@@ -76,13 +77,13 @@ class Settings:
     index_positions: int = 20_000_000
 
 
-def settings_of(store: RocketMQStore) -> Settings:
+def settings_of(store: RocketMQStore) -> RebuildSettings:
     """The settings of a store: from its configuration, else from the files that are there, else the broker's defaults."""
     config = store.config
     queue_size = config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64]) or 6_000_000
     batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
     index = store.index_files()
-    return Settings(
+    return RebuildSettings(
         rules=store.rules(),
         queue_file_size=-(-queue_size // ENTRY_SIZE) * ENTRY_SIZE,
         batch_file_size=-(-batch_size // UNIT_SIZE) * UNIT_SIZE,
@@ -136,7 +137,7 @@ class ScanTask:
     stage: str
     run: str
     split: Split
-    settings: Settings
+    settings: RebuildSettings
     first: int | None = None
     check_crc: bool = False
     keys_in_memory: bool = False
@@ -172,15 +173,6 @@ def queue_directory(part: QueuePart | QueueTask) -> str:
     return f"{'batchconsumequeue' if part.batch else 'consumequeue'}/{part.topic}/{part.queue_id}"
 
 
-def is_directory_name(topic: str) -> bool:
-    """Whether a topic can be the name of a directory: a hostile record must not write outside its store."""
-    try:
-        raw = topic.encode()
-    except UnicodeEncodeError:
-        return False
-    return 0 < len(raw) <= 255 and topic not in (".", "..") and b"/" not in raw and b"\0" not in raw
-
-
 _open_logs: dict[tuple[str, str], CommitLog] = {}
 
 
@@ -208,7 +200,7 @@ class _Parts:
 
     def take(self, run: QueueRun) -> None:
         """Write the entries of a run to where they belong."""
-        if not is_directory_name(run.topic):
+        if not usable_topic(run.topic):
             self.unlisted.setdefault(run.topic)
             return
         only = self._task.only

@@ -335,7 +335,7 @@ def test_the_plan_with_the_least_work_is_taken_and_says_why(tmp_path: Path) -> N
         ({"by": "magic"}, "there is no plan 'magic'; the plans are auto, probe, sweep, scan"),
         ({"mode": "LOUD"}, "the modes are PERMISSIVE and FAILFAST"),
         ({"columns": ["colour"]}, "no column 'colour'"),
-        ({"max_per_key": 0}, "ask for one or more"),
+        ({"max_per_key": 0}, "max_per_key must be at least 1"),
         ({"to": "answers.csv"}, "choose such a name"),
         ({"keys": []}, "there are no keys to look up"),
         ({"keys": [("t", "")]}, "pair 1 has no key"),

@@ -27,7 +27,7 @@ from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine import staged_commit as stagedcommit
 from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.engine.sink_manifest import MANIFEST, Committed, SinkSettings
+from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, SinkSettings
 from mqstore.rocketmq.engine.staged_commit import Sink
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.format.message import Message
@@ -242,7 +242,7 @@ def test_finish_completes_a_commit_without_another_write(root: Path, monkeypatch
             sink(root).commit("dead", 0, stage, parts, stored=False, named=False)
     assert len(bodies(root)) == 1
     done = sinks.finish(root)
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedBatch)
     assert done.messages == 20
     assert bodies(root) == [b"before", *wanted([batch(0, 20)])]
     assert sinks.finish(root) is None

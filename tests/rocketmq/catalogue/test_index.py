@@ -13,7 +13,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
 from mqstore.rocketmq.format.index_file import load
 from mqstore.rocketmq.format.java_text import index_hash, java_hash
-from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex
+from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex
 from mqstore.rocketmq.query.index_search import query_offsets, search
 
 SLOTS, POSITIONS = 100, 400
@@ -31,7 +31,7 @@ def keys_of(numbers: range) -> np.ndarray:
 @pytest.fixture
 def index(tmp_path: Path) -> StoredIndex:
     reading, writing = ReadOnlyDirectory(tmp_path), DurableDirectory(tmp_path)
-    place = IndexPlace(reading, writing, lambda: START, lambda file: None)
+    place = IndexFiles(reading, writing, lambda: START, lambda file: None)
     return StoredIndex(place, (), slots=SLOTS, positions=POSITIONS)
 
 

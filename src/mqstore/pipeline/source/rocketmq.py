@@ -48,7 +48,7 @@ from mqstore.pipeline.source.pushdown import filters_of, keeps_filters_apart
 from mqstore.pipeline.source.stores import STORE, check_types, ddl_schema, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
-from mqstore.rocketmq.lookup.pruning import narrow
+from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split, token_of
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-    from mqstore.rocketmq.lookup.pruning import Narrowed
+    from mqstore.rocketmq.lookup.pruning import PrunedScan
     from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["LogPart", "RocketMQDataSource", "read", "register"]
@@ -216,7 +216,7 @@ class RocketMQReader(DataSourceReader):
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
         splits = overlapping(plan(store.log, tasks=TASKS), self.selection)
-        found = narrow(store, self.selection) if self.options.use_derived_files else None
+        found = prune(store, self.selection) if self.options.use_derived_files else None
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if found is None else (found.how, found.why)
         if found is not None and found.how != "scan":
             splits = splits_in_files(splits, found.files)
@@ -291,7 +291,7 @@ def splits_in_files(splits: Sequence[Split], files: Sequence[QueueFile]) -> list
     return found
 
 
-def _point_chunks(found: Narrowed) -> Iterator[Any]:
+def _point_chunks(found: PrunedScan) -> Iterator[Any]:
     for each in found.ranges:
         yield from each.pieces(POINTS)
     for start in range(0, len(found.points), POINTS):

@@ -38,7 +38,7 @@ from mqstore.files.location import check_parent, local_target
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config import broker_config
-from mqstore.rocketmq.engine.sink_manifest import Committed, SinkSettings
+from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings
 from mqstore.rocketmq.engine.staged_commit import Sink, intent_stage
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, check_run, columns_of, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE
@@ -143,7 +143,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, named=True))
 
 
-def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> Committed | None:
+def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> CommittedBatch | None:
     """Finish the commit of a job whose driver died, if there is one: its other messages are appended. None where nothing was left.
 
     The next write to the store does the same. Raises MqstoreError.

@@ -42,14 +42,14 @@ from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK,
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
 
-__all__ = ["LISTED", "Appender"]
+__all__ = ["QUEUED_TYPES", "Appender"]
 
 RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
 INNER_BATCH = 0xC0
 _NUMBERS = struct.Struct(">iiiq")  # queue id, flags of the system, reconsume times, born timestamp
 _FLAG = struct.Struct(">i")
 
-LISTED = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
+QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
 
 
 class AppendLock:
@@ -130,7 +130,7 @@ class Appender:
         """Append a message that the fast path did not accept, or refuse it with a status and a sentence."""
         given = message.properties
         properties = given if type(given) is bytes else message.encoded_properties(self.version)
-        if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in LISTED:
+        if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES:
             try:
                 message = delayed(message, self._levels, self.version)
             except ValueError as error:
@@ -260,7 +260,7 @@ class Appender:
             return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail="the properties leave no room for the CRC property of 20 bytes")
         key = (known.raw, queue_id)
         kind = sys_flag & TRANSACTION_MASK
-        advances = kind in LISTED
+        advances = kind in QUEUED_TYPES
         with self.lock:
             now = self._clock()
             queue_offset = self.next_offset.get(key) if advances else 0
@@ -418,7 +418,7 @@ class Appender:
                 properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self.version, self.config.enable_lmq
             )
             result = self.put_stored(self._as_record(message, text))
-            if result.stored and (self.is_v5 or message.sys_flag & TRANSACTION_MASK in LISTED):
+            if result.stored and (self.is_v5 or message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES):
                 for key in keys:
                     self.multi_offset[key] += 1
         return result

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import MqstoreError
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.append.appender import LISTED, Appender
+from mqstore.rocketmq.append.appender import QUEUED_TYPES, Appender
 from mqstore.rocketmq.append.record_encoder import BatchColumns
 from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION_MASK, format_host
@@ -149,7 +149,7 @@ def _put_range(appender: Appender, columns: BatchColumns, first: int, stop: int)
             except MqstoreError as error:
                 why = str(error)
             written = columns.fields[:, start:first]
-            listed = np.isin(written[frames.SYS_FLAG] & TRANSACTION_MASK, LISTED)
+            listed = np.isin(written[frames.SYS_FLAG] & TRANSACTION_MASK, QUEUED_TYPES)
             counts = np.bincount(columns.group[start:first][listed], minlength=len(keys))
             for number in np.flatnonzero(counts).tolist():
                 appender.next_offset[keys[number]] = int(before[number] + counts[number])

@@ -37,7 +37,7 @@ from mqstore.rocketmq.format.half_message import HALF_TOPIC
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message, PutResult
 
-__all__ = ["DelayService", "Due", "asks_for_timer", "delay_level", "delayed", "deliverable"]
+__all__ = ["DelayService", "DueMessage", "asks_for_timer", "delay_level", "delayed", "deliverable"]
 
 POLL = 0.1
 ENTRIES_AT_ONCE = 512
@@ -45,7 +45,7 @@ ENTRIES_AT_ONCE = 512
 _TIMER = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
-class Due(Message):
+class DueMessage(Message):
     """A message whose delay is over: `delayed` leaves it alone although its text still has DELAY, and no put waits for its flush."""
 
     __slots__ = ()
@@ -70,7 +70,10 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
     levels: ms of each delay level; a level beyond them is the last one. Prepared and rolled back transactions never wait.
     Raises ValueError for a DELAY that is no number.
     """
-    if isinstance(message, Due) or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
+    if isinstance(message, DueMessage) or message.sys_flag & record.TRANSACTION_MASK not in (
+        record.TRANSACTION_NONE,
+        record.TRANSACTION_COMMIT,
+    ):
         return message
     properties = message.encoded_properties(version)
     level = delay_level(properties)
@@ -89,7 +92,7 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
 
 def asks_for_timer(message: Message, version: str) -> bool:
     """Whether a message asks for the timer wheel of 5.x, which is not supported here; a delay level goes before it."""
-    if version == "4.9.3" or isinstance(message, Due):
+    if version == "4.9.3" or isinstance(message, DueMessage):
         return False
     properties = message.encoded_properties(version)
     if b"TIMER_" not in properties or delay_level(properties) > 0:
@@ -98,7 +101,7 @@ def asks_for_timer(message: Message, version: str) -> bool:
     return "TIMER_OUT_MS" not in found and any(name in found for name in _TIMER)
 
 
-def deliverable(waiting: record.Record, version: str) -> Due:
+def deliverable(waiting: record.Record, version: str) -> DueMessage:
     """The message that is put when the delay of a record of SCHEDULE_TOPIC_XXXX is over. Raises ValueError if it names no queue."""
     found = parsed(waiting.properties, version)
     topic, queue_id = found.get("REAL_TOPIC"), found.get("REAL_QID")
@@ -107,7 +110,7 @@ def deliverable(waiting: record.Record, version: str) -> Due:
             f"the record at {waiting.physical_offset} waits in {SCHEDULE_TOPIC}, but its REAL_TOPIC and REAL_QID name no queue; "
             "it cannot be delivered"
         )
-    return Due(
+    return DueMessage(
         topic,
         waiting.body,
         queue_id=int(queue_id),
@@ -133,7 +136,7 @@ class ScheduleQueue(Protocol):
     def entries(self, start: int, stop: int) -> Rows: ...
 
 
-class Store(Protocol):
+class DelayStore(Protocol):
     """What delivery needs of a writable store."""
 
     version: str
@@ -155,7 +158,7 @@ class DelayService:
     last stood still.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
         self._clock = store.config.clock
         self.levels = parse_delays(store.config.message_delay_level)
@@ -270,7 +273,7 @@ class DelayService:
                 tags_code = now if found is None else found.store_timestamp + delay
         return now if tags_code > now + delay else tags_code
 
-    def _message(self, physical: int) -> Due | None:
+    def _message(self, physical: int) -> DueMessage | None:
         """What to put for an entry; None if nothing."""
         found = self._store.record_at(physical)
         if found is not None:

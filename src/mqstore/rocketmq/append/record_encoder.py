@@ -48,6 +48,7 @@ from mqstore.rocketmq.append.property_columns import property_texts
 from mqstore.rocketmq.config.store_config import milliseconds
 from mqstore.rocketmq.format.message import DEFAULT_HOST
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, parse_host
+from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, numbers, spans_of, times, values_of
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 
@@ -286,6 +287,6 @@ def topic_fault(topic: str, version: str) -> str | None:
         return "it is empty; each message needs a topic"
     if len(raw) > most:
         return f"a topic of {len(raw)} bytes is longer than the {most} that fit"
-    if "/" in topic or "\0" in topic or topic in (".", ".."):
+    if not usable_topic(topic):
         return f"{topic!r} cannot be the name of a directory, in which its queues would lie"
     return None

@@ -59,7 +59,7 @@ class Offsets(Protocol):
     def commit(self, group: str, topic: str, queue_id: int, offset: int, /) -> object: ...
 
 
-class Store(Protocol):
+class TransactionStore(Protocol):
     """What transactions need of a writable store."""
 
     @property
@@ -107,7 +107,7 @@ class Transactions:
     What op messages say is read once, and remembered as far as it lies behind the progress.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TransactionStore) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._settled: set[int] = set()  # queue offsets of half messages

@@ -30,7 +30,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq.pull import PullPath
 from mqstore.rocketmq.append.appender import Appender
 from mqstore.rocketmq.append.batch_appender import BatchResult, put_columns, put_each
-from mqstore.rocketmq.append.delay import DelayService, Due
+from mqstore.rocketmq.append.delay import DelayService, DueMessage
 from mqstore.rocketmq.append.transactions import Transactions
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
@@ -49,7 +49,7 @@ from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.group_commit import GroupCommit
 from mqstore.rocketmq.live.index_writer import StoredIndex
 from mqstore.rocketmq.live.loader import LoadedStore, load
-from mqstore.rocketmq.live.retention import Retained, Retention
+from mqstore.rocketmq.live.retention import Retention, RetentionResult
 from mqstore.rocketmq.live.store_lock import remove_abort
 from mqstore.rocketmq.query import pull
 from mqstore.rocketmq.store.read_side import ReadSide
@@ -275,7 +275,7 @@ class MessageStore(ReadSide):
         self._loaded.require_open()
         self._loaded.checkpoint.write()
 
-    def run_retention(self, now: int | None = None) -> Retained:
+    def run_retention(self, now: int | None = None) -> RetentionResult:
         """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
         self._loaded.require_open()
         logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatch_loop.position)
@@ -285,7 +285,7 @@ class MessageStore(ReadSide):
             queues, indexes = self.retention.clean_derived(
                 list(self._broker.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
             )
-        return Retained(logs, queues, indexes)
+        return RetentionResult(logs, queues, indexes)
 
     def delete_queues(self, topic: str) -> int:
         """What a broker does once a topic is deleted: its consume queues go, and its next message stands at queue offset 0.
@@ -430,8 +430,8 @@ def _waits(message: Message) -> bool:
     """Whether a message waits for the disk: unless its WAIT says false, or it is delivered after a delay."""
     properties = message.properties
     if isinstance(properties, bytes):
-        return b"WAIT\x01false" not in properties and not isinstance(message, Due)
-    return properties.get("WAIT") != "false" and not isinstance(message, Due)
+        return b"WAIT\x01false" not in properties and not isinstance(message, DueMessage)
+    return properties.get("WAIT") != "false" and not isinstance(message, DueMessage)
 
 
 _tags = lru_cache(256)(TagFilter.parse)

@@ -23,7 +23,7 @@ from mqstore.rocketmq.engine.staging import StagedPart
 if TYPE_CHECKING:
     from mqstore.files.recorder import Recorder
 
-__all__ = ["MANIFEST", "Committed", "Intent", "Manifest", "SinkSettings", "load_manifest"]
+__all__ = ["MANIFEST", "CommittedBatch", "Intent", "Manifest", "SinkSettings", "load_manifest"]
 
 MANIFEST = "config/mqstore-sink.json"
 UNNAMED_KEPT = 100  # runs without a name of the user's that are remembered
@@ -63,7 +63,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedBatch:
     """The last batch of a run that is in the log. Offsets are -1 where it had no rows. stopped: why the rows behind `messages` are not."""
 
     batch: int
@@ -79,10 +79,10 @@ class Committed:
 class Manifest:
     """What the file says."""
 
-    runs: dict[str, Committed]
+    runs: dict[str, CommittedBatch]
     intent: Intent | None = None
 
-    def done(self, run: str, outcome: Committed) -> Manifest:
+    def done(self, run: str, outcome: CommittedBatch) -> Manifest:
         """With a run recorded and no intent; the oldest of many unnamed runs are forgotten."""
         runs = {name: each for name, each in self.runs.items() if name != run} | {run: outcome}
         unnamed = [name for name, each in runs.items() if not each.named]
@@ -107,7 +107,7 @@ def load_manifest(root: Path) -> Manifest:
         if intent is not None:
             parts = tuple(StagedPart(**{**part, "topics": tuple(part["topics"])}) for part in intent["parts"])
             intent = Intent(**{**intent, "parts": parts, "settings": SinkSettings(**intent["settings"])})
-        return Manifest({name: Committed(**each) for name, each in document["runs"].items()}, intent)
+        return Manifest({name: CommittedBatch(**each) for name, each in document["runs"].items()}, intent)
     except (ValueError, KeyError, TypeError) as error:
         raise TargetError(
             f"{root / MANIFEST} cannot be read ({error}): it says which runs are in the log; restore it, or remove it and check by hand"

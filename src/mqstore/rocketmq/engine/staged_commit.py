@@ -35,7 +35,7 @@ from mqstore.rocketmq.append.batch_appender import message_of_row, special_rows
 from mqstore.rocketmq.append.record_encoder import BatchColumns
 from mqstore.rocketmq.config.store_config import milliseconds
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.engine.sink_manifest import MANIFEST, Committed, Intent, Manifest, SinkSettings, load_manifest
+from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, batches_of, columns_of, remove_left_behind, remove_stage
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import PutStatus
@@ -77,7 +77,7 @@ class Sink:
         self.patience = patience
         self.recorder = recorder
 
-    def commit(self, run: str, batch: int, stage: Path, parts: Sequence[StagedPart], *, stored: bool, named: bool) -> Committed:
+    def commit(self, run: str, batch: int, stage: Path, parts: Sequence[StagedPart], *, stored: bool, named: bool) -> CommittedBatch:
         """Append the parts as one batch of a run, unless that is done. Raises MqstoreError; see `finish` for what holds then."""
         ordered = tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition))
         while True:
@@ -94,7 +94,7 @@ class Sink:
                     store.flush()
                     intent = Intent(run, batch, named, str(stage), ordered, store.log_max, stored, self._pinned(store))
                     self._write(replace(manifest, intent=intent))
-                    done = self._append(store, manifest, intent, _Stored())
+                    done = self._append(store, manifest, intent, _StoredRows())
             break
         remove_stage(stage)
         remove_left_behind(self.root, self.staging, run, [path for path in (intent_stage(self.root),) if path is not None])
@@ -102,7 +102,7 @@ class Sink:
             raise UsageError(done.stopped)
         return done
 
-    def finish(self) -> Committed | None:
+    def finish(self) -> CommittedBatch | None:
         """Finish a commit that died, if there is one. If that fails it stays decided, and the next one goes on with it."""
         intent = load_manifest(self.root).intent
         if intent is None:
@@ -162,7 +162,7 @@ class Sink:
         with DurableDirectory(self.root, recorder=self.recorder) as directory:
             directory.write_small(MANIFEST, manifest.encode())
 
-    def _append(self, store: MessageStore, manifest: Manifest, intent: Intent, stored: _Stored) -> Committed:
+    def _append(self, store: MessageStore, manifest: Manifest, intent: Intent, stored: _StoredRows) -> CommittedBatch:
         """Steps 3 and 4. stored: the rows that are in the log already."""
         left_out, unflushed, stopped = stored.rows, 0, ""
         for batch in _batches(intent):
@@ -191,7 +191,7 @@ class Sink:
                 unflushed = 0
         store.dispatch_now()
         store.flush()
-        outcome = Committed(intent.batch, stored.rows, stored.first, stored.last, intent.named, milliseconds(), stopped)
+        outcome = CommittedBatch(intent.batch, stored.rows, stored.first, stored.last, intent.named, milliseconds(), stopped)
         self._write(manifest.done(intent.run, outcome))
         return outcome
 
@@ -211,7 +211,7 @@ def _sync_names(stage: Path) -> None:
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredRows:
     """Rows that are in the log: how many, the physical offsets of the first and the last of them."""
 
     rows: int = 0
@@ -223,14 +223,14 @@ class _Stored:
         self.last = offset
 
 
-def _rows_there(store: MessageStore, intent: Intent) -> _Stored:
+def _rows_there(store: MessageStore, intent: Intent) -> _StoredRows:
     """The rows of an intent that the log holds."""
     if store.log_max and store.log_min > intent.start:
         raise TargetError(
             f"the log before {store.log_min} was deleted, and with it what tells how many messages of run {intent.run} were stored; "
             f"see by hand, then take the intent out of {store.directory.root / MANIFEST}"
         )
-    found = _Stored()
+    found = _StoredRows()
     for offset in _matched(store, intent):
         found.rows += 1
         found.saw(offset)

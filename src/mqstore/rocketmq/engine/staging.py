@@ -64,12 +64,12 @@ _LINEAGE = "store"  # which of several stores a row was read from; its other lin
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a row must fit. most: bytes of the longest record that a log file takes. stored: the rows were read from a store."""
+    """What a row must fit. max_record_size: bytes of the longest record that a log file takes. stored: the rows were read from a store."""
 
     version: str
     store_host: str
     max_message_size: int
-    most: int
+    max_record_size: int
     property_crc: bool
     stored: bool
 
@@ -159,10 +159,13 @@ def _complete(batch: pa.RecordBatch, rules: RowRules, born: int, first_row: int)
 
 def _check(columns: BatchColumns, rules: RowRules, first_row: int) -> None:
     """What a put would refuse beyond the columns' own rules."""
-    if len(columns) and columns.sizes.max() > rules.most:
-        row = int(np.argmax(columns.sizes > rules.most))
+    if len(columns) and columns.sizes.max() > rules.max_record_size:
+        row = int(np.argmax(columns.sizes > rules.max_record_size))
         raise bad_row(
-            "body", row, first_row, f"a record of {columns.sizes[row]} bytes, at most {rules.most} fit into a log file of this store"
+            "body",
+            row,
+            first_row,
+            f"a record of {columns.sizes[row]} bytes, at most {rules.max_record_size} fit into a log file of this store",
         )
     for row in np.flatnonzero(special_rows(columns, rules.stored)).tolist() if not rules.stored else ():
         message = message_of_row(columns, row)

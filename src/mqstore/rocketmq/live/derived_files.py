@@ -26,17 +26,19 @@ from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.topic_name import usable_topic
+from mqstore.rocketmq.live.batch_consume_queue_writer import StoredBatchQueue
 from mqstore.rocketmq.live.consume_queue_ext_writer import ExtQueueWriter
-from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredBatchQueue, StoredQueue
-from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex
+from mqstore.rocketmq.live.consume_queue_writer import StoredQueue
+from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex
+from mqstore.rocketmq.live.queue_files import QueueFiles
 
-__all__ = ["LiveShelf"]
+__all__ = ["DerivedFiles"]
 
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]
 
 
-class LiveShelf:
+class DerivedFiles:
     """The shelf of a store on disk. Satisfies `dispatch.targets.DispatchTarget`.
 
     amending: entries that are listed already are compared with what dispatch makes of their records, and mended. A machine that
@@ -46,7 +48,7 @@ class LiveShelf:
     def __init__(
         self,
         queue_files: QueueFiles,
-        index_place: IndexPlace,
+        index_files: IndexFiles,
         reading: ReadOnlyDirectory,
         writing: DurableDirectory,
         *,
@@ -55,7 +57,7 @@ class LiveShelf:
     ) -> None:
         """ext_file_size: bytes of a file of the extended consume queues; None where they are not in use. delays: ms of each level."""
         self._queue_files = queue_files
-        self._index_place = index_place
+        self._index_files = index_files
         self._reading = reading
         self._writing = writing
         self._ext_file_size = ext_file_size
@@ -79,14 +81,14 @@ class LiveShelf:
         for file in (*dropped, *unsynced):
             self._writing.remove(file.relative)
         kept = [file for file in kept if file not in unsynced]
-        return StoredIndex(self._index_place, kept, slots=slots, positions=positions)
+        return StoredIndex(self._index_files, kept, slots=slots, positions=positions)
 
     def remove_log_file(self, file: QueueFile) -> None:
         self._writing.remove(file.relative)
 
     def close(self) -> None:
         self._writing.close()
-        self._index_place.writing.close()
+        self._index_files.writing.close()
 
     def before_append(self, queue: AnyQueueImage, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
         """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""

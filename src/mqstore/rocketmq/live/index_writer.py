@@ -45,14 +45,14 @@ def local_name(now: int, previous: str | None) -> str:
 class StoredIndexFile(IndexImage):
     """One index file on disk. synced: whether all that is in it has reached the disk."""
 
-    def __init__(self, place: IndexPlace, base: IndexFile, before: IndexImage | None = None) -> None:
+    def __init__(self, files: IndexFiles, base: IndexFile, before: IndexImage | None = None) -> None:
         """base: the file, mapped for reading. before: the full file that a new one follows."""
         super().__init__(base.name, base.slot_count, base.positions, base)
         self.file = base
         self.octets = base.octets
         self.relative = base.relative
         self.synced = before is None
-        self._place = place
+        self._files = files
         self._map: WritableMap | None = None
         if before is not None and (before.end_physical_offset > 0 or before.end_timestamp > 0):
             self.begin_physical_offset = self.end_physical_offset = max(0, before.end_physical_offset)
@@ -82,7 +82,7 @@ class StoredIndexFile(IndexImage):
         start = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
         stop = start + ENTRY_SIZE * len(keys)
         file.reserve(stop)
-        recorded = self._place.writing.recorded
+        recorded = self._files.writing.recorded
         file.about_to_write()
         touched = np.empty(len(keys), np.int64) if recorded else _NO_SLOTS
         raw = np.ascontiguousarray(keys).view(np.uint8)
@@ -108,7 +108,7 @@ class StoredIndexFile(IndexImage):
 
     def _opened(self) -> WritableMap:
         if self._map is None:
-            self._map = WritableMap(self._place.writing, self.relative)
+            self._map = WritableMap(self._files.writing, self.relative)
             used = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
             self._map.reserve(used)
         return self._map
@@ -119,7 +119,7 @@ class StoredIndexFile(IndexImage):
             self._write_header(self.index_count)
         if not self.synced:
             self._opened().sync()
-            self._place.writing.sync_directory("index")
+            self._files.writing.sync_directory("index")
             self.synced = True
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class StoredIndexFile(IndexImage):
             self._map = None
 
 
-class IndexPlace:
+class IndexFiles:
     """The index directory of a store. clock: ms, for names. on_full: told of a file that took its last key."""
 
     def __init__(
@@ -147,29 +147,29 @@ class IndexPlace:
 class StoredIndex(IndexService):
     """All index files of a store, on disk."""
 
-    def __init__(self, place: IndexPlace, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
+    def __init__(self, files: IndexFiles, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
         """slots, positions: of new files."""
-        self._place = place
+        self._files = files
         super().__init__(kept, slots=slots, positions=positions)
 
     def _kept_file(self, file: IndexFile) -> IndexImage:
-        return StoredIndexFile(self._place, file)
+        return StoredIndexFile(self._files, file)
 
     def _new_file(self, last: IndexImage | None) -> IndexImage:
         if isinstance(last, StoredIndexFile):
-            self._place.on_full(last)
+            self._files.on_full(last)
             last.close()
-        name = local_name(self._place.clock(), None if last is None else last.name)
-        while self._place.writing.exists(f"index/{name}") and (behind := index_name(0, name)) > name:
+        name = local_name(self._files.clock(), None if last is None else last.name)
+        while self._files.writing.exists(f"index/{name}") and (behind := index_name(0, name)) > name:
             name = behind  # something that is no index file lies there
         relative = f"index/{name}"
         size = HEADER_SIZE + SLOT_SIZE * self._slots + ENTRY_SIZE * self._positions
-        self._place.writing.create(relative, size)
+        self._files.writing.create(relative, size)
         try:
-            base = IndexFile(name, relative, self._place.reading.map(relative), self._slots, self._positions, "configured")
-            made = StoredIndexFile(self._place, base, last)
+            base = IndexFile(name, relative, self._files.reading.map(relative), self._slots, self._positions, "configured")
+            made = StoredIndexFile(self._files, base, last)
         except BaseException:
-            self._place.remove(relative)
+            self._files.remove(relative)
             raise
         made.synced = False
         return made
@@ -181,7 +181,7 @@ class StoredIndex(IndexService):
             first = self.files[0]
             assert isinstance(first, StoredIndexFile)
             first.close()
-            self._place.remove(first.relative)
+            self._files.remove(first.relative)
             self.files = self.files[1:]
             gone += 1
         return gone

@@ -27,9 +27,9 @@ from mqstore.rocketmq.format import consume_queue
 from mqstore.rocketmq.format.record import parse_host
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
-from mqstore.rocketmq.live.consume_queue_writer import QueueFiles, StoredFile
-from mqstore.rocketmq.live.derived_files import LiveShelf
-from mqstore.rocketmq.live.index_writer import IndexPlace, StoredIndex, StoredIndexFile
+from mqstore.rocketmq.live.derived_files import DerivedFiles
+from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex, StoredIndexFile
+from mqstore.rocketmq.live.queue_files import QueueFiles, StoredFile
 from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abort
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
@@ -51,7 +51,7 @@ class LoadedStore:
     directory: DurableDirectory
     log: LiveLog
     broker: Recovery
-    shelf: LiveShelf
+    derived: DerivedFiles
     queue_files: QueueFiles
     checkpoint: LiveCheckpoint
     full_index: list[StoredIndexFile]
@@ -70,7 +70,7 @@ class LoadedStore:
             last_first.callback(self.reading.forget_all)
             last_first.callback(self.full_index.clear)
             last_first.callback(self.checkpoint.close)
-            last_first.callback(self.shelf.close)
+            last_first.callback(self.derived.close)
             last_first.callback(self.queue_files.close)
             if isinstance(self.broker.index, StoredIndex):
                 last_first.callback(self.broker.index.close)
@@ -139,11 +139,11 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
 
     queue_files = QueueFiles(reading, DurableDirectory(root, recorder=recorder), DurableDirectory(root, recorder=recorder))
     full_index: list[StoredIndexFile] = []
-    index_place = IndexPlace(reading, DurableDirectory(root, recorder=recorder), config.clock, full_index.append)
+    index_files = IndexFiles(reading, DurableDirectory(root, recorder=recorder), config.clock, full_index.append)
     ext = config.enable_consume_queue_ext
-    shelf = LiveShelf(
+    derived = DerivedFiles(
         queue_files,
-        index_place,
+        index_files,
         reading,
         DurableDirectory(root, recorder=recorder),
         ext_file_size=(config.consume_queue_ext_file_size or DEFAULT_EXT_FILE) if ext else None,
@@ -152,9 +152,9 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     _refuse_other_queue_type(store, version)
     rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
     found, unclean = store.checkpoint, store.unclean
-    shelf.amending = unclean
+    derived.amending = unclean
     broker = Recovery(
-        reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, target=shelf, strict=True
+        reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, target=derived, strict=True
     )
     # before anything changes: a machine that dies meanwhile has not left the store in order
     if not unclean:
@@ -166,7 +166,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         if not unclean:
             remove_abort(directory)
         raise
-    shelf.amending = False
+    derived.amending = False
     log_file_size = config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
     log = LiveLog(
         reading,
@@ -186,7 +186,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
             queue_files.distrust(queue.files)
         create_abort(directory, version, os.getpid())
     store.log.forget_all()
-    return LoadedStore(version, lock, reading, directory, log, broker, shelf, queue_files, checkpoint, full_index)
+    return LoadedStore(version, lock, reading, directory, log, broker, derived, queue_files, checkpoint, full_index)
 
 
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:

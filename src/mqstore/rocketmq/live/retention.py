@@ -24,7 +24,7 @@ from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.index_writer import StoredIndex
 
-__all__ = ["DiskState", "Retained", "Retention", "disk_ratio"]
+__all__ = ["DiskState", "Retention", "RetentionResult", "disk_ratio"]
 
 MANUAL_RUNS = 20
 _HOUR = 3_600_000
@@ -51,7 +51,7 @@ class DiskState:
 
 
 @dataclass(frozen=True, slots=True)
-class Retained:
+class RetentionResult:
     """Files that one run removed."""
 
     log_files: int = 0

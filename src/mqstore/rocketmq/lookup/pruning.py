@@ -35,7 +35,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.index_proof import check_chains
 from mqstore.table.columns import Selection
 
-__all__ = ["Narrowed", "QueueRange", "accounted", "narrow"]
+__all__ = ["PrunedScan", "QueueRange", "fully_indexed", "prune"]
 
 Longs = NDArray[np.int64]
 
@@ -61,7 +61,7 @@ class QueueRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class PrunedScan:
     """What has to be read. files: log files that must be scanned. how: `scan`, `queue` or `index`; why: a sentence for a person.
 
     ranges, points: records of the other files, by their queue or by physical offset (ascending).
@@ -79,21 +79,21 @@ class Narrowed:
         return len(self.points) + sum(each.high - each.low for each in self.ranges)
 
 
-def narrow(store: RocketMQStore, selection: Selection) -> Narrowed:
+def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
     """The narrowest way to read a selection that cannot miss a message."""
     by_queue = bool(selection.topics and selection.queue_ids) and (
         selection.from_queue_offset is not None or selection.to_queue_offset is not None
     )
     if not by_queue and not selection.keys:
         return _scan(store, "no condition on a queue's offsets or on keys")
-    sure = accounted(store)
+    sure = fully_indexed(store)
     if not sure:
         return _scan(store, "the consume queues do not account for any log file")
     return _by_queue(store, selection, sure) if by_queue else _by_index(store, selection, sure)
 
 
-def _scan(store: RocketMQStore, why: str) -> Narrowed:
-    return Narrowed("scan", f"the log is scanned: {why}", _written(store.log))
+def _scan(store: RocketMQStore, why: str) -> PrunedScan:
+    return PrunedScan("scan", f"the log is scanned: {why}", _written(store.log))
 
 
 def _written(log: CommitLog) -> tuple[QueueFile, ...]:
@@ -103,7 +103,7 @@ def _written(log: CommitLog) -> tuple[QueueFile, ...]:
 # what can be trusted
 
 
-def accounted(store: RocketMQStore) -> tuple[QueueFile, ...]:
+def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
     """The log files all of whose records are in some queue; none where a queue's entries do not ascend."""
     log = store.log
     files = _written(log)
@@ -167,7 +167,7 @@ def _ends_at(log: CommitLog, file: QueueFile, at: int, *, last: bool) -> bool:
 # by queue
 
 
-def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> Narrowed:
+def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> PrunedScan:
     batch = {(queue.topic, queue.queue_id) for queue in store.batch_queues()}
     trusted = set(sure)
     ranges: list[tuple[QueueFile, QueueRange]] = []
@@ -187,7 +187,7 @@ def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
         return _scan(store, "a batch queue's offsets do not tell those of its messages")
     rest = tuple(file for file in _written(store.log) if file not in trusted)
     kept = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
-    found = Narrowed("queue", "", rest, kept)
+    found = PrunedScan("queue", "", rest, kept)
     return _told(store, found, f"{found.records} records by their entries in the consume queue")
 
 
@@ -223,7 +223,7 @@ def _leads_home(log: CommitLog, queue: ConsumeQueueReader, number: int) -> bool:
 # by index
 
 
-def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> Narrowed:
+def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> PrunedScan:
     files = store.index_files()
     if not files:
         return _scan(store, "there is no index file")
@@ -249,7 +249,7 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     if len(points) > MAX_POINTS or len(points) * WORTH > len(listed) + 64 * WORTH:
         return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
     rest = tuple(file for file in _written(store.log) if file not in sure)
-    found = Narrowed("index", "", rest, points=tuple(points.tolist()))
+    found = PrunedScan("index", "", rest, points=tuple(points.tolist()))
     return _told(store, found, f"{len(points)} records by {sound} of {len(files)} index files")
 
 
@@ -279,8 +279,8 @@ def _inside(physical: Longs, files: Sequence[QueueFile]) -> Longs:
     return physical[(number >= 0) & (physical < ends[number])]
 
 
-def _told(store: RocketMQStore, found: Narrowed, what: str) -> Narrowed:
+def _told(store: RocketMQStore, found: PrunedScan, what: str) -> PrunedScan:
     files = len(_written(store.log))
     scanned = f"{len(found.files)} of {files} log files are scanned, because the queues do not account for all of their records"
     why = f"{what}; {scanned if found.files else 'nothing is scanned'}"
-    return Narrowed(found.how, why, found.files, found.ranges, found.points)
+    return PrunedScan(found.how, why, found.files, found.ranges, found.points)

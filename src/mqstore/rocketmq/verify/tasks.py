@@ -22,7 +22,7 @@ from mqstore.rocketmq.verify.log_proof import LogSplit, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import MAX_TOLD
 from mqstore.rocketmq.verify.verification import Verification, settle_index
 
-__all__ = ["IndexTask", "Part", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
+__all__ = ["IndexTask", "PartProof", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
 
 Queue = tuple[str, int]
 Ranges = list[tuple[int, int]]
@@ -57,7 +57,7 @@ class IndexTask:
 
 
 @dataclass(slots=True)
-class Part:
+class PartProof:
     """What a part holds and proves. begin: position at which its first split's walk began; log_end: -1 where it holds no record."""
 
     task: PartTask
@@ -96,7 +96,7 @@ def _opened(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
     return found
 
 
-def check_part(task: PartTask) -> Part:
+def check_part(task: PartTask) -> PartProof:
     """Check the splits of a part, and compare what they dispatch with queues and index."""
     work = Verification(_opened(task.store, task.config, task.token))
     work.log_end = -1
@@ -112,7 +112,7 @@ def check_part(task: PartTask) -> Part:
         met = _arrived(met, split.file.start, check.end)
         work.take(check)
     work.drop()
-    return Part(
+    return PartProof(
         task,
         begin,
         met,
@@ -142,7 +142,7 @@ def _arrived(met: tuple[int, int], start: int, end: int) -> tuple[int, int]:
     return (start, max(end, met[1] if met[0] == start else 0))
 
 
-def joined(found: Iterable[Part]) -> Iterator[Part]:
+def joined(found: Iterable[PartProof]) -> Iterator[PartProof]:
     """The parts, in log order; one that did not begin where the one before it ended is checked again, here."""
     met = (-1, 0)
     for part in found:
@@ -153,7 +153,7 @@ def joined(found: Iterable[Part]) -> Iterator[Part]:
         yield part
 
 
-def absorb(work: Verification, part: Part) -> None:
+def absorb(work: Verification, part: PartProof) -> None:
     """Take a part's outcome as if its splits had been taken here. Parts come in log order."""
     for name in ("bytes", "records", "messages"):
         setattr(work.checked, name, getattr(work.checked, name) + getattr(part.checked, name))

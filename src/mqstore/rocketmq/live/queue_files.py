@@ -1,0 +1,207 @@
+"""The files of consume queues on disk: made, written, synced, removed.
+
+Rows are read through maps and written by positioned writes, so that a full disk is an error and does not end the process.
+A file is created at its full size, all zeros. How far a file is written is known only in memory; recovery finds it by scanning, so
+nothing after the last row may look like a row: `clear_tail` sees to that once a store is loaded.
+
+Format: docs/formats/rocketmq.md, sections 4.2 and 7.2.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rocketmq.pull import Held
+from mqstore.rocketmq.dispatch.base_queue_image import FileImage
+from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
+
+__all__ = ["QueueFiles", "StoredFile", "StoredImage", "loaded_files", "new_file", "remove_files"]
+
+Rows = NDArray[np.void]
+
+PAGE = 4096
+
+
+class StoredFile(FileImage):
+    """One file of a queue on disk. synced: bytes of it that have reached the disk for certain. held: its map while it is much read."""
+
+    __slots__ = ("_queue_files", "held", "kept", "relative", "synced")
+
+    def __init__(
+        self,
+        queue_files: QueueFiles,
+        relative: str,
+        start: int,
+        size: int,
+        row: np.dtype[np.void],
+        written: int,
+        *,
+        first_created: bool = False,
+    ) -> None:
+        super().__init__(start, size, row, first_created=first_created)
+        self.relative = relative
+        self.written = written
+        self.synced = written
+        self.held: Held | None = None
+        self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
+        self._queue_files = queue_files
+
+    def mapped(self) -> MappedFile:
+        """The file mapped for reading; it shows what is written as soon as it is."""
+        try:
+            return self._queue_files.reading.mapped(self.relative)
+        except CannotOpenError:
+            if self.kept is None:
+                raise
+            return self.kept
+
+    def part(self, start: int, stop: int) -> Rows:
+        data = self.mapped().data
+        rows: Rows = data[: min(self.size, len(data)) // self._row.itemsize * self._row.itemsize].view(self._row)
+        return rows[start:stop]
+
+    def put(self, rows: Rows) -> None:
+        self._queue_files.write(self, self.written, rows)
+        self.written += len(rows) * self._row.itemsize
+
+
+class QueueFiles:
+    """Where the files of all queues of a store are. One thread writes; any may read; another one may call `sync`."""
+
+    def __init__(self, reading: ReadOnlyDirectory, writing: DurableDirectory, syncing: DurableDirectory) -> None:
+        """writing, syncing: the same directory, opened for each of the two threads."""
+        self.reading = reading
+        self._writing = writing
+        self._syncing = syncing
+        self._lock = threading.Lock()
+        self._dirty: dict[str, StoredFile] = {}
+        self._named: set[str] = set()
+
+    def create(self, relative: str, size: int, before: FileImage | None) -> None:
+        """A new file of zeros; its name lasts from the next `sync` on.
+
+        before: the full file that it follows, which is brought to disk first: recovery looks at the newest files only, and takes
+        the first one there is for the beginning of the queue.
+        """
+        if isinstance(before, StoredFile):
+            self._writing.sync(before.relative)
+            self._writing.sync_directory(before.relative.rpartition("/")[0])
+        if self._writing.exists(relative):
+            self._writing.remove(relative)
+        self.reading.forget(relative)
+        self._writing.create(relative, size)
+        self._name(relative)
+
+    def _name(self, relative: str) -> None:
+        """The directories above a file hold names that are not on disk for certain."""
+        with self._lock:
+            while relative:
+                relative = relative.rpartition("/")[0]
+                self._named.add(relative)
+
+    def distrust(self, files: Sequence[FileImage]) -> None:
+        """The files of a queue that somebody else wrote before he was killed: the next `sync` brings the newest two to disk."""
+        for file in files[-2:]:
+            if isinstance(file, StoredFile):
+                self._name(file.relative)
+                with self._lock:
+                    self._dirty[file.relative] = file
+
+    def write(self, file: StoredFile, position: int, rows: Rows) -> None:
+        """Write rows at a position of a file."""
+        self._writing.pwrite(file.relative, position, np.ascontiguousarray(rows))
+        with self._lock:
+            self._dirty[file.relative] = file
+
+    def remove(self, file: StoredFile) -> None:
+        """Remove a file that is no longer part of its queue."""
+        if self._writing.exists(file.relative):
+            file.kept = self.reading.mapped(file.relative)
+        if file.held is not None:
+            file.held.release()
+        with self._lock:
+            self._dirty.pop(file.relative, None)
+        self.reading.forget(file.relative)
+        if self._writing.exists(file.relative):
+            self._writing.remove(file.relative)
+
+    def clear_tail(self, file: StoredFile) -> None:
+        """Overwrite what an earlier life of the queue left behind the last row of a file."""
+        mapped = file.mapped()
+        last = mapped.last_nonzero(file.written, min(file.size, mapped.size))
+        if last >= 0:
+            self._writing.pwrite(file.relative, file.written, bytes(last + 1 - file.written))
+            with self._lock:
+                self._dirty[file.relative] = file
+            file.synced = -1
+
+    def sync(self, least_pages: int = 0) -> bool:
+        """Bring the files to disk that have so many new pages (0: all that have anything new). Whether nothing is left unsynced."""
+        with self._lock:
+            dirty, named = list(self._dirty.values()), sorted(self._named, reverse=True)
+            if least_pages == 0:
+                self._named = set()
+        for file in dirty:
+            written = file.written
+            if least_pages and written < file.size and written // PAGE - max(0, file.synced) // PAGE < least_pages:
+                continue
+            with self._lock:
+                self._dirty.pop(file.relative, None)
+            if self._syncing.exists(file.relative):
+                self._sync_file(file)
+                file.synced = written
+        if least_pages == 0:
+            for relative in named:
+                if self._syncing.exists(relative):
+                    self._syncing.sync_directory(relative)
+        with self._lock:
+            return not self._dirty and not self._named
+
+    def _sync_file(self, file: StoredFile) -> None:
+        try:
+            self._syncing.sync(file.relative)
+        except BaseException:
+            with self._lock:
+                self._dirty[file.relative] = file
+            raise
+
+    def close(self) -> None:
+        self._writing.close()
+        self._syncing.close()
+
+
+class StoredImage(Protocol):
+    """A queue of either kind whose files are on disk. relative: its directory."""
+
+    relative: str
+    files: list[FileImage]
+    row: ClassVar[np.dtype[np.void]]
+
+    @property
+    def file_size(self) -> int: ...
+
+
+def loaded_files(queue_files: QueueFiles, loaded: FileQueue | None, file_size: int, row: np.dtype[np.void]) -> list[FileImage]:
+    """The files found on disk: each counts as full until recovery has looked at it."""
+    files: tuple[QueueFile, ...] = () if loaded is None else loaded.files
+    return [StoredFile(queue_files, file.relative, file.start, file_size, row, file_size) for file in files if file.size == file_size]
+
+
+def new_file(queue_files: QueueFiles, queue: StoredImage, start: int, *, first_created: bool) -> StoredFile:
+    relative = f"{queue.relative}/{start:020d}"
+    queue_files.create(relative, queue.file_size, queue.files[-1] if queue.files else None)
+    return StoredFile(queue_files, relative, start, queue.file_size, queue.row, 0, first_created=first_created)
+
+
+def remove_files(queue_files: QueueFiles, files: Sequence[FileImage]) -> None:
+    for file in files:
+        if isinstance(file, StoredFile):
+            queue_files.remove(file)

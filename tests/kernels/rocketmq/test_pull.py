@@ -70,7 +70,7 @@ def test_the_short_way_answers_as_the_rules_entry_by_entry(version: str, tmp_pat
                 max_count_in_memory=dice.choice([32, 5]),
             )
             path = pull.PullPath(
-                GetResult, GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, store._broker.queues, store.log, limits_of(rules)
+                GetResult, GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, store._recovery.queues, store.log, limits_of(rules)
             )
             tags = dice.choice([None, None, TagFilter.parse("TagA"), TagFilter.parse("TagB||TagC"), TagFilter.parse("TagZ")])
             queue_id, count = dice.randrange(3), dice.choice([-1, 0, 1, 7, 32, 900, 2**31 - 1])

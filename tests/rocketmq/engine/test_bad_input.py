@@ -600,7 +600,7 @@ def test_a_dispatch_that_is_interrupted_half_way_leaves_a_store_that_recovers(ve
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    index = opened._broker.index
+    index = opened._recovery.index
     assert index is not None
     index.add = interrupted  # type: ignore[assignment, method-assign]
     with pytest.raises(KeyboardInterrupt):

@@ -49,7 +49,7 @@ class DispatchLoop:
         self.interrupted = False
         self._loaded = loaded
         self._log = loaded.log
-        self._broker = loaded.broker
+        self._recovery = loaded.recovery
         self._path = path
         self._flushed_only = flushed_only
         self._on_state_change = on_state_change
@@ -74,8 +74,8 @@ class DispatchLoop:
                 raise
             if self.failure:
                 self._set_failure("")
-            if self._listener is not None and self._broker.touched_queues:
-                touched, self._broker.touched_queues = self._broker.touched_queues, set()
+            if self._listener is not None and self._recovery.touched_queues:
+                touched, self._recovery.touched_queues = self._recovery.touched_queues, set()
                 self._listener(frozenset(touched))
             return count
 
@@ -83,7 +83,7 @@ class DispatchLoop:
         """Call a function with the queues (topic, queue id) that each round touched; None removes it."""
         with self.lock:
             self._listener = listener
-            self._broker.touched_queues = None if listener is None else set()
+            self._recovery.touched_queues = None if listener is None else set()
 
     @property
     def lag(self) -> int:
@@ -109,7 +109,7 @@ class DispatchLoop:
             start, stop = self.position - file.start, min(end - file.start, file.written)
             walked, after, status = frames.walk(data, start, stop, file.start, True, self._positions)
             if walked:
-                self.last_timestamp = self._broker.dispatch(data, self._positions[:walked].copy(), self._broker.rules)
+                self.last_timestamp = self._recovery.dispatch(data, self._positions[:walked].copy(), self._recovery.rules)
                 count += walked
             if status in (frames.STOP, frames.FULL):
                 self.position = file.start + after
@@ -123,7 +123,7 @@ class DispatchLoop:
 
     def _checkpoint_full_index(self) -> None:
         """Let the checkpoint name the last full index file, once a newer file with a later end is on disk."""
-        index, full = self._broker.index, self._loaded.full_index
+        index, full = self._recovery.index, self._loaded.full_index
         if not full or not isinstance(index, StoredIndex):
             return
         full[:] = [file for file in full if file in index.files]  # retention may have removed some

@@ -87,13 +87,13 @@ class MessageStore(ReadSide):
         self.reading = loaded.reading
         self.directory = loaded.directory
         self.log: LiveLog = loaded.log
-        self.notes: tuple[str, ...] = tuple(loaded.broker.notes)
+        self.notes: tuple[str, ...] = tuple(loaded.recovery.notes)
         self._loaded = loaded
-        self._broker = loaded.broker
+        self._recovery = loaded.recovery
         self._is_v5 = self.version != "4.9.3"
         self._open = True
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
-        batch_topics = loaded.broker.rules.batch_topics
+        batch_topics = loaded.recovery.rules.batch_topics
         self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.version, maximums, loaded.checkpoint)
         self._path = self._appender.path
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
@@ -111,7 +111,7 @@ class MessageStore(ReadSide):
             pull.GetResult,
             pull.GetStatus.FOUND,
             pull.GetStatus.NO_MATCHED_MESSAGE,
-            self._broker.queues,
+            self._recovery.queues,
             self.log,
             pull.limits_of(self._pull_rules),
         )
@@ -281,9 +281,9 @@ class MessageStore(ReadSide):
         logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatch_loop.position)
         self._update_paused()
         with self._dispatch_loop.lock:
-            index = self._broker.index
+            index = self._recovery.index
             queues, indexes = self.retention.clean_derived(
-                list(self._broker.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
+                list(self._recovery.queues.values()), index if isinstance(index, StoredIndex) else None, self.version
             )
         return RetentionResult(logs, queues, indexes)
 
@@ -297,7 +297,7 @@ class MessageStore(ReadSide):
                 raise TargetError(f"{self.commit.failed}; close the store and open it again")
             self.dispatch_now()
             with self._dispatch_loop.lock:
-                queues = self._broker.queues
+                queues = self._recovery.queues
                 gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
                 for queue in gone:
                     queue.destroy()
@@ -330,23 +330,23 @@ class MessageStore(ReadSide):
 
     def queues(self) -> list[AnyQueueImage]:
         """All consume queues, by topic and queue id."""
-        return [queue for _, queue in sorted(self._broker.queues.copy().items(), key=lambda item: item[0])]
+        return [queue for _, queue in sorted(self._recovery.queues.copy().items(), key=lambda item: item[0])]
 
     def queue_or_none(self, topic: str, queue_id: int) -> AnyQueueImage | None:
         """One consume queue; None where nothing was ever listed in it."""
-        queues = self._broker.queues
+        queues = self._recovery.queues
         return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
 
     def requested_queue(self, topic: str, queue_id: int) -> AnyQueueImage | None:
         """Return the queue that a client asks for. A broker creates it then: an empty batch queue has other bounds than no queue."""
         queue = self.queue_or_none(topic, queue_id)
-        if queue is None and topic in self._broker.rules.batch_topics:
+        if queue is None and topic in self._recovery.rules.batch_topics:
             return BatchQueueImage(topic, queue_id, self.config.batch_queue_file_size or UNIT_SIZE)
         return queue
 
     def index_files(self) -> Sequence[IndexImage]:
         """The index files, oldest first."""
-        return [] if self._broker.index is None else list(self._broker.index.files)
+        return [] if self._recovery.index is None else list(self._recovery.index.files)
 
     def get(
         self,
@@ -395,7 +395,7 @@ class MessageStore(ReadSide):
                 return
             self.dispatch_now()
             self.flush()
-            index = self._broker.index
+            index = self._recovery.index
             if isinstance(index, StoredIndex):
                 index.sync(headers=self._is_v5)
             self.persist()

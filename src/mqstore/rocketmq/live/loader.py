@@ -50,7 +50,7 @@ class LoadedStore:
     reading: ReadOnlyDirectory
     directory: DurableDirectory
     log: LiveLog
-    broker: Recovery
+    recovery: Recovery
     derived: DerivedFiles
     queue_files: QueueFiles
     checkpoint: LiveCheckpoint
@@ -72,8 +72,8 @@ class LoadedStore:
             last_first.callback(self.checkpoint.close)
             last_first.callback(self.derived.close)
             last_first.callback(self.queue_files.close)
-            if isinstance(self.broker.index, StoredIndex):
-                last_first.callback(self.broker.index.close)
+            if isinstance(self.recovery.index, StoredIndex):
+                last_first.callback(self.recovery.index.close)
             last_first.callback(self.log.close, keep_next=True)
 
 
@@ -153,15 +153,15 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
     found, unclean = store.checkpoint, store.unclean
     derived.amending = unclean
-    broker = Recovery(
+    recovery = Recovery(
         reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, target=derived, strict=True
     )
     # before anything changes: a machine that dies meanwhile has not left the store in order
     if not unclean:
         create_abort(directory, version, os.getpid())
     try:
-        broker.load()
-        broker.start()
+        recovery.load()
+        recovery.start()
     except BaseException:
         if not unclean:
             remove_abort(directory)
@@ -173,20 +173,20 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         DurableDirectory(root, recorder=recorder),
         DurableDirectory(root, recorder=recorder),
         log_file_size,
-        broker.log_files,
+        recovery.log_files,
     )
-    _clear(directory, log, broker, queue_files)
+    _clear(directory, log, recovery, queue_files)
     confirm = 0
     if version != "4.9.3":
-        confirm = broker.last_record if broker.last_record >= 0 else found.confirm_physical_offset
+        confirm = recovery.last_record if recovery.last_record >= 0 else found.confirm_physical_offset
     checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm)
     if unclean:
-        log.distrust(broker.recovered_from)
-        for queue in broker.queues.values():
+        log.distrust(recovery.recovered_from)
+        for queue in recovery.queues.values():
             queue_files.distrust(queue.files)
         create_abort(directory, version, os.getpid())
     store.log.forget_all()
-    return LoadedStore(version, lock, reading, directory, log, broker, derived, queue_files, checkpoint, full_index)
+    return LoadedStore(version, lock, reading, directory, log, recovery, derived, queue_files, checkpoint, full_index)
 
 
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
@@ -238,7 +238,7 @@ def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
             directory.remove(f"index/{entry.name}")
 
 
-def _clear(directory: DurableDirectory, log: LiveLog, broker: Recovery, queue_files: QueueFiles) -> None:
+def _clear(directory: DurableDirectory, log: LiveLog, recovery: Recovery, queue_files: QueueFiles) -> None:
     """Overwrite what lies behind the last record and the last queue entries, so that no later scan takes it for more."""
     if log.files:
         last = log.files[-1]
@@ -251,6 +251,6 @@ def _clear(directory: DurableDirectory, log: LiveLog, broker: Recovery, queue_fi
             at += step
         if stop > last.written:
             directory.sync(last.relative)
-    for queue in broker.queues.values():
+    for queue in recovery.queues.values():
         if queue.files and isinstance(queue.files[-1], StoredFile):
             queue_files.clear_tail(queue.files[-1])

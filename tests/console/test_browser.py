@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.console import golden
 
-from mqstore.console.app import server
+from mqstore.console.app import create_server
 from mqstore.console.jobs import Jobs
 from mqstore.console.page import Console
 from mqstore.console.settings import Settings
@@ -79,7 +79,7 @@ class Served:
             place.extend((host, port))
             told.set()
 
-        self._server = server(Settings(stores, port=0, **settings), ready)
+        self._server = create_server(Settings(stores, port=0, **settings), ready)
         self._thread = threading.Thread(target=self._server.run, name="console")
         self._thread.start()
         assert told.wait(30)

@@ -111,7 +111,7 @@ def test_of_ended_jobs_the_newest_are_kept(jobs: Jobs) -> None:
 def test_a_long_job_does_not_keep_pages_waiting_and_is_cancelled_by_a_form() -> None:
     with visiting(golden("4.9.3/a-clean-small")) as visitor:
         gate = Gate()
-        job = visitor.console.jobs.start("verify", "Verifying for long", gate, store=0, key=visitor.console.shelf.get(0).key)
+        job = visitor.console.jobs.start("verify", "Verifying for long", gate, store=0, key=visitor.console.stores.get(0).key)
         assert gate.begun.wait(10)
         assert visitor.get("/stores/0/topics").status_code == 200
         page = visitor.get("/stores/0/verify")
@@ -133,7 +133,7 @@ def test_a_console_that_ends_cancels_its_jobs() -> None:
 
 def test_a_verify_over_queues_of_rabbitmq_can_be_cancelled() -> None:
     with visiting(golden("3.10.8/b-dirty-journal")) as visitor:
-        store = visitor.console.shelf.get(0).rabbitmq
+        store = visitor.console.stores.get(0).rabbitmq
         told: list[int] = []
 
         def stop_at_once(done: int, _total: int) -> None:

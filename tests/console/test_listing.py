@@ -36,13 +36,13 @@ def test_pages_hold_every_queue_entry_exactly_once(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     for ranges in topics(view).values():
         seen: list[tuple[int, int]] = []
-        page = listing.older(ranges, view, most=37)
+        page = listing.older(ranges, view, limit=37)
         total = page.total
         assert page.first == (1 if total else 0)
         while page.rows:
             assert page.first == len(seen) + 1
             seen += [(row.queue_id, row.queue_offset) for row in page.rows]
-            page = listing.older(ranges, view, page.bottom, most=37)
+            page = listing.older(ranges, view, page.bottom, limit=37)
         expected = {(each.queue.queue_id, offset) for each in ranges for offset in range(each.low, each.high)}
         assert len(seen) == total == len(expected)
         assert set(seen) == expected
@@ -52,17 +52,17 @@ def test_pages_hold_every_queue_entry_exactly_once(case: GoldenCase) -> None:
 def test_newer_leads_back_to_the_page_that_older_came_from(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     for ranges in topics(view).values():
-        first = listing.older(ranges, view, most=10)
-        second = listing.older(ranges, view, first.bottom, most=10)
+        first = listing.older(ranges, view, limit=10)
+        second = listing.older(ranges, view, first.bottom, limit=10)
         if second.rows:
-            assert listing.newer(ranges, view, second.top, most=10) == first
+            assert listing.newer(ranges, view, second.top, limit=10) == first
 
 
 @pytest.mark.parametrize("case", goldenkit.PLAIN, ids=goldenkit.case_id)
 def test_pages_go_from_the_newest_place_in_the_log_to_the_oldest(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     for ranges in topics(view).values():
-        places = [row.physical_offset for row in listing.older(ranges, view, most=100_000).rows]
+        places = [row.physical_offset for row in listing.older(ranges, view, limit=100_000).rows]
         assert places == sorted(places, reverse=True)
 
 
@@ -104,12 +104,12 @@ def test_a_time_range_takes_what_was_stored_from_its_begin_to_before_its_end(tmp
 def test_the_log_read_in_pages_gives_the_message_table(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     seen: list[int] = []
-    walked = listing.from_log(view, Selection(), most=50)
+    walked = listing.from_log(view, Selection(), limit=50)
     while True:
         seen += [row.physical_offset for row in walked.rows]
         if walked.over:
             break
-        walked = listing.from_log(view, Selection(), walked.upto, most=50)
+        walked = listing.from_log(view, Selection(), walked.upto, limit=50)
     assert seen == [place.as_py() for batch in view.batches(("physical_offset",)) for place in batch.column(0)]
 
 

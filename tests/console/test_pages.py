@@ -13,7 +13,7 @@ from support import golden as goldenkit
 from support import stores as storekit
 from support.console import Visitor, counted, golden, links, visiting, words
 
-from mqstore.console.damage_map import WIDTH, Map, Stretch
+from mqstore.console.damage_map import WIDTH, Extent, Map
 from mqstore.console.trace import TRACE_TOPIC
 
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)
@@ -263,7 +263,7 @@ def test_pages_of_the_other_family_say_so(visitor: Visitor) -> None:
 
 
 def test_a_store_that_grew_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqstore.console.stores.LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("mqstore.console.stores.CHECK_INTERVAL", 0.0)
     store = storekit.Store(tmp_path / "store")
     store.put(storekit.message("orders", b"one"))
     store.write()
@@ -289,17 +289,17 @@ def test_stores_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
         store.put(storekit.message("orders"))
         store.write()
     with visiting(tmp_path / "a" / "store", tmp_path / "b" / "store") as visitor:
-        assert visitor.console.shelf.names == ("a/store", "b/store")
+        assert visitor.console.stores.names == ("a/store", "b/store")
 
 
 def test_a_map_shows_the_smallest_damage_and_stays_small() -> None:
-    many = Map(1 << 30, 1 << 30, tuple(Stretch(at << 10, 1, "bad-frame") for at in range(0, 1 << 20, 50)))
+    many = Map(1 << 30, 1 << 30, tuple(Extent(at << 10, 1, "bad-frame") for at in range(0, 1 << 20, 50)))
     assert len(many.bars) <= 400
     assert many.bars[-1].x + many.bars[-1].width <= WIDTH
-    assert many.damaged == len(many.stretches)
-    last = Map(100, 100, (Stretch(99, 10**9, "torn-record"),))
+    assert many.damaged == len(many.extents)
+    last = Map(100, 100, (Extent(99, 10**9, "torn-record"),))
     assert [(bar.x + bar.width) for bar in last.bars] == [WIDTH]
-    assert Map(0, 0, (Stretch(0, 0, "missing-file"),)).bars
+    assert Map(0, 0, (Extent(0, 0, "missing-file"),)).bars
 
 
 def test_what_has_expired_is_judged_at_the_time_given() -> None:

@@ -15,7 +15,7 @@ from support.console import ADDRESS, Visitor, golden, visiting, words
 
 from mqstore.console.app import create_app
 from mqstore.console.middleware import HEADERS
-from mqstore.console.page import LARGEST_FORM
+from mqstore.console.page import MAX_FORM_SIZE
 from mqstore.console.settings import Settings, address_of
 from mqstore.errors import UsageError
 
@@ -281,7 +281,7 @@ def test_a_form_that_is_too_large_or_no_form_is_refused(visitor: Visitor) -> Non
     token = visitor.csrf()
     big = visitor.post(
         "/basket/add",
-        content=b"csrf=" + token.encode() + b"&x=" + b"y" * LARGEST_FORM,
+        content=b"csrf=" + token.encode() + b"&x=" + b"y" * MAX_FORM_SIZE,
         headers={"content-type": "application/x-www-form-urlencoded"},
     )
     assert big.status_code == 400

@@ -17,11 +17,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from mqstore.console.middleware import Guard
-from mqstore.console.page import Asked, Console, endpoint
+from mqstore.console.page import Console, PageRequest, endpoint
 from mqstore.console.pages import ROUTES
 from mqstore.console.settings import Settings
 
-__all__ = ["create_app", "new_token", "server"]
+__all__ = ["create_app", "create_server", "new_token"]
 
 STATIC = Path(__file__).parent / "static"
 
@@ -35,9 +35,9 @@ def create_app(settings: Settings) -> Starlette:
         yield
         console.close()
 
-    async def nowhere(request: Request, error: Exception) -> Response:
-        asked = Asked(console, request, request.scope.get("session"), {})
-        return asked.show("error.html", status=404, sentence="there is no such page; the first page lists the stores", status_code=404)
+    async def not_found(http: Request, error: Exception) -> Response:
+        request = PageRequest(console, http, http.scope.get("session"), {})
+        return request.show("error.html", status=404, sentence="there is no such page; the first page lists the stores", status_code=404)
 
     routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=STATIC))]
     routes += [
@@ -46,7 +46,7 @@ def create_app(settings: Settings) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, settings, console.sessions)],
-        exception_handlers={404: nowhere},
+        exception_handlers={404: not_found},
         lifespan=lifespan,
     )
     app.state.console = console
@@ -58,7 +58,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(18)
 
 
-def server(settings: Settings, ready: Callable[[str, int], None]) -> uvicorn.Server:
+def create_server(settings: Settings, ready: Callable[[str, int], None]) -> uvicorn.Server:
     """What serves a console; its `run` goes on until it is interrupted or `should_exit` is set. ready: told the address once it answers."""
 
     class Server(uvicorn.Server):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mqstore.console.basket import InLog, InQueue, Place
-from mqstore.console.stores import Shelf
+from mqstore.console.stores import StoreList
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.store.message_table import Rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -28,11 +28,11 @@ __all__ = ["LARGEST_PARQUET", "json_lines", "log_batches", "parquet", "queue_row
 LARGEST_PARQUET = 256 << 20
 
 
-def log_batches(shelf: Shelf, places: Sequence[Place], columns: Sequence[str], *, milliseconds: bool) -> Iterator[pa.RecordBatch]:
+def log_batches(stores: StoreList, places: Sequence[Place], columns: Sequence[str], *, milliseconds: bool) -> Iterator[pa.RecordBatch]:
     """The messages of RocketMQ stores among these places; what is no record any more is left out."""
     for place in places:
         if isinstance(place, InLog):
-            view = shelf.get(place.store).view("disk")
+            view = stores.get(place.store).view("disk")
             yield from view.batches(
                 columns, Selection(from_offset=place.physical_offset, to_offset=place.physical_offset + 1), milliseconds=milliseconds
             )
@@ -42,11 +42,11 @@ def _queue_of(place: InQueue) -> tuple[int, str, str, int | None]:
     return place.store, place.vhost, place.queue, place.level
 
 
-def queue_rows(shelf: Shelf, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, Rows]]:
+def queue_rows(stores: StoreList, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, Rows]]:
     """The index entries of RabbitMQ stores among these places."""
     for (number, vhost, queue, level), group in groupby((place for place in places if isinstance(place, InQueue)), _queue_of):
         wanted = np.array(sorted({place.seq_id for place in group}), np.int64)
-        store = shelf.get(number).rabbitmq
+        store = stores.get(number).rabbitmq
         selection = QueueSelection(
             vhosts=frozenset({vhost}),
             queues=frozenset({queue}),
@@ -61,25 +61,25 @@ def queue_rows(shelf: Shelf, places: Sequence[Place]) -> Iterator[tuple[RabbitMQ
                     yield store, rows.take(found)
 
 
-def _queue_batches(shelf: Shelf, places: Sequence[Place], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    for store, rows in queue_rows(shelf, places):
+def _queue_batches(stores: StoreList, places: Sequence[Place], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    for store, rows in queue_rows(stores, places):
         batch = store.batch(rows, columns)
         if batch is not None:
             yield batch
 
 
-def json_lines(shelf: Shelf, places: Sequence[Place], family: str) -> Iterator[bytes]:
+def json_lines(stores: StoreList, places: Sequence[Place], family: str) -> Iterator[bytes]:
     """Rows as `mqstore messages -o jsonl --body base64` prints them."""
     if family == "rocketmq":
-        batches = log_batches(shelf, places, columns_for("base64"), milliseconds=True)
+        batches = log_batches(stores, places, columns_for("base64"), milliseconds=True)
     else:
-        batches = (told_batch(batch) for batch in _queue_batches(shelf, places, rabbitmq_columns_for("base64")))
+        batches = (told_batch(batch) for batch in _queue_batches(stores, places, rabbitmq_columns_for("base64")))
     for batch in batches:
         for row in json_rows(batch, "base64"):
             yield f"{row}\n".encode("utf-8", "backslashreplace")
 
 
-def parquet(shelf: Shelf, places: Sequence[Place], family: str) -> bytes:
+def parquet(stores: StoreList, places: Sequence[Place], family: str) -> bytes:
     """The message table as one Parquet file. Raises UsageError where it would not fit into memory."""
     import pyarrow.parquet as pq
 
@@ -87,9 +87,9 @@ def parquet(shelf: Shelf, places: Sequence[Place], family: str) -> bytes:
     total = 0
     schema: Any = rocketmq_schema(ROCKETMQ_COLUMNS) if family == "rocketmq" else rabbitmq_schema(RABBITMQ_COLUMNS)
     if family == "rocketmq":
-        batches = log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=False)
+        batches = log_batches(stores, places, ROCKETMQ_COLUMNS, milliseconds=False)
     else:
-        batches = _queue_batches(shelf, places, RABBITMQ_COLUMNS)
+        batches = _queue_batches(stores, places, RABBITMQ_COLUMNS)
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in _grouped(batches):
             total += group.nbytes

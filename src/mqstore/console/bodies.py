@@ -86,11 +86,11 @@ def _pretty(body: bytes) -> str | None:
     return plain_text("".join(pieces)[:SHOWN]) + ("\n…" if length > SHOWN else "")
 
 
-def hex_lines(raw: bytes, start: int = 0, most: int = HEX_SHOWN) -> list[HexLine]:
+def hex_lines(raw: bytes, start: int = 0, limit: int = HEX_SHOWN) -> list[HexLine]:
     """Lines of sixteen bytes from a position on, which is rounded down to a line."""
     start -= start % 16
     found = []
-    for at in range(start, min(len(raw), start + most), 16):
+    for at in range(start, min(len(raw), start + limit), 16):
         line = raw[at : at + 16]
         found.append(HexLine(at, line.hex(" "), "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)))
     return found

@@ -1,6 +1,6 @@
 """The damage map of a file: which of its bytes are written, and which cannot be believed, drawn to scale.
 
->>> drawn = Map(1000, 800, (Stretch(100, 50, "zeroed"), Stretch(900, 0, "torn-record")))
+>>> drawn = Map(1000, 800, (Extent(100, 50, "zeroed"), Extent(900, 0, "torn-record")))
 >>> [(bar.x, bar.width, bar.what) for bar in drawn.bars]
 [(100.0, 50.0, 'zeroed'), (900.0, 3.0, 'torn-record')]
 >>> drawn.written_width
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from mqstore.findings import Damage
 
-__all__ = ["WIDTH", "Map", "Stretch", "map_of"]
+__all__ = ["WIDTH", "Extent", "Map", "map_of"]
 
 WIDTH = 1000.0
-NARROWEST = 3.0  # so that a single byte is seen, too
-MOST = 400  # bars; what is closer than that cannot be told apart
+MIN_WIDTH = 3.0  # so that a single byte is seen, too
+MAX_BARS = 400  # bars; what is closer than that cannot be told apart
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Extent:
     """Bytes that cannot be believed. kind: as verify calls it."""
 
     at: int
@@ -32,7 +32,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch to scale. what: its kind, or how many stretches are drawn as one."""
+    """A stretch to scale. what: its kind, or how many extents are drawn as one."""
 
     x: float
     width: float
@@ -41,11 +41,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """size: bytes of the file; written: up to where there is anything but zeros; stretches: ascending."""
+    """size: bytes of the file; written: up to where there is anything but zeros; extents: ascending."""
 
     size: int
     written: int
-    stretches: tuple[Stretch, ...]
+    extents: tuple[Extent, ...]
 
     def _scaled(self, amount: int) -> float:
         return round(WIDTH * min(max(amount, 0), self.size) / self.size, 2) if self.size else 0.0
@@ -56,13 +56,13 @@ class Map:
 
     @property
     def bars(self) -> list[Bar]:
-        """What is to be drawn: stretches that would touch are one bar."""
+        """What is to be drawn: extents that would touch are one bar."""
         found: list[tuple[float, float, list[str]]] = []
-        for each in self.stretches:
+        for each in self.extents:
             start = self._scaled(each.at)
-            end = min(WIDTH, max(self._scaled(each.at + each.length), start + NARROWEST))
-            start = min(start, WIDTH - NARROWEST)
-            if found and (start <= found[-1][1] or len(found) >= MOST):
+            end = min(WIDTH, max(self._scaled(each.at + each.length), start + MIN_WIDTH))
+            start = min(start, WIDTH - MIN_WIDTH)
+            if found and (start <= found[-1][1] or len(found) >= MAX_BARS):
                 found[-1] = (found[-1][0], max(end, found[-1][1]), [*found[-1][2][:1], f"{len(found[-1][2])}"])
             else:
                 found.append((start, end, [each.kind]))
@@ -70,23 +70,23 @@ class Map:
 
     @property
     def damaged(self) -> int:
-        """Bytes in stretches, each counted once."""
+        """Bytes in extents, each counted once."""
         total, upto = 0, 0
-        for each in self.stretches:
+        for each in self.extents:
             end = min(each.at + each.length, self.size)
             total += max(0, end - max(each.at, upto))
             upto = max(upto, end)
         return total
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The map in words."""
-        if not self.stretches:
+        if not self.extents:
             return f"{self.size:,} bytes, {self.written:,} of them written, no finding"
-        return f"{self.size:,} bytes, {self.written:,} of them written, {len(self.stretches):,} findings over {self.damaged:,} bytes"
+        return f"{self.size:,} bytes, {self.written:,} of them written, {len(self.extents):,} findings over {self.damaged:,} bytes"
 
 
 def map_of(name: str, size: int, written: int, damage: Iterable[Damage]) -> Map:
     """The map of a file from what was found in the store."""
-    stretches = (Stretch(item.offset, item.length, str(item.kind)) for item in damage if item.file == name)
-    return Map(size, written, tuple(sorted(stretches, key=lambda each: (each.at, each.length))))
+    extents = (Extent(item.offset, item.length, str(item.kind)) for item in damage if item.file == name)
+    return Map(size, written, tuple(sorted(extents, key=lambda each: (each.at, each.length))))

@@ -26,7 +26,7 @@ from mqstore.rocketmq.format.record import body_crc
 from mqstore.rocketmq.store.view import QueueView, View
 from mqstore.table.columns import Selection
 
-__all__ = ["PAGE", "Cursor", "Listed", "Range", "Row", "first_stored", "from_log", "newer", "older", "ranges"]
+__all__ = ["PAGE", "Cursor", "Range", "Row", "RowPage", "first_stored", "from_log", "newer", "older", "ranges"]
 
 PAGE = 200
 WINDOW = 32 << 20  # bytes of log read between two looks at the clock
@@ -85,7 +85,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RowPage:
     """One page. first: number of its first row, from 1; total: of all rows. top, bottom: cursors above and below it."""
 
     rows: tuple[Row, ...]
@@ -104,7 +104,7 @@ def first_stored(view: View, moment: int) -> int:
     low, high = view.log_range()
     while low < high:
         middle = (low + high) // 2
-        found = _first_behind(view, middle, high)
+        found = _first_record_after(view, middle, high)
         if found is None or found[1] >= moment:
             high = middle
         else:
@@ -112,7 +112,7 @@ def first_stored(view: View, moment: int) -> int:
     return low
 
 
-def _first_behind(view: View, at: int, end: int) -> tuple[int, int] | None:
+def _first_record_after(view: View, at: int, end: int) -> tuple[int, int] | None:
     """(physical offset, store time) of the first record that starts at or behind a place."""
     for batch in view.batches(("physical_offset", "store_timestamp"), Selection(from_offset=at, to_offset=end, limit=1), milliseconds=True):
         return batch.column(0)[0].as_py(), batch.column(1)[0].as_py()
@@ -163,21 +163,21 @@ def _entries(queue: QueueView, low: int, high: int) -> list[Entry]:
     ]
 
 
-def older(ranges: Sequence[Range], view: View, cursor: Cursor | None = None, most: int = PAGE) -> Listed:
+def older(ranges: Sequence[Range], view: View, cursor: Cursor | None = None, limit: int = PAGE) -> RowPage:
     """The page below a cursor; without one, the newest page."""
     tops = {each.queue.queue_id: _within(each, cursor, each.high) for each in ranges}
-    parts = [_entries(each.queue, max(each.low, tops[each.queue.queue_id] - most), tops[each.queue.queue_id])[::-1] for each in ranges]
-    taken = _first(heapq.merge(*parts, key=lambda entry: entry[0], reverse=True), most)
+    parts = [_entries(each.queue, max(each.low, tops[each.queue.queue_id] - limit), tops[each.queue.queue_id])[::-1] for each in ranges]
+    taken = _first(heapq.merge(*parts, key=lambda entry: entry[0], reverse=True), limit)
     # of a queue's entries the last one taken is the lowest
     bottoms = tops | {queue_id: offset for _, queue_id, offset, _ in taken}
     return _page(ranges, view, taken, tops, bottoms)
 
 
-def newer(ranges: Sequence[Range], view: View, cursor: Cursor, most: int = PAGE) -> Listed:
+def newer(ranges: Sequence[Range], view: View, cursor: Cursor, limit: int = PAGE) -> RowPage:
     """The page above a cursor."""
     bottoms = {each.queue.queue_id: _within(each, cursor, each.low) for each in ranges}
-    parts = [_entries(each.queue, bottoms[each.queue.queue_id], min(each.high, bottoms[each.queue.queue_id] + most)) for each in ranges]
-    taken = _first(heapq.merge(*parts, key=lambda entry: entry[0]), most)
+    parts = [_entries(each.queue, bottoms[each.queue.queue_id], min(each.high, bottoms[each.queue.queue_id] + limit)) for each in ranges]
+    taken = _first(heapq.merge(*parts, key=lambda entry: entry[0]), limit)
     tops = bottoms | {queue_id: offset + 1 for _, queue_id, offset, _ in taken}
     return _page(ranges, view, taken[::-1], tops, bottoms)
 
@@ -187,16 +187,16 @@ def _within(each: Range, cursor: Cursor | None, default: int) -> int:
     return min(max(at, each.low), each.high)
 
 
-def _first(entries: Iterator[Entry], most: int) -> list[Entry]:
-    return [entry for _, entry in zip(range(most), entries, strict=False)]
+def _first(entries: Iterator[Entry], limit: int) -> list[Entry]:
+    return [entry for _, entry in zip(range(limit), entries, strict=False)]
 
 
-def _page(ranges: Sequence[Range], view: View, taken: list[Entry], tops: dict[int, int], bottoms: dict[int, int]) -> Listed:
+def _page(ranges: Sequence[Range], view: View, taken: list[Entry], tops: dict[int, int], bottoms: dict[int, int]) -> RowPage:
     topics = {each.queue.queue_id: each.queue for each in ranges}
     above = sum(each.high - tops[each.queue.queue_id] for each in ranges)
     total = sum(each.high - each.low for each in ranges)
     rows = tuple(_row(view, topics[queue_id], physical, offset, size) for physical, queue_id, offset, size in taken)
-    return Listed(rows, above + 1 if rows else 0, total, Cursor(tops), Cursor(bottoms))
+    return RowPage(rows, above + 1 if rows else 0, total, Cursor(tops), Cursor(bottoms))
 
 
 def _row(view: View, queue: QueueView, physical: int, offset: int, size: int) -> Row:
@@ -230,7 +230,7 @@ def _row(view: View, queue: QueueView, physical: int, offset: int, size: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class LogPage:
     """Rows of the log in physical order. upto: where reading ended, the next page's beginning; over: there is nothing behind it."""
 
     rows: tuple[Row, ...]
@@ -240,7 +240,7 @@ class Walked:
     skipped: int
 
 
-def from_log(view: View, selection: Selection, begin: int | None = None, most: int = PAGE, budget: float = BUDGET) -> Walked:
+def from_log(view: View, selection: Selection, begin: int | None = None, limit: int = PAGE, budget: float = BUDGET) -> LogPage:
     """Records as they stand in the log, listed by a queue or not, oldest first. skipped: stretches of log that are no records."""
     low, high = view.log_range()
     if selection.since is not None:
@@ -249,7 +249,7 @@ def from_log(view: View, selection: Selection, begin: int | None = None, most: i
     rows: list[Row] = []
     lost: set[tuple[str, int]] = set()
     ends = time.monotonic() + budget
-    while at < high and len(rows) < most and time.monotonic() < ends:
+    while at < high and len(rows) < limit and time.monotonic() < ends:
         stop = min(high, at + WINDOW)
         part = Selection(
             topics=selection.topics,
@@ -258,15 +258,15 @@ def from_log(view: View, selection: Selection, begin: int | None = None, most: i
             until=selection.until,
             from_offset=at,
             to_offset=stop,
-            limit=most - len(rows),
+            limit=limit - len(rows),
         )
         for batch in view.batches(_COLUMNS, part, milliseconds=True, on_damage=lambda item: lost.add((item.file, item.offset))):
-            rows += [_told(row) for row in batch.to_pylist()]
-        at = rows[-1].physical_offset + 1 if len(rows) >= most else stop
-    return Walked(tuple(rows), begin, at, at >= high, len(lost))
+            rows += [_row_of_columns(row) for row in batch.to_pylist()]
+        at = rows[-1].physical_offset + 1 if len(rows) >= limit else stop
+    return LogPage(tuple(rows), begin, at, at >= high, len(lost))
 
 
-def _told(row: dict[str, Any]) -> Row:
+def _row_of_columns(row: dict[str, Any]) -> Row:
     note = {"unindexed": "no queue leads to it", "duplicate": "its queue leads to a twin"}.get(row["verdict"], "")
     return Row(
         row["physical_offset"],
@@ -288,5 +288,5 @@ def rows_at(view: View, places: Sequence[int]) -> list[Row]:
     found = []
     for place in places:
         for batch in view.batches(_COLUMNS, Selection(from_offset=place, to_offset=place + 1), milliseconds=True):
-            found += [_told(row) for row in batch.to_pylist()]
+            found += [_row_of_columns(row) for row in batch.to_pylist()]
     return found

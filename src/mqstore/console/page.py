@@ -1,6 +1,6 @@
 """What pages share: the console's state, how a page is made and rendered, and how a question in an address is read.
 
-A page is a plain function of the console and an `Asked` that returns a response. It runs in a thread, so a long read holds up nobody
+A page is a plain function of the console and an `PageRequest` that returns a response. It runs in a thread, so a long read holds up nobody
 else; an error that it raises becomes a page with its sentence.
 """
 
@@ -24,28 +24,28 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from mqstore.console.jobs import Job, Jobs, State
 from mqstore.console.sessions import Session, Sessions
 from mqstore.console.settings import Settings
-from mqstore.console.stores import Opened, Shelf
+from mqstore.console.stores import OpenStore, StoreList
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, RefusedError, UsageError
 from mqstore.table import formatting
 
-__all__ = ["LARGEST_FORM", "PATIENCE", "Asked", "Console", "Page", "address", "endpoint"]
+__all__ = ["JOB_WAIT", "MAX_FORM_SIZE", "Console", "PageFunction", "PageRequest", "address", "endpoint"]
 
 HERE = Path(__file__).parent
-LARGEST_FORM = 2 << 20
+MAX_FORM_SIZE = 2 << 20
 THREADS = 12
-PATIENCE = 1.5  # seconds that a page waits for a job before it shows the progress
+JOB_WAIT = 1.5  # seconds that a page waits for a job before it shows the progress
 
 _LOG = logging.getLogger("mqstore.console")
 _HIGHEST = 2**63 - 1
 
 
-def address(path: str, **asked: object) -> str:
+def address(path: str, **values: object) -> str:
     """A path with a query of those values that are not None or empty.
 
     >>> address("/stores/0/messages", topic="a b", since=None, newest=0)
     '/stores/0/messages?topic=a+b&newest=0'
     """
-    query = {name: str(value) for name, value in asked.items() if value is not None and value != ""}
+    query = {name: str(value) for name, value in values.items() if value is not None and value != ""}
     return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
 
 
@@ -65,7 +65,7 @@ class Console:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.shelf = Shelf(settings.places, settings.now)
+        self.stores = StoreList(settings.places, settings.now)
         self.jobs = Jobs()
         self.sessions = Sessions(settings.token)
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
@@ -85,7 +85,7 @@ class Console:
         }
         # lines and tabs stay, all else is escaped: `bodies.plain_text` has taken out what is no letter
         self.templates.filters |= {"shorten": formatting.shorten, "safe_lines": escape, "ticks": _ticks}
-        self.templates.globals |= {"address": address, "settings": settings, "names": self.shelf.names}
+        self.templates.globals |= {"address": address, "settings": settings, "names": self.stores.names}
 
     def close(self) -> None:
         self.jobs.close()
@@ -93,17 +93,17 @@ class Console:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """A request as pages see it. form: of a POST, its fields; the form token has been checked."""
 
     console: Console
-    request: Request
+    http: Request
     session: Session | None
     form: Mapping[str, list[str]]
 
     def text(self, name: str, default: str = "", longest: int = 4096) -> str:
         """A value of the query or the form, without blanks around it. Raises UsageError where it is too long."""
-        given = self.form.get(name, [""])[0] if self.request.method == "POST" else self.request.query_params.get(name, "")
+        given = self.form.get(name, [""])[0] if self.http.method == "POST" else self.http.query_params.get(name, "")
         found = given.strip()
         if len(found) > longest:
             raise UsageError(f"{name} has {len(found):,} characters; {longest:,} are the most that make sense")
@@ -132,9 +132,9 @@ class Asked:
         return None if not given else max(-_HIGHEST, min(_HIGHEST, formatting.parse_time(given, name)))
 
     @property
-    def store(self) -> Opened:
+    def store(self) -> OpenStore:
         """The store of the address. Raises NotFoundError, and what opening raises."""
-        return self.console.shelf.get(int(self.request.path_params["number"]))
+        return self.console.stores.get(int(self.http.path_params["number"]))
 
     @property
     def view(self) -> str:
@@ -144,16 +144,16 @@ class Asked:
     @property
     def is_partial(self) -> bool:
         """Whether a script wants a part of the page to put in its place."""
-        return self.request.headers.get("hx-request") == "true"
+        return self.http.headers.get("hx-request") == "true"
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """A page from a template."""
         shown = {
-            "asked": self,
+            "request": self,
             "session": self.session,
             "csrf": self.session.csrf if self.session else "",
-            "path": self.request.url.path,
-            "here": address(self.request.url.path, **dict(self.request.query_params)),
+            "path": self.http.url.path,
+            "here": address(self.http.url.path, **dict(self.http.query_params)),
             "store": None,
             "section": "",
             "wide": False,
@@ -175,7 +175,7 @@ class Asked:
 
     def waited(self, job: Job) -> Job:
         """The job, after a short wait: most are done at once."""
-        job.settled.wait(PATIENCE)
+        job.settled.wait(JOB_WAIT)
         return job
 
     def outcome(self, job: Job) -> Any:
@@ -185,7 +185,7 @@ class Asked:
         return job.result
 
 
-Page = Callable[[Asked], Response]
+PageFunction = Callable[[PageRequest], Response]
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotFoundError, 404),
@@ -196,18 +196,18 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-def _failed(asked: Asked, error: Exception) -> Response:
+def _failed(request: PageRequest, error: Exception) -> Response:
     if isinstance(error, MqstoreError):
         status = next(code for kind, code in _STATUS if isinstance(error, kind))
-        return asked.show("error.html", status=status, sentence=str(error), status_code=status)
+        return request.show("error.html", status=status, sentence=str(error), status_code=status)
     if isinstance(error, MemoryError):
-        return asked.show("error.html", status=503, sentence="out of memory; narrow the question", status_code=503)
+        return request.show("error.html", status=503, sentence="out of memory; narrow the question", status_code=503)
     if isinstance(error, OSError):
         sentence = f"the operating system says of a file of the store: {error.strerror or error}"
-        return asked.show("error.html", status=503, sentence=sentence, status_code=503)
-    _LOG.error("a page failed: %s", asked.request.url.path, exc_info=error)
+        return request.show("error.html", status=503, sentence=sentence, status_code=503)
+    _LOG.error("a page failed: %s", request.http.url.path, exc_info=error)
     sentence = f"a bug in mqstore, not in the store: {type(error).__name__}; the log of the console has the trace, please report it"
-    return asked.show("error.html", status=500, sentence=sentence, status_code=500)
+    return request.show("error.html", status=500, sentence=sentence, status_code=500)
 
 
 async def _form(request: Request) -> Mapping[str, list[str]]:
@@ -215,8 +215,8 @@ async def _form(request: Request) -> Mapping[str, list[str]]:
     content = bytearray()
     async for part in request.stream():
         content += part
-        if len(content) > LARGEST_FORM:
-            raise UsageError(f"the form is larger than {formatting.size(LARGEST_FORM)}; choose fewer messages at a time")
+        if len(content) > MAX_FORM_SIZE:
+            raise UsageError(f"the form is larger than {formatting.size(MAX_FORM_SIZE)}; choose fewer messages at a time")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise UsageError("the form is not encoded as a form; send it from a page of this console")
     try:
@@ -225,30 +225,30 @@ async def _form(request: Request) -> Mapping[str, list[str]]:
         raise UsageError("the form has too many fields; choose fewer messages at a time") from None
 
 
-def endpoint(console: Console, page: Page, *, csrf: bool = True) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(console: Console, page: PageFunction, *, csrf: bool = True) -> Callable[[Request], Awaitable[Response]]:
     """A page as Starlette calls it."""
 
-    async def answer(request: Request) -> Response:
-        session: Session | None = request.scope.get("session")
-        asked = Asked(console, request, session, {})
+    async def answer(http: Request) -> Response:
+        session: Session | None = http.scope.get("session")
+        request = PageRequest(console, http, session, {})
 
         def made() -> Response:
             try:
-                return page(asked)
+                return page(request)
             except Exception as error:
-                return _failed(asked, error)
+                return _failed(request, error)
 
-        if request.method == "POST":
+        if http.method == "POST":
             try:
-                form = await _form(request)
+                form = await _form(http)
             except UsageError as error:
-                return _failed(asked, error)
+                return _failed(request, error)
             given = form.get("csrf", [""])[0]
             if csrf and (session is None or not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode())):
-                return asked.show(
+                return request.show(
                     "error.html", status=403, sentence="the form is not of this session; load the page again", status_code=403
                 )
-            asked = Asked(console, request, session, form)
+            request = PageRequest(console, http, session, form)
         return await asyncio.get_running_loop().run_in_executor(console.threads, made)
 
     return answer

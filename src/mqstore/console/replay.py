@@ -18,7 +18,7 @@ from typing import Any
 from mqstore.console.basket import InLog, Place
 from mqstore.console.basket_export import log_batches, queue_rows
 from mqstore.console.jobs import Progress
-from mqstore.console.stores import Shelf
+from mqstore.console.stores import StoreList
 from mqstore.errors import TargetError, UsageError
 from mqstore.rabbitmq.message.properties import properties_to_bin
 from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage, Sender, hidden
@@ -28,7 +28,7 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
-__all__ = ["Replayed", "Target", "families", "replay", "targets_of"]
+__all__ = ["ReplayResult", "Target", "count_by_family", "replay", "targets_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """Outcome. stored: taken by the target; returned, refused: not taken; gone: no longer there, or not readable."""
 
     target: str
@@ -72,25 +72,25 @@ def _same(one: Path, other: Path) -> bool:
     return any(os.path.realpath(one) == os.path.realpath(each) for each in (other, other / "store"))
 
 
-def replay(shelf: Shelf, places: Sequence[Place], target: Target, progress: Progress) -> Replayed:
+def replay(stores: StoreList, places: Sequence[Place], target: Target, progress: Progress) -> ReplayResult:
     """Send the messages in the order of the basket, those of RocketMQ stores first. Raises TargetError, CancelledError."""
     if target.is_store:
-        return _into_store(shelf, places, target, progress)
+        return _into_store(stores, places, target, progress)
     sender = Sender(target.address)
-    sent = sender.send(_outgoing(shelf, places, sender.user, progress))
-    return Replayed(target.shown, sent.confirmed - sent.returned, sent.returned, sent.refused, len(places) - sent.sent)
+    sent = sender.send(_outgoing(stores, places, sender.user, progress))
+    return ReplayResult(target.shown, sent.confirmed - sent.returned, sent.returned, sent.refused, len(places) - sent.sent)
 
 
-def _into_store(shelf: Shelf, places: Sequence[Place], target: Target, progress: Progress) -> Replayed:
+def _into_store(stores: StoreList, places: Sequence[Place], target: Target, progress: Progress) -> ReplayResult:
     done = 0
     with MessageStore.open(target.address, StoreConfig(services=False)) as store:
-        for batch in log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=False):
+        for batch in log_batches(stores, places, ROCKETMQ_COLUMNS, milliseconds=False):
             progress(done, len(places))
             result = store.put_batch(batch, stored=True)
             done += result.count
             if result.count < batch.num_rows:
                 raise TargetError(f"{target.shown} does not take a message: {result.detail}; {done} are stored")
-        for message in _as_messages(shelf, places):
+        for message in _as_messages(stores, places):
             progress(done, len(places))
             put = store.put(message)
             if not put.stored:
@@ -98,11 +98,11 @@ def _into_store(shelf: Shelf, places: Sequence[Place], target: Target, progress:
             done += 1
         store.dispatch_now()
         progress(done, done)
-    return Replayed(target.shown, done, gone=len(places) - done)
+    return ReplayResult(target.shown, done, gone=len(places) - done)
 
 
-def _as_messages(shelf: Shelf, places: Sequence[Place]) -> Iterator[Message]:
-    for store, rows in queue_rows(shelf, places):
+def _as_messages(stores: StoreList, places: Sequence[Place]) -> Iterator[Message]:
+    for store, rows in queue_rows(stores, places):
         batch = store.batch(rows, RABBITMQ_COLUMNS)
         for row in [] if batch is None else batch.to_pylist():
             if row["payload"] is not None:
@@ -121,15 +121,15 @@ def _properties(row: dict[str, Any]) -> dict[str, str]:
     return plain | {f"header.{each['name']}": str(each["value"]) for each in headers if each["value"] is not None}
 
 
-def _outgoing(shelf: Shelf, places: Sequence[Place], user: str, progress: Progress) -> Iterator[OutgoingMessage]:
+def _outgoing(stores: StoreList, places: Sequence[Place], user: str, progress: Progress) -> Iterator[OutgoingMessage]:
     done = 0
-    for batch in log_batches(shelf, places, ROCKETMQ_COLUMNS, milliseconds=True):
+    for batch in log_batches(stores, places, ROCKETMQ_COLUMNS, milliseconds=True):
         for row in batch.to_pylist():
             progress(done, len(places))
             if row["body"] is not None:
                 done += 1
                 yield OutgoingMessage("", row["topic"], _block(row), row["body"])
-    for store, rows in queue_rows(shelf, places):
+    for store, rows in queue_rows(stores, places):
         for number in range(len(rows)):
             progress(done, len(places))
             message = outgoing_message(store, rows, number, user=user)
@@ -146,7 +146,7 @@ def _block(row: dict[str, Any]) -> bytes:
     return properties_to_bin(properties)
 
 
-def families(places: Sequence[Place]) -> dict[str, int]:
+def count_by_family(places: Sequence[Place]) -> dict[str, int]:
     """How many of these places are of which family."""
     logs = sum(isinstance(place, InLog) for place in places)
     return {name: number for name, number in (("rocketmq", logs), ("rabbitmq", len(places) - logs)) if number}

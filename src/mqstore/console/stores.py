@@ -23,14 +23,14 @@ from mqstore.rocketmq.store.store import RocketMQStore
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.view import View
 
-__all__ = ["Opened", "Shelf"]
+__all__ = ["OpenStore", "StoreList"]
 
-LOOK_AGAIN = 5.0  # seconds after which the files are looked at again
+CHECK_INTERVAL = 5.0  # seconds after which the files are looked at again
 
 T = TypeVar("T")
 
 
-class Opened:
+class OpenStore:
     """One state of one store. number: its place on the shelf; token: changes when it is opened anew."""
 
     def __init__(self, number: int, name: str, store: RocketMQStore | RabbitMQStore, token: int) -> None:
@@ -38,9 +38,9 @@ class Opened:
         self.name = name
         self.store = store
         self.token = token
-        self.looked = time.monotonic()
-        self.print = _fingerprint(store)
-        self._kept: dict[Hashable, Any] = {}
+        self.checked_at = time.monotonic()
+        self.fingerprint = _fingerprint(store)
+        self._cache: dict[Hashable, Any] = {}
         self._locks: dict[Hashable, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -67,14 +67,14 @@ class Opened:
             raise UnsupportedError(f"{self.name} is a RocketMQ store; this page is about RabbitMQ message stores")
         return self.store
 
-    def kept(self, what: Hashable, make: Callable[[], T]) -> T:
+    def cached(self, what: Hashable, make: Callable[[], T]) -> T:
         """What was worked out before, or is now; two who ask at once wait for one answer."""
         with self._lock:
             lock = self._locks.setdefault(what, threading.Lock())
         with lock:
-            if what not in self._kept:
-                self._kept[what] = make()
-            found: T = self._kept[what]
+            if what not in self._cache:
+                self._cache[what] = make()
+            found: T = self._cache[what]
             return found
 
     def view(self, name: str) -> View:
@@ -82,7 +82,7 @@ class Opened:
         if name not in ("disk", "recovered"):
             raise UsageError(f"there is no view {name!r}; the views are disk and recovered")
         store = self.rocketmq
-        return self.kept(("view", name), lambda: store.view(name))
+        return self.cached(("view", name), lambda: store.view(name))
 
 
 def _fingerprint(store: RocketMQStore | RabbitMQStore) -> int | None:
@@ -97,11 +97,11 @@ class _Slot:
     def __init__(self, place: Location) -> None:
         self.place = place
         self.lock = threading.Lock()
-        self.opened: Opened | None = None
+        self.opened: OpenStore | None = None
         self.openings = 0
 
 
-class Shelf:
+class StoreList:
     """The given stores, by number from 0. now: microseconds at which a time to live is looked at; None: when a store is opened."""
 
     def __init__(self, places: tuple[Location, ...], now: int | None = None) -> None:
@@ -117,21 +117,21 @@ class Shelf:
         place = self._slots[number].place
         return os.path.abspath(place) if isinstance(place, Path) else str(place)
 
-    def get(self, number: int) -> Opened:
+    def get(self, number: int) -> OpenStore:
         """The store as it is now. Raises NotFoundError for a number that was not given, and what `mqstore.open` raises."""
         if not 0 <= number < len(self._slots):
             raise NotFoundError(f"there is no store {number}; the first page lists those that there are")
         slot = self._slots[number]
         with slot.lock:
             opened = slot.opened
-            if opened is not None and time.monotonic() - opened.looked > LOOK_AGAIN:
-                if opened.print is not None and _fingerprint(opened.store) != opened.print:
+            if opened is not None and time.monotonic() - opened.checked_at > CHECK_INTERVAL:
+                if opened.fingerprint is not None and _fingerprint(opened.store) != opened.fingerprint:
                     opened = None
                 else:
-                    opened.looked = time.monotonic()
+                    opened.checked_at = time.monotonic()
             if opened is None:
                 slot.openings += 1
-                slot.opened = opened = Opened(number, self.names[number], _open(slot.place, self._now), slot.openings)
+                slot.opened = opened = OpenStore(number, self.names[number], _open(slot.place, self._now), slot.openings)
             return opened
 
     def reload(self, number: int) -> None:

@@ -43,7 +43,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-def _said(text: str) -> str:
+def _or_empty(text: str) -> str:
     return "" if text == "null" else text
 
 
@@ -64,7 +64,7 @@ def steps(body: bytes, message_id: str) -> list[Step]:
     for request in dict.fromkeys((*begun, *ended)):
         before, after = begun.get(request), ended.get(request)
         time = _number(before[1]) if before else _number(after[7]) if after and len(after) > 7 else None
-        group = _said(before[3]) if before else after[8] if after and len(after) > 8 else ""
+        group = _or_empty(before[3]) if before else after[8] if after and len(after) > 8 else ""
         if after is None:
             found.append(Step("begun", time, group, None, None, "no end was reported"))
         else:

@@ -44,7 +44,7 @@ def console(
     Live, dead and copied stores of both brokers; nothing in them is changed. Pages can be read without JavaScript.
     """
     try:
-        from mqstore.console.app import new_token, server
+        from mqstore.console.app import create_server, new_token
     except ImportError as error:
         raise UsageError(f"the console needs {error.name}; install it with: pip install 'mqstore[console]'") from None
     from mqstore.console.replay import targets_of
@@ -68,7 +68,7 @@ def console(
 
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
-        server(settings, ready).run()
+        create_server(settings, ready).run()
     except (OSError, SystemExit) as error:
         # uvicorn has told why it cannot listen, and leaves by an exit
         raise CannotOpenError(f"{command(listen)} cannot be listened on ({error}); give another address with --listen") from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mqstore.console.pages import basket, checks, files, health, jobs, keys, message, messages, queues, topics
-from mqstore.console.pages.rule import Rule
+from mqstore.console.pages.route import PageRoute
 
 __all__ = ["ROUTES"]
 
-ROUTES: tuple[Rule, ...] = tuple(
-    rule for module in (health, topics, messages, keys, message, queues, files, checks, basket, jobs) for rule in module.RULES
+ROUTES: tuple[PageRoute, ...] = tuple(
+    rule for module in (health, topics, messages, keys, message, queues, files, checks, basket, jobs) for rule in module.ROUTES
 )

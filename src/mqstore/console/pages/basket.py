@@ -10,45 +10,47 @@ from starlette.responses import Response, StreamingResponse
 from mqstore.console import basket_export
 from mqstore.console.basket import LIMIT, Basket, InLog, Place, place_from
 from mqstore.console.jobs import Progress
-from mqstore.console.page import Asked, address
-from mqstore.console.pages.rule import Rule
-from mqstore.console.replay import Replayed, Target, families, replay, targets_of
+from mqstore.console.page import PageRequest, address
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.replay import ReplayResult, Target, count_by_family, replay, targets_of
 from mqstore.errors import NotFoundError, UsageError
 
-__all__ = ["RULES"]
+__all__ = ["ROUTES"]
 
 SHOWN = 200
 
 
-def _basket(asked: Asked) -> Basket:
-    if asked.session is None:
+def _basket(request: PageRequest) -> Basket:
+    if request.session is None:
         raise UsageError("the basket belongs to a session, and this request has none; let the browser keep the cookie")
-    return asked.session.basket
+    return request.session.basket
 
 
-def _places(asked: Asked, *, every: bool = False) -> list[Place]:
+def _places(request: PageRequest, *, every: bool = False) -> list[Place]:
     """The messages that a form names: the chosen ones, or all that its page showed."""
-    given = asked.form.get("shown" if every else "place", [])
+    given = request.form.get("shown" if every else "place", [])
     places = [place_from(text) for text in given[: LIMIT + 1]]
     for place in places:
-        if place.store >= len(asked.console.shelf):
+        if place.store >= len(request.console.stores):
             raise NotFoundError(f"there is no store {place.store}; choose messages on a page that lists them")
     return places
 
 
-def basket(asked: Asked) -> Response:
-    places = _basket(asked).places
-    start = asked.number("from") or 0
-    shown = [(place, _link(place), asked.console.shelf.names[place.store], _told(place)) for place in places[start : start + SHOWN]]
-    return asked.show(
+def basket(request: PageRequest) -> Response:
+    places = _basket(request).places
+    start = request.number("from") or 0
+    shown = [
+        (place, _link(place), request.console.stores.names[place.store], _description(place)) for place in places[start : start + SHOWN]
+    ]
+    return request.show(
         "basket.html",
         section="basket",
         shown=shown,
         start=start,
         size=SHOWN,
         total=len(places),
-        families=families(places),
-        targets=_targets(asked),
+        families=count_by_family(places),
+        targets=_targets(request),
         limit=LIMIT,
     )
 
@@ -60,50 +62,50 @@ def _link(place: Place) -> str:
     return address(path, vhost=place.vhost, queue=place.queue, level=place.level, seq=place.seq_id)
 
 
-def _told(place: Place) -> str:
+def _description(place: Place) -> str:
     if isinstance(place, InLog):
         return f"physical offset {place.physical_offset:,}"
     level = "" if place.level is None else f", priority {place.level}"
     return f"queue {place.queue} of vhost {place.vhost}{level}, sequence id {place.seq_id:,}"
 
 
-def add(asked: Asked) -> Response:
-    places = _places(asked, every=bool(asked.text("all")))
+def add(request: PageRequest) -> Response:
+    places = _places(request, every=bool(request.text("all")))
     if not places:
         raise UsageError("no message is chosen; tick some, or put all that are shown into the basket")
-    _basket(asked).add(places)
-    return asked.back("/basket")
+    _basket(request).add(places)
+    return request.back("/basket")
 
 
-def remove(asked: Asked) -> Response:
-    _basket(asked).remove(_places(asked))
-    return asked.go("/basket")
+def remove(request: PageRequest) -> Response:
+    _basket(request).remove(_places(request))
+    return request.go("/basket")
 
 
-def clear(asked: Asked) -> Response:
-    _basket(asked).clear()
-    return asked.go("/basket")
+def clear(request: PageRequest) -> Response:
+    _basket(request).clear()
+    return request.go("/basket")
 
 
-def export(asked: Asked) -> Response:
+def export(request: PageRequest) -> Response:
     """A download; what has left its store since it was chosen is left out."""
-    places, family, form = _basket(asked).places, asked.text("family"), asked.text("format", "jsonl")
-    if family not in families(places):
+    places, family, form = _basket(request).places, request.text("family"), request.text("format", "jsonl")
+    if family not in count_by_family(places):
         raise UsageError("the basket has no message of that family; put some in first")
-    shelf = asked.console.shelf
+    stores = request.console.stores
     headers = {"Content-Disposition": f'attachment; filename="{family}-messages.{form}"'}
     if form == "jsonl":
-        return StreamingResponse(basket_export.json_lines(shelf, places, family), media_type="application/x-ndjson", headers=headers)
+        return StreamingResponse(basket_export.json_lines(stores, places, family), media_type="application/x-ndjson", headers=headers)
     if form != "parquet":
         raise UsageError("messages are exported as jsonl or parquet")
-    return Response(basket_export.parquet(shelf, places, family), media_type="application/vnd.apache.parquet", headers=headers)
+    return Response(basket_export.parquet(stores, places, family), media_type="application/vnd.apache.parquet", headers=headers)
 
 
 # replay
 
 
-def _targets(asked: Asked) -> tuple[Target, ...]:
-    settings = asked.console.settings
+def _targets(request: PageRequest) -> tuple[Target, ...]:
+    settings = request.console.settings
     return targets_of(settings.targets, settings.places) if settings.allow_writes else ()
 
 
@@ -111,56 +113,56 @@ def _fingerprint(places: Sequence[Place]) -> str:
     return hashlib.sha256("\n".join(map(str, places)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _chosen(asked: Asked) -> Target:
-    if not asked.console.settings.allow_writes:
+def _chosen(request: PageRequest) -> Target:
+    if not request.console.settings.allow_writes:
         raise UsageError("this console does not write: start it with --allow-writes and --replay-to TARGET to replay messages")
-    number = asked.number("target")
-    targets = _targets(asked)
+    number = request.number("target")
+    targets = _targets(request)
     if number is None or number >= len(targets):
         raise UsageError("choose one of the targets that --replay-to named")
     return targets[number]
 
 
-def confirm(asked: Asked) -> Response:
+def confirm(request: PageRequest) -> Response:
     """What would be written, before it is."""
-    target, places = _chosen(asked), _basket(asked).places
+    target, places = _chosen(request), _basket(request).places
     if not places:
         raise UsageError("the basket is empty; put messages in first")
-    return asked.show(
+    return request.show(
         "confirm.html",
         section="basket",
         target=target,
-        number=asked.number("target"),
+        number=request.number("target"),
         total=len(places),
-        families=families(places),
+        families=count_by_family(places),
         fingerprint=_fingerprint(places),
-        shown=[(asked.console.shelf.names[place.store], _told(place)) for place in places[:20]],
+        shown=[(request.console.stores.names[place.store], _description(place)) for place in places[:20]],
     )
 
 
-def run(asked: Asked) -> Response:
-    target, places = _chosen(asked), _basket(asked).places
-    if asked.text("sure") != "yes":
+def run(request: PageRequest) -> Response:
+    target, places = _chosen(request), _basket(request).places
+    if request.text("sure") != "yes":
         raise UsageError("nothing was written: tick that you are sure on the page before")
-    if not places or asked.text("fingerprint") != _fingerprint(places):
+    if not places or request.text("fingerprint") != _fingerprint(places):
         raise UsageError("nothing was written: the basket has changed since it was shown; look at it and confirm again")
-    shelf = asked.console.shelf
+    stores = request.console.stores
 
-    def work(progress: Progress) -> Replayed:
-        return replay(shelf, places, target, progress)
+    def work(progress: Progress) -> ReplayResult:
+        return replay(stores, places, target, progress)
 
-    job = asked.console.jobs.start("replay", f"Replaying {len(places):,} messages to {target.shown}", work, unit="messages", writes=True)
-    _basket(asked).clear()
-    asked.waited(job)
-    return asked.go(f"/jobs/{job.id}")
+    job = request.console.jobs.start("replay", f"Replaying {len(places):,} messages to {target.shown}", work, unit="messages", writes=True)
+    _basket(request).clear()
+    request.waited(job)
+    return request.go(f"/jobs/{job.id}")
 
 
-RULES = (
-    Rule("/basket", basket),
-    Rule("/basket/add", add, posts=True),
-    Rule("/basket/remove", remove, posts=True),
-    Rule("/basket/clear", clear, posts=True),
-    Rule("/basket/export", export),
-    Rule("/basket/replay", confirm, posts=True),
-    Rule("/basket/replay/run", run, posts=True),
+ROUTES = (
+    PageRoute("/basket", basket),
+    PageRoute("/basket/add", add, posts=True),
+    PageRoute("/basket/remove", remove, posts=True),
+    PageRoute("/basket/clear", clear, posts=True),
+    PageRoute("/basket/export", export),
+    PageRoute("/basket/replay", confirm, posts=True),
+    PageRoute("/basket/replay/run", run, posts=True),
 )

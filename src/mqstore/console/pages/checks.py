@@ -9,42 +9,42 @@ from starlette.responses import Response
 
 from mqstore.console.damage_map import map_of
 from mqstore.console.jobs import Job, Progress, State
-from mqstore.console.page import Asked
-from mqstore.console.pages.rule import Rule
-from mqstore.console.stores import Opened
+from mqstore.console.page import PageRequest
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
 from mqstore.findings import Report
 from mqstore.pipeline.jobs.usage import usage as count_log
 from mqstore.rabbitmq.store import usage as queue_usage
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.verify import verification
 
-__all__ = ["RULES", "start_verify"]
+__all__ = ["ROUTES", "start_verify"]
 
 SHOWN = 200
 MAPS = 60
 
 
-def _verify(opened: Opened, progress: Progress) -> Report:
+def _verify(opened: OpenStore, progress: Progress) -> Report:
     store = opened.store
     return store.verify(progress) if isinstance(store, RabbitMQStore) else verification.verify(store, threads=2, progress=progress)
 
 
-def _usage(opened: Opened, progress: Progress) -> Any:
+def _usage(opened: OpenStore, progress: Progress) -> Any:
     store = opened.store
     if isinstance(store, RabbitMQStore):
         return queue_usage.usage(store, progress)
     return count_log(store.directory.root, threads=2, progress=progress)
 
 
-_WORK: dict[str, tuple[str, Callable[[Opened, Progress], Any], str]] = {
+_WORK: dict[str, tuple[str, Callable[[OpenStore, Progress], Any], str]] = {
     "verify": ("Verifying", _verify, "index entries"),
     "usage": ("Counting", _usage, "queues"),
 }
 
 
-def _start(asked: Asked, opened: Opened, kind: str, *, again: bool = False) -> Job:
+def _start(request: PageRequest, opened: OpenStore, kind: str, *, again: bool = False) -> Job:
     title, work, unit = _WORK[kind]
-    return asked.console.jobs.start(
+    return request.console.jobs.start(
         kind,
         f"{title} {opened.name}",
         lambda progress: work(opened, progress),
@@ -55,15 +55,15 @@ def _start(asked: Asked, opened: Opened, kind: str, *, again: bool = False) -> J
     )
 
 
-def start_verify(asked: Asked) -> Response:
-    opened = asked.store
-    asked.waited(_start(asked, opened, "verify", again=True))
-    return asked.go(f"/stores/{opened.number}/verify")
+def start_verify(request: PageRequest) -> Response:
+    opened = request.store
+    request.waited(_start(request, opened, "verify", again=True))
+    return request.go(f"/stores/{opened.number}/verify")
 
 
-def verify(asked: Asked) -> Response:
-    opened = asked.store
-    job = asked.console.jobs.find("verify", opened.key)
+def verify(request: PageRequest) -> Response:
+    opened = request.store
+    job = request.console.jobs.find("verify", opened.key)
     report: Report | None = job.result if job is not None and job.state is State.DONE else None
     values: dict[str, Any] = {
         "store": opened,
@@ -73,12 +73,12 @@ def verify(asked: Asked) -> Response:
         "refresh": job is not None and not job.over,
     }
     if report is None:
-        return asked.show("verify.html", **values)
-    start = asked.number("from") or 0
+        return request.show("verify.html", **values)
+    start = request.number("from") or 0
     sizes = {name: entry.size for name, entry in opened.store.directory.walk()}
     damaged = dict.fromkeys(item.file for item in report.damage)
     maps = [(name, map_of(name, sizes[name], sizes[name], report.damage)) for name in damaged if sizes.get(name)]
-    return asked.show(
+    return request.show(
         "verify.html",
         **values,
         damage=report.damage[start : start + SHOWN],
@@ -89,15 +89,15 @@ def verify(asked: Asked) -> Response:
     )
 
 
-def start_usage(asked: Asked) -> Response:
-    opened = asked.store
-    asked.waited(_start(asked, opened, "usage", again=True))
-    return asked.go(f"/stores/{opened.number}/usage")
+def start_usage(request: PageRequest) -> Response:
+    opened = request.store
+    request.waited(_start(request, opened, "usage", again=True))
+    return request.go(f"/stores/{opened.number}/usage")
 
 
-def usage(asked: Asked) -> Response:
-    opened = asked.store
-    job = asked.console.jobs.find("usage", opened.key)
+def usage(request: PageRequest) -> Response:
+    opened = request.store
+    job = request.console.jobs.find("usage", opened.key)
     report = job.result if job is not None and job.state is State.DONE else None
     values: dict[str, Any] = {
         "store": opened,
@@ -107,9 +107,9 @@ def usage(asked: Asked) -> Response:
         "refresh": job is not None and not job.over,
     }
     if report is None:
-        return asked.show("usage.html", **values)
+        return request.show("usage.html", **values)
     if opened.family == "rabbitmq":
-        return asked.show("queueusage.html", **values, files=report.files[:SHOWN], queues=report.queues[:SHOWN], wide=True)
+        return request.show("queueusage.html", **values, files=report.files[:SHOWN], queues=report.queues[:SHOWN], wide=True)
     parts = (
         ("Bodies", report.total.body),
         ("Properties", report.total.properties),
@@ -122,12 +122,12 @@ def usage(asked: Asked) -> Response:
         (title, by, report.rows(by))
         for title, by in (("By topic", "topic"), ("By queue", "queue"), ("By day", "day"), ("What keeps the log files", "retained"))
     ]
-    return asked.show("usage.html", **values, parts=parts, tables=tables, shown=SHOWN, wide=True)
+    return request.show("usage.html", **values, parts=parts, tables=tables, shown=SHOWN, wide=True)
 
 
-RULES = (
-    Rule("/stores/{number:int}/verify", verify),
-    Rule("/stores/{number:int}/verify", start_verify, posts=True),
-    Rule("/stores/{number:int}/usage", usage),
-    Rule("/stores/{number:int}/usage", start_usage, posts=True),
+ROUTES = (
+    PageRoute("/stores/{number:int}/verify", verify),
+    PageRoute("/stores/{number:int}/verify", start_verify, posts=True),
+    PageRoute("/stores/{number:int}/usage", usage),
+    PageRoute("/stores/{number:int}/usage", start_usage, posts=True),
 )

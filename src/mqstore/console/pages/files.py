@@ -10,17 +10,17 @@ from starlette.responses import Response
 
 from mqstore.console import bodies
 from mqstore.console.damage_map import Map, map_of
-from mqstore.console.page import Asked
+from mqstore.console.page import PageRequest
 from mqstore.console.pages.health import last_report
-from mqstore.console.pages.rule import Rule
-from mqstore.console.stores import Opened
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["RULES", "damage_of"]
+__all__ = ["ROUTES", "damage_of"]
 
 SHOWN = 200
 LISTED = 200
@@ -37,15 +37,15 @@ class File:
     map: Map
 
 
-def damage_of(asked: Asked, opened: Opened) -> tuple[Sequence[Damage], bool]:
+def damage_of(request: PageRequest, opened: OpenStore) -> tuple[Sequence[Damage], bool]:
     """What is known of damage, and whether every byte was looked at for it."""
-    report = last_report(asked.console, opened)
+    report = last_report(request.console, opened)
     if report is not None:
         return report.damage, True
-    return opened.kept("findings", lambda: tuple(opened.store.findings)), False
+    return opened.cached("findings", lambda: tuple(opened.store.findings)), False
 
 
-def _log_end(opened: Opened) -> int | None:
+def _log_end(opened: OpenStore) -> int | None:
     return opened.view("disk").log_range()[1] if isinstance(opened.store, RocketMQStore) else None
 
 
@@ -57,13 +57,13 @@ def _written(name: str, size: int, log_end: int | None) -> int:
     return min(size, max(0, log_end - int(start)))
 
 
-def files(asked: Asked) -> Response:
-    opened = asked.store
-    damage, proved = damage_of(asked, opened)
+def files(request: PageRequest) -> Response:
+    opened = request.store
+    damage, proved = damage_of(request, opened)
     counts: dict[str, list[Damage]] = {}
     for item in damage:
         counts.setdefault(item.file, []).append(item)
-    wanted, start, only = asked.text("name").lower(), asked.number("from") or 0, asked.text("only") == "damaged"
+    wanted, start, only = request.text("name").lower(), request.number("from") or 0, request.text("only") == "damaged"
     end = _log_end(opened)
     entries = [(name, entry) for name, entry in opened.store.directory.walk() if wanted in name.lower() and (not only or name in counts)]
     # what is missing has a finding and no entry
@@ -79,7 +79,7 @@ def files(asked: Asked) -> Response:
         )
         for name, entry in entries[start : start + SHOWN]
     ]
-    return asked.show(
+    return request.show(
         "files.html",
         store=opened,
         section="files",
@@ -102,20 +102,20 @@ def _leads_out(directory: ReadOnlyDirectory, name: str) -> bool:
     return os.path.commonpath([root, os.path.realpath(directory.path(name))]) != root
 
 
-def file(asked: Asked) -> Response:
-    opened = asked.store
+def file(request: PageRequest) -> Response:
+    opened = request.store
     directory = opened.store.directory
-    name = asked.text("name", longest=8192)
+    name = request.text("name", longest=8192)
     # the name is looked for among those that the store has; it is never made a path
     entry = next((entry for each, entry in directory.walk() if each == name), None)
-    damage, proved = damage_of(asked, opened)
+    damage, proved = damage_of(request, opened)
     mine = [item for item in damage if item.file == name]
     if entry is None:
         if not mine:
             raise NotFoundError(f"the store has no file {name}; the list of files has all that there are")
-        return asked.show("file.html", store=opened, section="files", name=name, size=None, damage=mine, proved=proved, map=None)
-    at = asked.number("at")
-    start = max(0, min(asked.number("bytes") or at or 0, entry.size))
+        return request.show("file.html", store=opened, section="files", name=name, size=None, damage=mine, proved=proved, map=None)
+    at = request.number("at")
+    start = max(0, min(request.number("bytes") or at or 0, entry.size))
     if _leads_out(directory, name):
         raise NotFoundError(f"{name} is a link that leads out of the store; what it leads to is not shown")
     mapped = directory.map(name)  # not kept: each map holds a descriptor
@@ -123,7 +123,7 @@ def file(asked: Asked) -> Response:
     shown = map_of(name, entry.size, written, mine)
     line = start - start % 16
     raw = mapped.bytes(line, min(mapped.size, line + bodies.HEX_SHOWN // 4)) if mapped.size else b""
-    return asked.show(
+    return request.show(
         "file.html",
         store=opened,
         section="files",
@@ -140,7 +140,7 @@ def file(asked: Asked) -> Response:
     )
 
 
-RULES = (
-    Rule("/stores/{number:int}/files", files),
-    Rule("/stores/{number:int}/file", file),
+ROUTES = (
+    PageRoute("/stores/{number:int}/files", files),
+    PageRoute("/stores/{number:int}/file", file),
 )

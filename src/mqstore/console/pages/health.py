@@ -1,4 +1,4 @@
-"""The first page, the page of one store, and the door."""
+"""The first page, the page of one store, and the entry."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from mqstore.console.jobs import Job, State
-from mqstore.console.page import PATIENCE, Asked, Console
-from mqstore.console.pages.rule import Rule
-from mqstore.console.stores import Opened
+from mqstore.console.page import JOB_WAIT, Console, PageRequest
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, Report
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["RULES", "Health", "last_report", "look"]
+__all__ = ["ROUTES", "Health", "last_report", "look"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Health:
         return "warn" if self.warnings or self.shutdown == "unclean" else "good"
 
 
-def look(opened: Opened, progress: Callable[[int, int], None]) -> Health:
+def look(opened: OpenStore, progress: Callable[[int, int], None]) -> Health:
     """Look at a store."""
     store = opened.store
     return _rocketmq(store) if isinstance(store, RocketMQStore) else _rabbitmq(store, progress)
@@ -108,20 +108,20 @@ def _rabbitmq(store: RabbitMQStore, progress: Callable[[int, int], None]) -> Hea
     )
 
 
-def _looking(console: Console, opened: Opened) -> Job:
+def _health_job(console: Console, opened: OpenStore) -> Job:
     return console.jobs.start(
         "look", f"Looking at {opened.name}", lambda progress: look(opened, progress), store=opened.number, key=opened.key, unit="vhosts"
     )
 
 
-def last_report(console: Console, opened: Opened) -> Report | None:
+def last_report(console: Console, opened: OpenStore) -> Report | None:
     """The outcome of the last verify of this very state of a store."""
     job = console.jobs.find("verify", opened.key)
     return job.result if job is not None and job.state is State.DONE else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _StoreLine:
     number: int
     name: str
     place: str
@@ -135,71 +135,71 @@ class _Line:
         return found
 
 
-def _line(asked: Asked, number: int, until: float) -> _Line:
+def _line(request: PageRequest, number: int, until: float) -> _StoreLine:
     """until: by the monotonic clock, when a health that is not known yet is waited for no longer."""
-    console = asked.console
-    name, place = console.shelf.names[number], console.shelf.place(number)
+    console = request.console
+    name, place = console.stores.names[number], console.stores.place(number)
     try:
-        opened = console.shelf.get(number)
-        job = _looking(console, opened)
+        opened = console.stores.get(number)
+        job = _health_job(console, opened)
         job.settled.wait(max(0.0, until - time.monotonic()))
-        return _Line(number, name, place, job.error, job, last_report(console, opened))
+        return _StoreLine(number, name, place, job.error, job, last_report(console, opened))
     except (MqstoreError, OSError) as error:
-        return _Line(number, name, place, str(error), None, None)
+        return _StoreLine(number, name, place, str(error), None, None)
 
 
-def home(asked: Asked) -> Response:
+def home(request: PageRequest) -> Response:
     # all begin before one is waited for
-    numbers = range(len(asked.console.shelf))
+    numbers = range(len(request.console.stores))
     for number in numbers:
-        _line(asked, number, 0.0)
-    until = time.monotonic() + PATIENCE
-    lines = [_line(asked, number, until) for number in numbers]
+        _line(request, number, 0.0)
+    until = time.monotonic() + JOB_WAIT
+    lines = [_line(request, number, until) for number in numbers]
     refresh = any(line.job is not None and not line.job.over for line in lines)
-    return asked.show("home.html", lines=lines, refresh=refresh, section="stores")
+    return request.show("home.html", lines=lines, refresh=refresh, section="stores")
 
 
-def overview(asked: Asked) -> Response:
-    opened = asked.store
-    line = _line(asked, opened.number, time.monotonic() + PATIENCE)
-    return asked.show("store.html", store=opened, line=line, section="overview", refresh=line.job is not None and not line.job.over)
+def overview(request: PageRequest) -> Response:
+    opened = request.store
+    line = _line(request, opened.number, time.monotonic() + JOB_WAIT)
+    return request.show("store.html", store=opened, line=line, section="overview", refresh=line.job is not None and not line.job.over)
 
 
-def reload(asked: Asked) -> Response:
-    number = int(asked.request.path_params["number"])
-    asked.console.shelf.reload(number)
-    return asked.go(f"/stores/{number}")
+def reload(request: PageRequest) -> Response:
+    number = int(request.http.path_params["number"])
+    request.console.stores.reload(number)
+    return request.go(f"/stores/{number}")
 
 
-def door(asked: Asked) -> Response:
-    return asked.show("enter.html") if asked.session is None else asked.go("/")
+def entry(request: PageRequest) -> Response:
+    return request.show("enter.html") if request.session is None else request.go("/")
 
 
-def enter(asked: Asked) -> Response:
-    sessions = asked.console.sessions
-    if not sessions.may_enter(asked.text("token")):
-        return asked.show("enter.html", status=401, wrong=True)
-    if asked.session is None:
-        asked.request.scope["session"] = sessions.make()
-    return asked.go("/")
+def enter(request: PageRequest) -> Response:
+    sessions = request.console.sessions
+    if not sessions.may_enter(request.text("token")):
+        return request.show("enter.html", status=401, wrong=True)
+    if request.session is None:
+        request.http.scope["session"] = sessions.make()
+    return request.go("/")
 
 
-def enter_by_link(asked: Asked) -> Response:
+def enter_by_link(request: PageRequest) -> Response:
     """The address that the command prints brings the token along; it is taken out of the address at once."""
-    token = asked.text("token")
+    token = request.text("token")
     if not token:
-        return door(asked)
-    if not asked.console.sessions.may_enter(token):
+        return entry(request)
+    if not request.console.sessions.may_enter(token):
         raise UsageError("that is not the token of this console; the command that started it has printed it")
-    if asked.session is None:
-        asked.request.scope["session"] = asked.console.sessions.make()
-    return asked.go("/")
+    if request.session is None:
+        request.http.scope["session"] = request.console.sessions.make()
+    return request.go("/")
 
 
-RULES = (
-    Rule("/", home),
-    Rule("/enter", enter_by_link),
-    Rule("/enter", enter, posts=True, csrf=False),
-    Rule("/stores/{number:int}", overview),
-    Rule("/stores/{number:int}/reload", reload, posts=True),
+ROUTES = (
+    PageRoute("/", home),
+    PageRoute("/enter", enter_by_link),
+    PageRoute("/enter", enter, posts=True, csrf=False),
+    PageRoute("/stores/{number:int}", overview),
+    PageRoute("/stores/{number:int}/reload", reload, posts=True),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from mqstore.console.jobs import Job, State
-from mqstore.console.page import Asked
-from mqstore.console.pages.rule import Rule
+from mqstore.console.page import PageRequest
+from mqstore.console.pages.route import PageRoute
 
-__all__ = ["RULES"]
+__all__ = ["ROUTES"]
 
 
 def _target(job: Job) -> str | None:
@@ -18,25 +18,25 @@ def _target(job: Job) -> str | None:
     return {"verify": f"/stores/{job.store}/verify", "usage": f"/stores/{job.store}/usage", "look": f"/stores/{job.store}"}.get(job.kind)
 
 
-def jobs(asked: Asked) -> Response:
-    found = [(job, _target(job)) for job in asked.console.jobs.all() if job.kind != "look" or not job.over]
-    return asked.show("jobs.html", section="jobs", found=found, refresh=any(not job.over for job, _ in found))
+def jobs(request: PageRequest) -> Response:
+    found = [(job, _target(job)) for job in request.console.jobs.all() if job.kind != "look" or not job.over]
+    return request.show("jobs.html", section="jobs", found=found, refresh=any(not job.over for job, _ in found))
 
 
-def one(asked: Asked) -> Response:
-    job = asked.console.jobs.get(str(asked.request.path_params["job"]))
-    return asked.show("job.html", section="jobs", job=job, target=_target(job), refresh=not job.over)
+def one(request: PageRequest) -> Response:
+    job = request.console.jobs.get(str(request.http.path_params["job"]))
+    return request.show("job.html", section="jobs", job=job, target=_target(job), refresh=not job.over)
 
 
-def cancel(asked: Asked) -> Response:
-    job = asked.console.jobs.get(str(asked.request.path_params["job"]))
-    asked.console.jobs.cancel(job)
+def cancel(request: PageRequest) -> Response:
+    job = request.console.jobs.get(str(request.http.path_params["job"]))
+    request.console.jobs.cancel(job)
     job.settled.wait(1.0)
-    return asked.back(f"/jobs/{job.id}")
+    return request.back(f"/jobs/{job.id}")
 
 
-RULES = (
-    Rule("/jobs", jobs),
-    Rule("/jobs/{job}", one),
-    Rule("/jobs/{job}/cancel", cancel, posts=True),
+ROUTES = (
+    PageRoute("/jobs", jobs),
+    PageRoute("/jobs/{job}", one),
+    PageRoute("/jobs/{job}/cancel", cancel, posts=True),
 )

@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from mqstore.console import listing
 from mqstore.console.jobs import Progress
-from mqstore.console.page import Asked, address
-from mqstore.console.pages.rule import Rule
-from mqstore.console.stores import Opened
+from mqstore.console.page import PageRequest, address
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import parse_message_id
@@ -18,50 +18,50 @@ from mqstore.rocketmq.lookup import explain as explaining
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
 from mqstore.rocketmq.store.view import View
 
-__all__ = ["RULES"]
+__all__ = ["ROUTES"]
 
 STEPS = 200
 
 
-def _values(opened: Opened, view: View, tab: str) -> dict[str, Any]:
+def _values(opened: OpenStore, view: View, tab: str) -> dict[str, Any]:
     topics = sorted({queue.topic for queue in view.queues()} | set(opened.rocketmq.topics.names))
     return {"store": opened, "section": "messages", "tab": tab, "topics": topics, "wide": True, "answer": None, "rows": []}
 
 
-def by_key(asked: Asked) -> Response:
-    opened = asked.store
-    view = opened.view(asked.view)
-    topic, key = asked.text("topic"), asked.text("key")
-    values = _values(opened, view, "key") | {"basket": asked.session.basket if asked.session else ()}
+def by_key(request: PageRequest) -> Response:
+    opened = request.store
+    view = opened.view(request.view)
+    topic, key = request.text("topic"), request.text("key")
+    values = _values(opened, view, "key") | {"basket": request.session.basket if request.session else ()}
     if not key:
-        return asked.show("bykey.html", **values)
+        return request.show("bykey.html", **values)
     if not topic:
         raise UsageError("a key is looked up within a topic, for the index keeps keys by topic; choose one")
-    begin, end, most = _limits(asked)
+    begin, end, most = _limits(request)
     answer = explaining.query(opened.rocketmq, view, topic, key, most, begin, end, scan=False)
-    return asked.show("bykey.html", **values | {"answer": answer, "rows": listing.rows_at(view, answer.messages)[::-1]})
+    return request.show("bykey.html", **values | {"answer": answer, "rows": listing.rows_at(view, answer.messages)[::-1]})
 
 
-def _limits(asked: Asked) -> tuple[int, int, int]:
-    begin, end = asked.moment("since"), asked.moment("until")
-    most = asked.number("max", MAX_RESULTS, low=1, high=MAX_RESULTS)
+def _limits(request: PageRequest) -> tuple[int, int, int]:
+    begin, end = request.moment("since"), request.moment("until")
+    most = request.number("max", MAX_RESULTS, low=1, high=MAX_RESULTS)
     return begin or 0, END_OF_TIME if end is None else end, most or MAX_RESULTS
 
 
-def explain(asked: Asked) -> Response:
+def explain(request: PageRequest) -> Response:
     """Every step of the search, and a scan of the log for what it missed: a job."""
-    opened = asked.store
-    topic, key, name = asked.text("topic"), asked.text("key"), asked.view
+    opened = request.store
+    topic, key, name = request.text("topic"), request.text("key"), request.view
     if not topic or not key:
         raise UsageError("a query to explain has a topic and a key")
-    begin, end, most = _limits(asked)
+    begin, end, most = _limits(request)
     view = opened.view(name)
 
     def work(progress: Progress) -> explaining.KeyAnswer:
         return explaining.query(opened.rocketmq, view, topic, key, most, begin, end, explain=True, progress=progress)
 
-    job = asked.waited(
-        asked.console.jobs.start(
+    job = request.waited(
+        request.console.jobs.start(
             "explain",
             f"Explaining key {key} of topic {topic}",
             work,
@@ -70,13 +70,13 @@ def explain(asked: Asked) -> Response:
         )
     )
     if not job.over:
-        return asked.show("job.html", store=opened, section="messages", job=job, refresh=True)
-    answer: explaining.KeyAnswer = asked.outcome(job)
+        return request.show("job.html", store=opened, section="messages", job=job, refresh=True)
+    answer: explaining.KeyAnswer = request.outcome(job)
     steps: dict[str, list[object]] = {}
     for step in answer.steps[:STEPS]:
         steps.setdefault(step.file, []).append(step)
     low, high = view.log_range()
-    return asked.show(
+    return request.show(
         "explain.html",
         **_values(opened, view, "key"),
         found=answer,
@@ -91,21 +91,21 @@ def explain(asked: Asked) -> Response:
     )
 
 
-def by_id(asked: Asked) -> Response:
+def by_id(request: PageRequest) -> Response:
     """An id may be the broker's (store host and physical offset) or a client's (UNIQ_KEY): nothing in its form tells, so both are tried."""
-    opened = asked.store
-    view = opened.view(asked.view)
-    wanted, topic = asked.text("id"), asked.text("topic")
+    opened = request.store
+    view = opened.view(request.view)
+    wanted, topic = request.text("id"), request.text("topic")
     values = _values(opened, view, "id")
     if not wanted:
-        return asked.show("byid.html", **values)
+        return request.show("byid.html", **values)
     tried: list[str] = []
     place = _by_offset(view, wanted, tried)
     if place is None:
         place = _by_unique_key(opened, view, wanted, topic, tried)
     if place is None:
         raise NotFoundError(f"no message with id {wanted} is found: {'; '.join(tried)}")
-    return asked.go(address(f"/stores/{opened.number}/message", offset=place, view=asked.text("view")))
+    return request.go(address(f"/stores/{opened.number}/message", offset=place, view=request.text("view")))
 
 
 def _by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
@@ -129,7 +129,7 @@ def _by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
     return None
 
 
-def _by_unique_key(opened: Opened, view: View, wanted: str, topic: str, tried: list[str]) -> int | None:
+def _by_unique_key(opened: OpenStore, view: View, wanted: str, topic: str, tried: list[str]) -> int | None:
     topics = [topic] if topic else sorted({queue.topic for queue in view.queues()})
     for each in topics:
         answer = explaining.query(opened.rocketmq, view, each, wanted, scan=False)
@@ -142,8 +142,8 @@ def _by_unique_key(opened: Opened, view: View, wanted: str, topic: str, tried: l
     return None
 
 
-RULES = (
-    Rule("/stores/{number:int}/key", by_key),
-    Rule("/stores/{number:int}/id", by_id),
-    Rule("/stores/{number:int}/explain", explain),
+ROUTES = (
+    PageRoute("/stores/{number:int}/key", by_key),
+    PageRoute("/stores/{number:int}/id", by_id),
+    PageRoute("/stores/{number:int}/explain", explain),
 )

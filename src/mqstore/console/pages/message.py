@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from mqstore.console import bodies
 from mqstore.console.basket import InLog, InQueue
-from mqstore.console.page import Asked
-from mqstore.console.pages.rule import Rule
-from mqstore.console.stores import Opened
+from mqstore.console.page import PageRequest
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
 from mqstore.console.trace import TRACE_TOPIC, Step, steps
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
@@ -21,7 +21,7 @@ from mqstore.rocketmq.lookup import explain
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection
 
-__all__ = ["RULES", "entry_at", "rabbitmq_row", "rocketmq_row"]
+__all__ = ["ROUTES", "entry_at", "rabbitmq_row", "rocketmq_row"]
 
 _TIMES = ("born_timestamp", "store_timestamp")
 
@@ -55,9 +55,9 @@ def rocketmq_row(view: View, offset: int) -> dict[str, Any]:
     raise NotFoundError(f"physical offset {offset:,} lies {where} in the {view.name} view; the damage map of the log tells more")
 
 
-def _rocketmq(asked: Asked, opened: Opened) -> Response:
-    store, view = opened.rocketmq, opened.view(asked.view)
-    offset = asked.needed("offset")
+def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
+    store, view = opened.rocketmq, opened.view(request.view)
+    offset = request.needed("offset")
     row = rocketmq_row(view, offset)
     file = store.log.file_at(offset)
     places = [Bytes("record", row["store_file"], offset - (file.start if file else 0), row["size"])]
@@ -66,7 +66,7 @@ def _rocketmq(asked: Asked, opened: Opened) -> Response:
         name, at = queue.place(row["queue_offset"])
         places.append(Bytes("queue entry", name, at, 20))
     raw = store.log.raw(offset) or b""
-    return asked.show(
+    return request.show(
         "message.html",
         store=opened,
         section="messages",
@@ -75,17 +75,17 @@ def _rocketmq(asked: Asked, opened: Opened) -> Response:
         trace=_trace(opened, view, row["uniq_key"]),
         places=places,
         place=InLog(opened.number, offset),
-        record=bodies.hex_lines(raw, asked.number("record") or 0) if asked.text("record") else None,
+        record=bodies.hex_lines(raw, request.number("record") or 0) if request.text("record") else None,
         record_size=len(raw),
-        **_body(asked, row["body"]),
+        **_body(request, row["body"]),
     )
 
 
-def _body(asked: Asked, body: bytes | None) -> dict[str, Any]:
+def _body(request: PageRequest, body: bytes | None) -> dict[str, Any]:
     """What the template needs of a body; None is one that cannot be read."""
     found = None if body is None else bodies.views(body)
-    start = asked.number("from") or 0
-    chosen = asked.text("body") or (found.likely if found else "text")
+    start = request.number("from") or 0
+    chosen = request.text("body") or (found.likely if found else "text")
     if chosen not in ("text", "json", "hex"):
         raise UsageError("a body is shown as text, json or hex")
     return {
@@ -95,7 +95,7 @@ def _body(asked: Asked, body: bytes | None) -> dict[str, Any]:
         "hex_start": start - start % 16,
         "hex_size": bodies.HEX_SHOWN,
         "shown": bodies.SHOWN,
-        "basket": asked.session.basket if asked.session else (),
+        "basket": request.session.basket if request.session else (),
     }
 
 
@@ -108,7 +108,7 @@ def _consumers(view: View, row: dict[str, Any]) -> list[Consumer]:
     return found
 
 
-def _trace(opened: Opened, view: View, unique: str | None) -> list[Step]:
+def _trace(opened: OpenStore, view: View, unique: str | None) -> list[Step]:
     """What the trace topic of this very store tells; traces may as well be on another broker."""
     if not unique or not any(queue.topic == TRACE_TOPIC for queue in view.queues()):
         return []
@@ -151,16 +151,16 @@ def entry_at(store: RabbitMQStore, place: InQueue) -> dict[str, Any]:
     raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry of sequence id {place.seq_id}")
 
 
-def _rabbitmq(asked: Asked, opened: Opened) -> Response:
+def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
     store = opened.rabbitmq
-    place = InQueue(opened.number, asked.text("vhost"), asked.text("queue"), asked.number("level"), asked.needed("seq"))
+    place = InQueue(opened.number, request.text("vhost"), request.text("queue"), request.number("level"), request.needed("seq"))
     entry, row = entry_at(store, place), rabbitmq_row(store, place)
     places = [Bytes("index entry", entry["index_file"], entry["index_position"], 0)]
     if row["store_file"] and entry["state"] != "missing":
         places.append(Bytes("message", row["store_file"], row["position"], 0))
     headers = [(each["name"], each["type"], each["value"]) for each in (row["properties"] or {}).get("headers") or ()]
     plain = {name: value for name, value in (row["properties"] or {}).items() if value is not None and name != "headers"}
-    return asked.show(
+    return request.show(
         "queued.html",
         store=opened,
         section="queues",
@@ -170,23 +170,23 @@ def _rabbitmq(asked: Asked, opened: Opened) -> Response:
         properties=plain,
         places=places,
         place=place,
-        **_body(asked, row["payload"]),
+        **_body(request, row["payload"]),
     )
 
 
-def message(asked: Asked) -> Response:
-    opened = asked.store
-    return _rocketmq(asked, opened) if opened.family == "rocketmq" else _rabbitmq(asked, opened)
+def message(request: PageRequest) -> Response:
+    opened = request.store
+    return _rocketmq(request, opened) if opened.family == "rocketmq" else _rabbitmq(request, opened)
 
 
-def download(asked: Asked) -> Response:
+def download(request: PageRequest) -> Response:
     """The body as it is, as a file: never shown by the browser."""
-    opened = asked.store
+    opened = request.store
     if opened.family == "rocketmq":
-        offset = asked.needed("offset")
-        body, name = rocketmq_row(opened.view(asked.view), offset)["body"], f"body-{offset}"
+        offset = request.needed("offset")
+        body, name = rocketmq_row(opened.view(request.view), offset)["body"], f"body-{offset}"
     else:
-        place = InQueue(opened.number, asked.text("vhost"), asked.text("queue"), asked.number("level"), asked.needed("seq"))
+        place = InQueue(opened.number, request.text("vhost"), request.text("queue"), request.number("level"), request.needed("seq"))
         body, name = rabbitmq_row(opened.rabbitmq, place)["payload"], f"body-{place.seq_id}"
     if body is None:
         raise NotFoundError("the body cannot be read; the message page tells why")
@@ -194,7 +194,7 @@ def download(asked: Asked) -> Response:
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
-RULES = (
-    Rule("/stores/{number:int}/message", message),
-    Rule("/stores/{number:int}/body", download),
+ROUTES = (
+    PageRoute("/stores/{number:int}/message", message),
+    PageRoute("/stores/{number:int}/body", download),
 )

@@ -10,27 +10,27 @@ import numpy as np
 from starlette.responses import Response
 
 from mqstore.console.basket import InQueue
-from mqstore.console.page import Asked, address
-from mqstore.console.pages.rule import Rule
-from mqstore.console.stores import Opened
+from mqstore.console.page import PageRequest, address
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.message_table import Rows
 from mqstore.table.columns import QueueSelection
 
-__all__ = ["RULES"]
+__all__ = ["ROUTES"]
 
 SHOWN = 200
 STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden")
 
 
-def queues(asked: Asked) -> Response:
-    opened = asked.store
+def queues(request: PageRequest) -> Response:
+    opened = request.store
     store = opened.rabbitmq
-    wanted, start = asked.text("name").lower(), asked.number("from") or 0
-    rows = opened.kept("queues", lambda: list(listing.queue_rows(store)))
+    wanted, start = request.text("name").lower(), request.number("from") or 0
+    rows = opened.cached("queues", lambda: list(listing.queue_rows(store)))
     found = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
-    return asked.show(
+    return request.show(
         "queues.html",
         store=opened,
         section="queues",
@@ -44,59 +44,59 @@ def queues(asked: Asked) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _EntryPage:
     """A page of index entries. following: (level, sequence id) of the next one, None at the end."""
 
     rows: list[dict[str, Any]]
     following: tuple[int | None, int] | None
 
 
-def _counts(opened: Opened, vhost: str, queue: str) -> Counter[str]:
+def _counts(opened: OpenStore, vhost: str, queue: str) -> Counter[str]:
     """Entries of a queue by state; reads its whole index once."""
 
     def count() -> Counter[str]:
         states: Counter[str] = Counter()
-        for rows in opened.rabbitmq.rows(_of(vhost, queue)):
+        for rows in opened.rabbitmq.rows(_selection(vhost, queue)):
             states.update(row["state"] for row in listing.entry_rows(rows))
         return states
 
-    return opened.kept(("states", vhost, queue), count)
+    return opened.cached(("states", vhost, queue), count)
 
 
-def _of(vhost: str, queue: str) -> QueueSelection:
+def _selection(vhost: str, queue: str) -> QueueSelection:
     return QueueSelection(vhosts=frozenset({vhost}), queues=frozenset({queue}), everything=True)
 
 
-def _part(opened: Opened, vhost: str, queue: str, state: str, level: int | None, start: int) -> _Part:
+def _entry_page(opened: OpenStore, vhost: str, queue: str, state: str, level: int | None, start: int) -> _EntryPage:
     """The entries from a place on: levels come high first, sequence ids ascend within one."""
     found: list[dict[str, Any]] = []
-    for rows in opened.rabbitmq.rows(_of(vhost, queue)):
+    for rows in opened.rabbitmq.rows(_selection(vhost, queue)):
         if rows.priority_level is not None and level is not None and rows.priority_level > level:
             continue
         begin = start if level is None or rows.priority_level == level else 0
-        for row in listing.entry_rows(_from(rows, begin)):
+        for row in listing.entry_rows(_rows_from(rows, begin)):
             if state in ("", row["state"]):
                 if len(found) == SHOWN:
-                    return _Part(found, (row["priority_level"], row["seq_id"]))
+                    return _EntryPage(found, (row["priority_level"], row["seq_id"]))
                 found.append(row)
-    return _Part(found, None)
+    return _EntryPage(found, None)
 
 
-def _from(rows: Rows, seq_id: int) -> Rows:
+def _rows_from(rows: Rows, seq_id: int) -> Rows:
     return rows.take(np.flatnonzero(rows.table.entries["seq"] >= seq_id)) if seq_id else rows
 
 
-def queue(asked: Asked) -> Response:
-    opened = asked.store
-    vhost, name, state = asked.text("vhost"), asked.text("queue"), asked.text("state")
+def queue(request: PageRequest) -> Response:
+    opened = request.store
+    vhost, name, state = request.text("vhost"), request.text("queue"), request.text("state")
     if state not in ("", *STATES):
         raise UsageError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
     directories = opened.rabbitmq.queue(vhost, name)
-    part = _part(opened, vhost, name, state, asked.number("level"), asked.number("seq") or 0)
+    part = _entry_page(opened, vhost, name, state, request.number("level"), request.number("seq") or 0)
     counts = _counts(opened, vhost, name)
     for row in part.rows:
         row["place"] = InQueue(opened.number, vhost, name, row["priority_level"], row["seq_id"])
-    return asked.show(
+    return request.show(
         "queue.html",
         store=opened,
         section="queues",
@@ -110,14 +110,14 @@ def queue(asked: Asked) -> Response:
         vhost=vhost,
         queue=name,
         wide=True,
-        basket=asked.session.basket if asked.session else (),
+        basket=request.session.basket if request.session else (),
     )
 
 
-def by_id(asked: Asked) -> Response:
+def by_id(request: PageRequest) -> Response:
     """A message id of RabbitMQ is in no index of its own: all of them are read."""
-    opened = asked.store
-    wanted = asked.text("id").lower()
+    opened = request.store
+    wanted = request.text("id").lower()
     if len(wanted) != 32 or any(letter not in "0123456789abcdef" for letter in wanted):
         raise UsageError("a message id of RabbitMQ has 32 hexadecimal digits")
     key = (int(wanted[:16], 16), int(wanted[16:], 16))
@@ -128,12 +128,12 @@ def by_id(asked: Asked) -> Response:
         if len(hits) and rows.indexed and rows.queue is not None:
             seq = int(entries["seq"][hits[0]])
             level = rows.priority_level
-            return asked.go(address(f"/stores/{opened.number}/message", vhost=rows.vhost, queue=rows.queue, level=level, seq=seq))
+            return request.go(address(f"/stores/{opened.number}/message", vhost=rows.vhost, queue=rows.queue, level=level, seq=seq))
     raise NotFoundError(f"no index entry of this store has message id {wanted}; a version 2 queue keeps ids of small messages elsewhere")
 
 
-RULES = (
-    Rule("/stores/{number:int}/queues", queues),
-    Rule("/stores/{number:int}/queue", queue),
-    Rule("/stores/{number:int}/queued", by_id),
+ROUTES = (
+    PageRoute("/stores/{number:int}/queues", queues),
+    PageRoute("/stores/{number:int}/queue", queue),
+    PageRoute("/stores/{number:int}/queued", by_id),
 )

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from mqstore.console.page import Asked
-from mqstore.console.pages.rule import Rule
+from mqstore.console.page import PageRequest
+from mqstore.console.pages.route import PageRoute
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
 
-__all__ = ["RULES", "SYSTEM_TOPICS"]
+__all__ = ["ROUTES", "SYSTEM_TOPICS"]
 
 SHOWN = 200
 
@@ -49,15 +49,15 @@ class Topic:
         return "system" if self.name in SYSTEM_TOPICS or self.name.lower().startswith("rmq_sys_") else ""
 
 
-def topics(asked: Asked) -> Response:
-    opened = asked.store
-    view = opened.view(asked.view)
-    wanted, start = asked.text("name").lower(), asked.number("from") or 0
+def topics(request: PageRequest) -> Response:
+    opened = request.store
+    view = opened.view(request.view)
+    wanted, start = request.text("name").lower(), request.number("from") or 0
     by_name: dict[str, list[QueueView]] = {name: [] for name in opened.rocketmq.topics.names}
     for queue in view.queues():
         by_name.setdefault(queue.topic, []).append(queue)
     found = [Topic(name, tuple(queues)) for name, queues in sorted(by_name.items()) if wanted in name.lower()]
-    return asked.show(
+    return request.show(
         "topics.html",
         store=opened,
         section="topics",
@@ -84,17 +84,17 @@ class Group:
         return sum(each.state != "ok" for each in self.offsets)
 
 
-def groups(asked: Asked) -> Response:
-    opened = asked.store
-    view = opened.view(asked.view)
-    wanted, start = asked.text("name").lower(), asked.number("from") or 0
+def groups(request: PageRequest) -> Response:
+    opened = request.store
+    view = opened.view(request.view)
+    wanted, start = request.text("name").lower(), request.number("from") or 0
     by_group: dict[str, list[ConsumerOffset]] = {}
     for each in view.consumer_offsets():
         if wanted in each.group.lower() or wanted in each.topic.lower():
             by_group.setdefault(each.group, []).append(each)
     found = [Group(name, tuple(offsets)) for name, offsets in by_group.items()]
     found.sort(key=lambda group: (-group.lag, group.name))
-    return asked.show(
+    return request.show(
         "groups.html",
         store=opened,
         section="groups",
@@ -105,7 +105,7 @@ def groups(asked: Asked) -> Response:
     )
 
 
-RULES = (
-    Rule("/stores/{number:int}/topics", topics),
-    Rule("/stores/{number:int}/groups", groups),
+ROUTES = (
+    PageRoute("/stores/{number:int}/topics", topics),
+    PageRoute("/stores/{number:int}/groups", groups),
 )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqstore.console.page import Page
+from mqstore.console.page import PageFunction
 
-__all__ = ["Rule"]
+__all__ = ["PageRoute"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PageRoute:
     """posts: it changes something, and is asked by a form alone. csrf: the form must bring the session's token."""
 
     path: str
-    page: Page
+    page: PageFunction
     posts: bool = False
     csrf: bool = True

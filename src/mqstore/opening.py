@@ -13,7 +13,8 @@ from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rocketmq.config import broker_config
-from mqstore.rocketmq.store.store import RocketMQStore, looks_like_rocketmq
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore

@@ -310,7 +310,7 @@ def open_read_only(path: str | os.PathLike[str], config: StoreConfig, version: s
 def store_root(path: Path) -> Path:
     """Where a store is, or is to be made: the directory if it is one or empty, else that of the store in it. Raises NotAStoreError."""
     from mqstore.opening import open_rocketmq
-    from mqstore.rocketmq.store.store import looks_like_rocketmq
+    from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
     directory = ReadOnlyDirectory(path)
     if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:

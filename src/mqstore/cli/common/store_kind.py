@@ -70,7 +70,7 @@ def kind_of(path: Path) -> StoreKind:
     from mqstore.files import ReadOnlyDirectory
     from mqstore.files.archive import is_archive, member_names
     from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
-    from mqstore.rocketmq.store.store import looks_like_rocketmq
+    from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
     if is_archive(path) and os.path.isfile(path):
         return next((kind for name in member_names(path) if (kind := kind_from_name(name)) is not None), StoreKind.ROCKETMQ)

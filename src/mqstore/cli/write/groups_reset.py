@@ -77,7 +77,7 @@ def _meaning(to: str) -> str | int:
 
 
 def _queues(view: RecoveredView, topic: str, queue_id: int | None) -> dict[int, QueueView]:
-    from mqstore.rocketmq.store.store import no_queue
+    from mqstore.rocketmq.store.base_view import no_queue
 
     if queue_id is not None:
         return {queue_id: view.queue(topic, queue_id)}

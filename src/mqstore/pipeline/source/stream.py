@@ -40,9 +40,9 @@ from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
+from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
 from mqstore.rocketmq.store.split_reader import opened_view
-from mqstore.rocketmq.store.store import DiskView
 from mqstore.table.columns import Selection
 
 if TYPE_CHECKING:

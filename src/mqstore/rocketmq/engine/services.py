@@ -1,12 +1,12 @@
-"""The threads of a store that is being written: dispatch, flush, cleaning.
+"""The threads of a store that is open for writing: dispatch, flush, cleaning.
 
-    dispatch    follows the log; sleeps a millisecond when there is nothing to do
-    housekeeping, each at its own interval
-                flush of the log (500 ms; whole every 10 s), of queues (1 s; whole, with the checkpoint, every 60 s),
-                the checkpoint (1 s, 5.3), cleaning (10 s, first after 60 s), consumer offsets (5 s, first after 10 s),
-                the next log file made ahead
+    dispatch        follows the log; sleeps a millisecond when there is nothing to do
+    housekeeping    each at its own interval:
+                    flush of the log (500 ms; all of it every 10 s), of queues (1 s; all of them, with the checkpoint, every 60 s),
+                    the checkpoint (1 s, 5.3), cleaning (10 s, first after 60 s), consumer offsets (5 s, first after 10 s),
+                    creation of the next log file in advance
 
-What fails is tried again at the next turn; a log that cannot be synced takes no more messages.
+A step that fails is retried in the next turn; a log that cannot be synced accepts no more messages.
 
 Format: docs/formats/rocketmq.md, sections 6.2, 7.2 and 9.1.
 """
@@ -17,28 +17,49 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mqstore.errors import MqstoreError
+from mqstore.rocketmq.append.delay import DelayService
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.live.commit_log_writer import LiveLog
+from mqstore.rocketmq.live.group_commit import GroupCommit
 
-if TYPE_CHECKING:
-    from mqstore.rocketmq.engine.message_store import MessageStore
-
-__all__ = ["Services"]
+__all__ = ["Services", "WritableStore"]
 
 TICK = 0.02
 IDLE = 0.001
-BUSY = 0.003  # between two rounds of dispatch while messages keep coming: more of them at once cost less each
-FAR_BEHIND = 8 << 20  # bytes of log that are not dispatched, from which puts give way to dispatch
-EASE = 40  # microseconds they do so for, each 256th
+BUSY = 0.003  # between two rounds of dispatch while messages keep coming: larger rounds cost less per message
+LAG_LIMIT = 8 << 20  # bytes of log not dispatched, from which puts yield to dispatch
+PUT_YIELD = 40  # microseconds for which every 256th put then yields
 FIRST_CLEANING = 60.0
 FIRST_PERSIST = 10.0
+
+
+class WritableStore(Protocol):
+    """What the threads call of a store."""
+
+    version: str
+    config: StoreConfig
+    log: LiveLog
+    commit: GroupCommit
+    delays: DelayService
+
+    @property
+    def dispatch_lag(self) -> int: ...
+    def dispatch_now(self) -> int: ...
+    def set_put_yield(self, microseconds: int) -> None: ...
+    def flush(self) -> None: ...
+    def flush_queues(self, least_pages: int) -> None: ...
+    def write_checkpoint(self) -> None: ...
+    def run_retention(self) -> object: ...
+    def persist(self) -> None: ...
 
 
 class Services:
     """Starts and stops the threads of a store."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: WritableStore) -> None:
         self._store = store
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -52,7 +73,7 @@ class Services:
         self._store.delays.start()
 
     def stop(self) -> None:
-        """End all threads; what they are at is finished first."""
+        """Stop all threads, once they have finished what they are doing."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -61,14 +82,14 @@ class Services:
     def _dispatch(self) -> None:
         store = self._store
         while not self._stop.is_set():
-            found = 0
+            count = 0
             try:
                 if store.dispatch_lag:
-                    found = store.dispatch_now()
+                    count = store.dispatch_now()
             except MqstoreError:
                 self._stop.wait(1.0)  # puts are refused meanwhile
-            store.set_put_yield(EASE if store.dispatch_lag > FAR_BEHIND else 0)
-            time.sleep(BUSY if found else IDLE)
+            store.set_put_yield(PUT_YIELD if store.dispatch_lag > LAG_LIMIT else 0)
+            time.sleep(BUSY if count else IDLE)
 
     def _housekeep(self) -> None:
         store, config = self._store, self._store.config

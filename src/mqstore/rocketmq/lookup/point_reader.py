@@ -20,9 +20,10 @@ from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, Records, gathered
 from mqstore.rocketmq.lookup.pruning import QueueRange
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
 from mqstore.rocketmq.store.split_reader import opened_view
-from mqstore.rocketmq.store.store import DiskView, RocketMQStore
+from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 
 if TYPE_CHECKING:

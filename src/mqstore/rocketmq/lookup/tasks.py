@@ -36,9 +36,9 @@ from mqstore.rocketmq.lookup.key_set import KeySet, Matches, last_per_key_mask
 from mqstore.rocketmq.lookup.plan import Plan
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
+from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
-from mqstore.rocketmq.store.store import DiskView
 from mqstore.table.parts import Part
 
 if TYPE_CHECKING:

@@ -1,0 +1,82 @@
+"""What both views of a store have in common: queues by name, and consumer offsets compared with them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mqstore.errors import NotFoundError
+from mqstore.findings import Damage
+from mqstore.rocketmq.store.store_files import StoreFiles
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["BaseView", "no_queue"]
+
+
+class BaseView(ABC):
+    """A view over the files of a store. Subclasses know which queues it has."""
+
+    def __init__(self, files: StoreFiles) -> None:
+        self._files = files
+        self.log = files.log
+
+    @property
+    @abstractmethod
+    def _all_queues(self) -> Sequence[QueueView]:
+        """The queues of the view, in any order."""
+
+    @cached_property
+    def _queues(self) -> dict[tuple[str, int], QueueView]:
+        queues = sorted(self._all_queues, key=lambda queue: (queue.topic, queue.queue_id))
+        return {(queue.topic, queue.queue_id): queue for queue in queues}
+
+    def queues(self) -> Sequence[QueueView]:
+        """Return all consume queues, by topic and queue id."""
+        return list(self._queues.values())
+
+    def queue_or_none(self, topic: str, queue_id: int) -> QueueView | None:
+        """Return one consume queue, or None if the view does not have it."""
+        return self._queues.get((topic, queue_id))
+
+    def queue(self, topic: str, queue_id: int) -> QueueView:
+        """Return one consume queue. Raises NotFoundError."""
+        found = self.queue_or_none(topic, queue_id)
+        if found is None:
+            raise NotFoundError(no_queue(topic, queue_id, [queue for queue in self.queues() if queue.topic == topic]))
+        return found
+
+    def consumer_offsets(self) -> Sequence[ConsumerOffset]:
+        """Return the offset table compared with the queues of the view, by group, topic and queue id."""
+        files = self._files
+        listed: list[QueueView] = [*files.consume_queues(), *files.batch_queues()]
+        topics = {queue.topic for queue in listed} | set(files.topics.names)
+        found = []
+        for (group, topic), by_queue in sorted(files.offset_table.offsets.items()):
+            for queue_id, offset in sorted(by_queue.items()):
+                queue = self.queue_or_none(topic, queue_id)
+                if queue is None:
+                    state = "no-queue" if topic in topics else "no-topic"
+                    found.append(ConsumerOffset(group, topic, queue_id, offset, None, None, None, state))
+                    continue
+                low, high = queue.min_offset, queue.max_offset
+                state = "below-min" if offset < low else "above-max" if offset > high else "ok"
+                found.append(ConsumerOffset(group, topic, queue_id, offset, low, high, high - offset, state))
+        return found
+
+    @property
+    def findings(self) -> Sequence[Damage]:
+        """What opening the files brought to light."""
+        return self._files.findings
+
+
+def no_queue(topic: str, queue_id: int, of_topic: Sequence[QueueView]) -> str:
+    """Return the sentence for a queue that does not exist. of_topic: the queues that the topic has."""
+    if not of_topic:
+        return f"there is no consume queue of topic {topic!r}; `mqstore topics` lists those that exist"
+    known = ", ".join(str(queue.queue_id) for queue in of_topic)
+    return f"topic {topic!r} has no queue {queue_id}; it has {known}"

@@ -1,0 +1,185 @@
+"""The files of a RocketMQ store: the one place that knows which files make up a store.
+
+Opening reads names, sizes and the small configuration files; logs, queues and index files are mapped when they are first used.
+Nothing in the directory is changed, locked or created.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.location import Location, Url, as_location
+from mqstore.files.remote import open_directory
+from mqstore.findings import Damage
+from mqstore.rocketmq.config import consumer_offset_file, topic_config
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, Rules, parse_delays
+from mqstore.rocketmq.format import checkpoint as checkpoints
+from mqstore.rocketmq.format import consume_queue, index_file
+from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
+from mqstore.rocketmq.format.checkpoint import Checkpoint
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
+from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
+from mqstore.rocketmq.format.index_file import IndexFile
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["StoreFiles", "looks_like_rocketmq"]
+
+_UNSUPPORTED = (
+    ("consumequeue/CURRENT", "consume queues in RocksDB (storeType=defaultRocksDB)"),
+    ("timerwheel", "the timer wheel (messages with arbitrary delay wait in topic rmq_sys_wheel_timer)"),
+    ("compaction/position-checkpoint", "compaction topics"),
+    ("tiered_index_file", "tiered storage"),
+    ("config/tieredStoreMetadata.json", "tiered storage"),
+    ("kvStore", "state kept in RocksDB (kvStore)"),
+    ("config/rdb", "configuration kept in RocksDB"),
+    ("config/consumerOffsets", "consumer offsets kept in RocksDB"),
+)
+
+
+class StoreFiles:
+    """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly."""
+
+    family = "rocketmq"
+
+    def __init__(
+        self, path: str | Location, *, config: BrokerConfig | None = None, keep: object = None, snapshot: str | None = None
+    ) -> None:
+        self.path = as_location(path)
+        self.config = config if config is not None else BrokerConfig()
+        self.directory = open_directory(self.path, snapshot)
+        self.log = CommitLog(self.directory, file_size=self.config.commit_log_file_size)
+        self.unclean = self.directory.exists("abort")
+        self._keep = keep  # an unpacked archive lives as long as the store that reads it
+
+    @property
+    def place(self) -> str | Url:
+        """Where the store is, for a task: a path from the root, for a task may run in another directory; a URL with its credentials."""
+        return self.path if isinstance(self.path, Url) else os.path.abspath(self.path)
+
+    # the files
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return checkpoints.load(self.directory)
+
+    @cached_property
+    def topics(self) -> topic_config.TopicsConfig:
+        return topic_config.load(self.directory)
+
+    @cached_property
+    def offset_table(self) -> consumer_offset_file.OffsetTable:
+        return consumer_offset_file.load(self.directory)
+
+    @cached_property
+    def _consume_queues(self) -> tuple[ConsumeQueueReader, ...]:
+        # a cut file in a queue of one file is known by the length that the other queues' files have
+        file_size = self.config.consume_queue_file_size or consume_queue.common_file_size(self.directory)
+        return tuple(
+            ConsumeQueueReader(self.directory, topic, queue_id, file_size=file_size)
+            for topic, queue_id in consume_queue.queues(self.directory)
+        )
+
+    def consume_queues(self) -> Sequence[ConsumeQueueReader]:
+        """All consume queues on disk, by topic and queue id."""
+        return self._consume_queues
+
+    @cached_property
+    def _batch_queues(self) -> tuple[BatchQueueReader, ...]:
+        return tuple(
+            BatchQueueReader(self.directory, topic, queue_id, file_size=self.config.batch_queue_file_size)
+            for topic, queue_id in consume_queue.queues(self.directory, "batchconsumequeue")
+        )
+
+    def batch_queues(self) -> Sequence[BatchQueueReader]:
+        """All batch queues on disk, by topic and queue id."""
+        return self._batch_queues
+
+    @cached_property
+    def _index(self) -> index_file.IndexDirectory:
+        return index_file.load(self.directory, slots=self.config.max_hash_slot_num, positions=self.config.max_index_num)
+
+    def index_files(self) -> Sequence[IndexFile]:
+        """The index files, oldest first."""
+        return self._index.files
+
+    @cached_property
+    def findings(self) -> tuple[Damage, ...]:
+        """What listing and reading the small files brought to light."""
+        return (
+            *self.log.findings,
+            *self._index.findings,
+            *self.checkpoint.findings,
+            *self.offset_table.findings,
+            *self.topics.findings,
+        )
+
+    @cached_property
+    def unsupported(self) -> tuple[str, ...]:
+        """Parts of the store that are recognised but not read, by name."""
+        found = [name for place, name in _UNSUPPORTED if self.directory.exists(place)]
+        found.extend(f"compaction of topic {topic}" for topic in self.topics.compacted)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def version_hint(self) -> str:
+        """The version whose rules the files suggest: `5.3.3` when anything only 5.x writes is there, else `4.9.3`."""
+        point = self.checkpoint
+        if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0 or self.topics.five or self.offset_table.five:
+            return "5.3.3"
+        five_only = (
+            "abort.bak",
+            "timerwheel",
+            "timerlog",
+            "compaction",
+            "batchconsumequeue",
+            "config/timercheck",
+            "config/topicQueueMapping.json",
+        )
+        if any(self.directory.exists(place) for place in five_only) or self.directory.read("abort", 64):
+            return "5.3.3"
+        return "5.3.3" if self._newest_file_is_of_five() else "4.9.3"
+
+    def _newest_file_is_of_five(self) -> bool:
+        """Whether the first record of the newest written log file is of version 2 or ends its properties as 5.x does."""
+        number = self.log.last_written()
+        if number < 0:
+            return False
+        file = self.log.files[number]
+        message = self.log.record(file.start)
+        return message is not None and (message.version == 2 or message.properties.endswith(b"\x02"))
+
+    def rules(self, version: str | None = None) -> Rules:
+        """The broker settings that decide what derived files hold: from the configuration, else from the directories there are."""
+        lmq = any(queue.topic.startswith(LMQ_PREFIX) for queue in self.consume_queues())
+        multi = self.config.enable_multi_dispatch
+        batch = {queue.topic for queue in self.batch_queues()} | set(self.topics.batch_topics) | set(self.config.batch_topics)
+        return Rules(
+            delays=parse_delays(self.config.message_delay_level) if self.config.message_delay_level else parse_delays(),
+            multi_dispatch=lmq if multi is None else multi,
+            lmq=lmq if self.config.enable_lmq is None else self.config.enable_lmq,
+            five=(version or self.version_hint) != "4.9.3",
+            batch_topics=frozenset(batch),
+        )
+
+    def tags_code_resolver(self, topic: str, queue_id: int) -> Callable[[int], int]:
+        """A function from a stored tags code to the tags code itself: addresses lead through the extended queue."""
+        ext = ConsumeQueueExt(self.directory, topic, queue_id, file_size=self.config.consume_queue_ext_file_size)
+        return ext.tags_code
+
+
+def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
+    """Whether the directory has the mark of a RocketMQ store: a commit log, or what is derived from one."""
+    if directory.is_directory("commitlog"):
+        return True
+    marks = sum(
+        directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
+    )
+    return marks >= 2

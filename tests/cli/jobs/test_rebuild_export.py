@@ -45,10 +45,10 @@ def test_rebuild_makes_the_store_whole_and_tells_what_it_did(where: tuple[object
 def test_a_small_log_is_rebuilt_in_this_process_and_the_command_says_so(tmp_path: Path) -> None:
     told = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a")
     words = " ".join(told.stdout.split())  # where a line breaks depends on how long the path is
-    assert re.search(r"with \d+ threads? of this process: less than 10 GiB of log are not worth a start of Spark\.", words)
+    assert re.search(r"with \d+ threads? of this process: less than 10 GiB of log does not justify starting Spark\.", words)
     report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "b", "-o", "json").document
     assert report["runs_on"].endswith("of this process")
-    assert report["why"] == "less than 10 GiB of log are not worth a start of Spark"
+    assert report["why"] == "less than 10 GiB of log does not justify starting Spark"
 
 
 @pytest.mark.spark
@@ -56,7 +56,7 @@ def test_whoever_names_a_master_or_threads_gets_them(where: tuple[object, ...], 
     report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "new", *where, "-o", "json").document
     wanted = "2 threads of this process" if where[0] == "--threads" else r"\d+ tasks? of Spark at once"
     assert re.fullmatch(wanted, report["runs_on"])
-    assert report["why"] == "as asked for"
+    assert report["why"] == "as requested"
 
 
 def test_a_master_and_threads_exclude_each_other(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_archive_is_counted() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--by", "colour"), "usage cannot be told by 'colour'; it can by topic, queue, day, key-prefix:N, retained"),
+        (("--by", "colour"), "usage cannot be counted by 'colour'; choose one of topic, queue, day, key-prefix:N, retained"),
         (("--master", "local[1]", "--threads", "2"), "on Spark the master says how many tasks run at once"),
     ],
 )

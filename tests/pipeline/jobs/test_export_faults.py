@@ -78,7 +78,7 @@ def test_no_file_that_may_not_grow_leaves_anything_behind(file_format: str, tmp_
     for sentence in told:
         assert re.fullmatch(r"[\w/.~-]+(:| cannot be written:) [\w :()'/]+; free some space or choose a target on another disk", sentence)
     # a table's metadata are larger here than any of its files: both meet the limit
-    assert ("could not make the table" in told[-1]) == (file_format != "parquet")
+    assert ("could not create the table" in told[-1]) == (file_format != "parquet")
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

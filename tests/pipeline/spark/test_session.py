@@ -214,7 +214,7 @@ def test_without_any_java_the_sentence_says_what_to_install(tmp_path: Path) -> N
     assert done.stderr == ""
     assert done.stdout == (
         "Spark needs Java 17 or newer and none was found: run `pip install 'mqstore[java]'`, "
-        "or install a JDK 17 or 21 and let JAVA_HOME name its directory\n"
+        "or install a JDK 17 or 21 and set JAVA_HOME to its directory\n"
     )
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mqstore.errors import PipelineError, TargetError
-from mqstore.pipeline.spark.tasks import parallelism, run_tasks
+from mqstore.pipeline.spark.session import cores
+from mqstore.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +29,7 @@ def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     results = run_tasks(spark, range(12), slower_first)
     assert [number for number, _ in results] == list(range(12))
     assert os.getpid() not in {worker for _, worker in results}
-    assert parallelism(spark) == 2
+    assert cores(spark) == 2
 
 
 def test_no_tasks_need_no_job(spark: SparkSession) -> None:
@@ -79,7 +80,7 @@ def test_a_mistake_in_a_task_is_one_line_without_a_traceback(spark: SparkSession
 def test_a_process_that_always_dies_is_a_sentence(spark: SparkSession) -> None:
     with pytest.raises(PipelineError) as caught:
         run_tasks(spark, [0], lambda number: os._exit(number))
-    assert str(caught.value) == "the Spark job failed: a Python worker of Spark ended abruptly: it was killed, or ran out of memory"
+    assert str(caught.value) == "the Spark job failed: a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"
 
 
 def test_progress_never_falls_and_ends_at_all(spark: SparkSession) -> None:

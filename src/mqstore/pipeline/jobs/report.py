@@ -1,4 +1,4 @@
-"""What a pipeline job did: counts from the tasks' own results, never from Spark's accumulators, which count retries twice."""
+"""Reports of pipeline jobs: counts from the tasks' own results, not from Spark's accumulators, which count retries twice."""
 
 from __future__ import annotations
 
@@ -13,13 +13,45 @@ __all__ = ["ExportReport", "Progress", "RebuildReport"]
 Progress = Callable[[int, int], None]
 
 
+class _LogJobReport:
+    """What the reports of jobs that read a log have in common."""
+
+    __slots__ = ()
+
+    log_bytes: int
+    seconds: float
+    damage: tuple[Damage, ...]
+    coverage: Coverage
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the requested part of the log is intact and was covered completely."""
+        return not self.damage and self.coverage.complete
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """Log read per second, in 10^9 bytes."""
+        return self.log_bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+    def _speed(self) -> dict[str, Any]:
+        return {"seconds": round(self.seconds, 3), "gb_per_s": round(self.gigabytes_per_second, 3)}
+
+    def _findings(self) -> dict[str, Any]:
+        return {
+            "coverage": self.coverage.as_dict(),
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }
+
+
 @dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """Outcome of `rebuild`. log_bytes: of the log that was read. queue_entries: written, those of batch queues as units.
+class RebuildReport(_LogJobReport):
+    """Outcome of `rebuild`. log_bytes: of the log that was read. queue_entries: written; units for batch queues.
 
     exact_queues: queues that were not plain and were built entry by entry. rewalked: splits that had begun at a record inside a body.
     runs_on, why: where it ran, and why there. stages: seconds of each step, in order.
-    seconds: all of it, the start of a Spark session apart.
+    seconds: in total, without the start of a Spark session.
     """
 
     store: str
@@ -42,18 +74,8 @@ class RebuildReport:
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        """Whether all of the log was believable and everything in it is listed."""
-        return not self.damage and self.coverage.complete
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        """Log read per second, in 10^9 bytes."""
-        return self.log_bytes / self.seconds / 1e9 if self.seconds else 0.0
-
     def as_dict(self) -> dict[str, Any]:
-        """The document that `rebuild -o json` prints."""
+        """Return the document that `rebuild -o json` prints."""
         return {
             "store": self.store,
             "to": self.to,
@@ -70,17 +92,14 @@ class RebuildReport:
             "log_files": "linked" if self.linked else "copied",
             "runs_on": self.runs_on,
             "why": self.why,
-            "seconds": round(self.seconds, 3),
-            "gb_per_s": round(self.gigabytes_per_second, 3),
+            **self._speed(),
             "stages": {name: round(seconds, 3) for name, seconds in self.stages},
-            "coverage": self.coverage.as_dict(),
-            "damage": [item.as_dict() for item in self.damage],
-            "notes": list(self.notes),
+            **self._findings(),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport:
+class ExportReport(_LogJobReport):
     """Outcome of `export`. bytes: of the files written; log_bytes: of the log that was read."""
 
     store: str
@@ -96,18 +115,8 @@ class ExportReport:
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        """Whether all of the log that was asked for was believable."""
-        return not self.damage and self.coverage.complete
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        """Log read per second, in 10^9 bytes."""
-        return self.log_bytes / self.seconds / 1e9 if self.seconds else 0.0
-
     def as_dict(self) -> dict[str, Any]:
-        """The document that `export -o json` prints."""
+        """Return the document that `export -o json` prints."""
         return {
             "store": self.store,
             "to": self.to,
@@ -118,9 +127,6 @@ class ExportReport:
             "messages": self.messages,
             "files": list(self.files),
             "bytes": self.bytes,
-            "seconds": round(self.seconds, 3),
-            "gb_per_s": round(self.gigabytes_per_second, 3),
-            "coverage": self.coverage.as_dict(),
-            "damage": [item.as_dict() for item in self.damage],
-            "notes": list(self.notes),
+            **self._speed(),
+            **self._findings(),
         }

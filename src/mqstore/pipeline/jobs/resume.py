@@ -1,12 +1,12 @@
-"""The work of an export that can be taken up again: parts that are finished outlive the process that had them made.
+"""Resumable work of an export: finished parts outlive the process that wrote them.
 
-    .OUT.mqstore-export/                 beside the target, until it is whole
+    .OUT.mqstore-export/                 beside the target, until that is complete
         plan.json                        what is exported: options, state of the log, splits
-        000003.8a1f….0                   a part under way, or finished
-        done-000003.json                 what the task of split 3 wrote, put there when its parts were on disk
+        000003.8a1f….0                   a part, in progress or finished
+        done-000003.json                 what the task of split 3 wrote; created when its parts are on disk
 
-A killed run leaves it behind. A run with `resume` takes it up if it is of the same export, and goes on with the splits that
-are not done; any other run removes it. While a run is at work it holds a lock on the directory.
+A killed run leaves it behind. A run with `resume` continues it if it is the same export, with the splits that are not done;
+any other run removes it. A running export holds a lock on the directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLAN = "plan.json"
 
 
 class StagedTask(Protocol):
-    """A task that writes parts. number: its place among those of the export; stage: where it writes."""
+    """A task that writes parts. number: its number within the export; stage: the directory it writes to."""
 
     @property
     def number(self) -> int: ...
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=StagedTask)
 
 
 class ExportWork:
-    """A directory in which an export is under way. resumed_plan: what was planned for it before, None in a new one."""
+    """The work directory of an export. resumed_plan: the plan of the run that is resumed, None for a new one."""
 
     def __init__(self, path: Path, resumed_plan: dict[str, Any] | None) -> None:
         self.path = path
@@ -53,20 +53,20 @@ class ExportWork:
         self.keep = False
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Say what this work is of, before the first part is written."""
+        """Record what is exported, before the first part is written."""
         with DurableDirectory(self.path) as directory:
             directory.write_small(PLAN, json.dumps(plan, indent=1).encode())
 
     def done(self, number: int) -> Exported | None:
-        """What the task of a split wrote, if it is all there."""
+        """Return what the task of a split wrote, or None unless it is complete."""
         raw = ReadOnlyDirectory(self.path).read(_done_name(number))
         if raw is None:
             return None
         try:
-            told = json.loads(raw)
-            parts = tuple(Part(**part) for part in told["parts"])
-            damage = tuple(Damage(**{**item, "kind": Kind(item["kind"])}) for item in told["damage"])
-            outcome = Exported(parts, told["rows"], damage, told["damage_untold"])
+            record = json.loads(raw)
+            parts = tuple(Part(**part) for part in record["parts"])
+            damage = tuple(Damage(**{**item, "kind": Kind(item["kind"])}) for item in record["damage"])
+            outcome = Exported(parts, record["rows"], damage, record["damage_untold"])
             whole = all((self.path / part.staged).stat().st_size == part.bytes for part in parts)
         except (ValueError, KeyError, TypeError, OSError):
             return None
@@ -78,22 +78,22 @@ def _done_name(number: int) -> str:
 
 
 def export_and_record(export_split: Callable[[T], Exported], task: T) -> Exported:
-    """In a task: write a split, and when its parts are on disk, that it is done."""
+    """Write a split in a task and, when its parts are on disk, record that it is done."""
     outcome = export_split(task)
-    told = {**asdict(outcome), "damage": [{**asdict(item), "kind": str(item.kind)} for item in outcome.damage]}
+    record = {**asdict(outcome), "damage": [{**asdict(item), "kind": str(item.kind)} for item in outcome.damage]}
     with DurableDirectory(task.stage) as stage:
         for part in outcome.parts:
             stage.sync(part.staged)
-        stage.write_small(_done_name(task.number), json.dumps(told).encode())
+        stage.write_small(_done_name(task.number), json.dumps(record).encode())
     return outcome
 
 
 @contextlib.contextmanager
 def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> Iterator[ExportWork]:
-    """The directory to work in. wanted: what must be the same for earlier work to be taken up.
+    """Yield the directory to work in. wanted: what must be equal for earlier work to be resumed.
 
-    Raises UsageError where `resume` finds work of another export, TargetError where somebody else is at it.
-    With resume the work is kept when the block ends by an error; `keep` says so otherwise.
+    Raises UsageError if `resume` finds work of another export, and TargetError if another process is using it.
+    With resume the work is kept if the block ends with an error; setting `keep` keeps it in any case.
     """
     path = target.parent / f".{target.name[:100]}{STAGED}export"
     check_parent(target)
@@ -131,7 +131,7 @@ def _lock(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise TargetError(f"another export to the same place is at work in {path}; wait for its end, or choose another name") from None
+        raise TargetError(f"another export to the same target is running in {path}; wait until it ends, or choose another name") from None
     except OSError:
         return descriptor  # a file system without locks
     return descriptor
@@ -150,7 +150,7 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any])
         if found.get(name) == value:
             continue
         if name == "log":
-            told = "the log has changed since"
+            reason = "the log has changed since"
         else:
-            told = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
-        raise UsageError(f"the export in {path} cannot be taken up: {told}; export anew without --resume, which removes what is there")
+            reason = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
+        raise UsageError(f"the export in {path} cannot be resumed: {reason}; export without --resume, which removes it and starts over")

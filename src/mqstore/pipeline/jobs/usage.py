@@ -1,17 +1,17 @@
-"""Usage: what a store's log is full of, and what keeps its files from being deleted.
+"""Usage: what fills a store's log, and what keeps its files from being deleted.
 
     pipeline.usage("/backup/broker-a/store", threads=4).rows("topic")
 
-    by              a row for each
+    by              one row for each
     topic, queue    topic, or topic and queue id
     day             day of the store time, in UTC
     key-prefix:N    first N characters of a message's first key; null: without a key
     retained        log file, and queue with messages in it: the oldest of them, and the groups that have not consumed them all
 
-share: part of the bytes of all records.
+share: fraction of the bytes of all records.
 
-A broker deletes whole log files, oldest first, when the file was last changed fileReservedTime ago; it never asks who has consumed
-what. So what a file is kept for is what would be lost with it.
+A broker deletes whole log files, oldest first, once fileReservedTime has passed since their last change; it never checks who has
+consumed what. So `retained` shows what would be lost with a file.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ Row = dict[str, Any]
 
 
 def key_prefix(by: str) -> int | None:
-    """How many characters of the keys `by` counts by; None for another way to count. Raises UsageError for an unknown one."""
+    """Return the number of key characters that `by` counts by; None for another way to count. Raises UsageError if it is unknown."""
     if by in BY:
         if by.endswith(":N"):
-            raise UsageError("key-prefix:N wants a number for N, such as key-prefix:4")
+            raise UsageError("key-prefix:N needs a number for N, such as key-prefix:4")
         return None
     found = re.fullmatch(r"key-prefix:([1-9]\d{0,3})", by)
     if found is None:
-        raise UsageError(f"usage cannot be told by {by!r}; it can by {', '.join(BY)}")
+        raise UsageError(f"usage cannot be counted by {by!r}; choose one of {', '.join(BY)}")
     return int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
 class LogFileUsage:
-    """One log file. changed_at: time of its last change, ms, from which a broker counts its age."""
+    """One log file. changed_at: time of its last change, ms, from which a broker computes its age."""
 
     name: str
     start: int
@@ -70,7 +70,7 @@ class LogFileUsage:
     changed_at: int
 
     def as_dict(self) -> Row:
-        """A row of `files`."""
+        """Return a row of `files`."""
         return {
             "file": self.name,
             "bytes": self.bytes,
@@ -84,7 +84,7 @@ class LogFileUsage:
 class UsageReport:
     """Outcome of `usage`. log_bytes: of all log files; it is the sum of record_bytes, filler_bytes, damaged_bytes, unwritten_bytes.
 
-    places: bytes on paper of the log and of what is derived from it. prefix: what the keys were counted by, None if not.
+    places: file sizes of the log and of the files derived from it. prefix: number of key characters counted by, None if not.
     """
 
     store: str
@@ -103,37 +103,37 @@ class UsageReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every byte of the log was believable."""
+        """Whether the whole log is intact."""
         return not self.damage
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of believable records."""
+        """Bytes of valid records."""
         return self.total.bytes
 
     @property
     def unwritten_bytes(self) -> int:
-        """Bytes of log files into which nothing was written yet."""
+        """Bytes of log files not written yet."""
         return self.log_bytes - self.record_bytes - self.filler_bytes - self.damaged_bytes
 
     def rows(self, by: str) -> list[Row]:
-        """The counts by something of `BY`; largest first, days and files in order. Raises UsageError."""
+        """Return the counts by one item of `BY`; largest first, days and files in order. Raises UsageError."""
         prefix = key_prefix(by)
         if prefix is not None:
             if prefix != self.prefix:
-                raise UsageError(f"the keys were not counted by {by}; ask for it when usage is run")
+                raise UsageError(f"the keys were not counted by {by}; run usage with that prefix")
             return [{"key_prefix": key, **self._counts(tally)} for key, tally in _largest(self.by_key, lambda key: key or "")]
         if by == "retained":
             return list(self._retained())
         if by == "day":
-            days = self._gathered(lambda group: group[3])
+            days = self._grouped(lambda group: group[3])
             return [{"day": _day(number), **self._counts(tally)} for number, tally in sorted(days.items())]
         if by == "topic":
-            return [{"topic": topic, **self._timed(tally)} for topic, tally in _largest(self._gathered(lambda group: group[1]))]
-        queues = self._gathered(lambda group: (group[1], group[2]))
+            return [{"topic": topic, **self._timed(tally)} for topic, tally in _largest(self._grouped(lambda group: group[1]))]
+        queues = self._grouped(lambda group: (group[1], group[2]))
         return [{"topic": topic, "queue_id": queue_id, **self._timed(tally)} for (topic, queue_id), tally in _largest(queues)]
 
-    def _gathered(self, label: Callable[[Group], Any]) -> dict[Any, Tally]:
+    def _grouped(self, label: Callable[[Group], Any]) -> dict[Any, Tally]:
         found: dict[Any, Tally] = {}
         for group, tally in self.groups.items():
             add(found, {label(group): tally})
@@ -148,7 +148,7 @@ class UsageReport:
         return {**self._counts(tally), "oldest_store_timestamp": tally.oldest, "newest_store_timestamp": tally.newest}
 
     def _retained(self) -> Iterator[Row]:
-        queues = self._gathered(lambda group: group[:3])
+        queues = self._grouped(lambda group: group[:3])
         for file in self.files:
             inside = {(topic, queue_id): tally for (start, topic, queue_id), tally in queues.items() if start == file.start}
             for (topic, queue_id), tally in sorted(inside.items(), key=lambda each: (each[1].oldest, each[0])):
@@ -169,7 +169,7 @@ class UsageReport:
                 }
 
     def as_dict(self, by: tuple[str, ...] = ("topic", "queue", "day", "retained")) -> Row:
-        """The document that `usage -o json` prints."""
+        """Return the document that `usage -o json` prints."""
         return {
             "store": self.store,
             "ok": self.ok,
@@ -183,16 +183,7 @@ class UsageReport:
             "damaged_bytes": self.damaged_bytes,
             "unwritten_bytes": self.unwritten_bytes,
             "places": self.places,
-            "files": [
-                {
-                    "file": file.name,
-                    "bytes": file.bytes,
-                    "filler_bytes": file.filler,
-                    "damaged_bytes": file.damaged,
-                    "changed_at": file.changed_at,
-                }
-                for file in self.files
-            ],
+            "files": [file.as_dict() for file in self.files],
             "by": {name: self.rows(name) for name in by},
             "damage": [item.as_dict() for item in self.damage],
             "notes": list(self.notes),
@@ -204,7 +195,7 @@ def _largest(tallies: dict[Any, Tally], order: Callable[[Any], Any] = lambda key
 
 
 def _day(number: int) -> str:
-    """The day of the calendar; the bare number of days since 1970 where the calendar does not reach."""
+    """Return the calendar day; the bare number of days since 1970 if the calendar does not reach that far."""
     try:
         return (_FIRST_DAY + timedelta(days=number)).isoformat()
     except OverflowError:
@@ -224,17 +215,17 @@ def usage(
 ) -> UsageReport:
     """Count the messages and bytes of a store's log.
 
-    prefix: count also by so many characters of the first key. threads: of this process, by default all cores; that is the fastest
-    way on one host. master, spark: count on Spark instead. progress: told (bytes of log counted, bytes of log to count).
-    Raises CannotOpenError, NotAStoreError, UsageError, PipelineError when Spark cannot run.
+    prefix: count also by this many characters of the first key. threads: of this process, all cores by default; that is the fastest
+    way on one host. master, spark: count on Spark instead. progress: called with (bytes of log counted, bytes of log to count).
+    Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
     """
     on_spark = spark is not None or master is not None
     if on_spark and threads is not None:
-        raise UsageError("threads are for a run in this process; on Spark the master says how many tasks run at once")
+        raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
     if on_spark and os.path.isfile(store_path):
         raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
     if prefix is not None and prefix < 1:
-        raise UsageError(f"keys cannot be counted by {prefix} characters; ask for one or more")
+        raise UsageError(f"the key prefix must have at least 1 character (got {prefix})")
     store = open_rocketmq(store_path, config=config)
     if not on_spark:
         return _run(store, ThreadRunner(threads or len(os.sched_getaffinity(0))), prefix, splits, progress)
@@ -262,7 +253,7 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
     untold = 0
     outcomes = runner.each(tasks, usage_of_split, done)
     again = {split.number: task for split, task in zip(pieces, tasks, strict=True)}
-    for outcome, _ in seams(store.log, outcomes, lambda split, first: usage_of_split(_from(again[split.number], first))):
+    for outcome, _ in seams(store.log, outcomes, lambda split, first: usage_of_split(_from_first(again[split.number], first))):
         add(groups, outcome.groups)
         add(by_key, outcome.by_key)
         for into, part in ((filler, outcome.filler), (damaged, outcome.damaged)):
@@ -291,16 +282,16 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
         {place: _size(store, place) for place in ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config")},
         prefix,
         tuple(merge_adjacent(damage)),
-        (f"{untold} further findings are not told one by one",) if untold else (),
+        (f"{untold} further findings are not listed individually",) if untold else (),
     )
 
 
-def _from(task: UsageTask, first: int) -> UsageTask:
+def _from_first(task: UsageTask, first: int) -> UsageTask:
     return UsageTask(task.store, task.file_size, task.token, task.split, task.prefix, first)
 
 
 def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:
-    """For each queue the groups that consume it, with the next offset of each."""
+    """Return for each queue the groups that consume it, with the next offset of each."""
     found: dict[tuple[str, int], dict[str, int]] = {}
     for item in store.view().consumer_offsets():
         found.setdefault((item.topic, item.queue_id), {})[item.group] = item.offset
@@ -308,7 +299,7 @@ def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:
 
 
 def _size(store: RocketMQStore, place: str) -> int:
-    """Bytes of all files below a directory, on paper."""
+    """Return the size of all files below a directory."""
     try:
         entries = store.directory.entries(place) if store.directory.is_directory(place) else []
     except MqstoreError:

@@ -3,7 +3,7 @@
     pipeline.verify("/backup/broker-a/store", master="spark://host:7077").ok
 
 A task reads 256 MiB of log and the queue and index entries that belong to it, and returns which of them it proved. Then
-each index file is a task: its chains are replayed. Entries that nothing proved are looked at one by one, in this process.
+one task per index file replays its chains. Entries that no task proved are checked one by one, in this process.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def verify(
     config: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a whole store: every record, queue entry and index entry, and what they say of each other.
+    """Check a whole store: every record, queue entry and index entry, and whether they agree.
 
-    spark: a session to run on; else one is started on `master`. in_process_threads: run in threads of this process instead.
-    splits: cut the log into so many parts. progress: told (bytes of log checked, bytes of log to check).
-    Raises CannotOpenError, NotAStoreError, UsageError, PipelineError when Spark cannot run.
+    spark: a session to run on; otherwise one is started on `master`. in_process_threads: run in threads of this process instead.
+    splits: number of parts to cut the log into. progress: called with (bytes of log checked, bytes of log to check).
+    Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
     """
 
     if splits is not None and splits < 1:
-        raise UsageError(f"a log cannot be read in {splits} splits; ask for one or more")
+        raise UsageError(f"the number of splits must be at least 1 (got {splits})")
     if os.path.isfile(store_path) and in_process_threads is None:
         raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
     store = open_rocketmq(store_path, config=config)

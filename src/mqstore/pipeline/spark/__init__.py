@@ -1,1 +1,1 @@
-"""The Spark session, its Java, the package on executors, and the choice of where a job runs."""
+"""The Spark session, its Java runtime, the package on executors, and the choice of where a job runs."""

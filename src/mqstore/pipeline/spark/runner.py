@@ -1,7 +1,7 @@
-"""Where the tasks of a job run: in this thread, in threads of this process, or on Spark. The functions are the same.
+"""Runners for the tasks of a job: this thread, threads of this process, or Spark. The task functions are the same.
 
-Kernels release the GIL, so threads read a log on all cores of one host; for one store on one host that is the fastest way.
-Spark does it on as many hosts as its master has. Results come in the order of the tasks, whatever order they finish in.
+Kernels release the GIL, so threads read a log on all cores of one host. For one store on one host that is the fastest choice.
+Spark uses all hosts of its master. Results come in the order of the tasks, regardless of the order in which they finish.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ R = TypeVar("R")
 
 
 class Runner(Protocol):
-    """A place where tasks run."""
+    """Runs tasks."""
 
     @property
     def width(self) -> int:
-        """How many tasks run at once."""
+        """Number of tasks that run at the same time."""
         ...
 
     @property
     def shares_memory(self) -> bool:
-        """Whether results may hold large arrays: tasks run in this process."""
+        """Whether tasks run in this process, so that results may hold large arrays."""
         ...
 
     @property
     def name(self) -> str:
-        """What a report calls it: `2 threads of this process`."""
+        """Name for reports: `2 threads of this process`."""
         ...
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
-        """The results, in the order of the tasks. done: told how many tasks have finished so far."""
+        """Yield the results in the order of the tasks. done: called with the number of tasks finished so far."""
         ...
 
 
 class ThreadRunner:
-    """Threads of this process; one thread means the caller's own."""
+    """Threads of this process; with one thread, tasks run in the caller's thread."""
 
     shares_memory = True
 
@@ -66,7 +66,7 @@ class ThreadRunner:
             try:
                 finished = 0
                 for task in tasks:
-                    # results wait in memory until their turn: no more than a few ahead
+                    # finished results are kept in memory until their turn: limit how many
                     while len(waiting) > self.width + 1:
                         yield waiting.popleft().result()
                         finished += 1
@@ -85,9 +85,9 @@ class ThreadRunner:
 
 @cache
 def freeze_gc_once() -> None:
-    """Take all objects there are so far out of the garbage collector's sight, once in a Python worker of Spark.
+    """Exclude all objects allocated so far from garbage collection, once per Python worker of Spark.
 
-    A worker collects after each task; with all modules imported that takes as long as a small task.
+    A worker collects after each task; with all modules imported, a collection takes as long as a small task.
     """
     gc.freeze()
 
@@ -98,15 +98,15 @@ def _in_worker(function: Callable[[T], R], task: T) -> R:
 
 
 class SparkRunner:
-    """Tasks of a Spark session. Functions must be importable on the executors, tasks and results small."""
+    """Tasks of a Spark session. Functions must be importable on the executors; tasks and results must be small."""
 
     shares_memory = False
 
     def __init__(self, spark: SparkSession) -> None:
-        from mqstore.pipeline.spark.tasks import parallelism
+        from mqstore.pipeline.spark.session import cores
 
         self.spark = spark
-        self.width = parallelism(spark)
+        self.width = cores(spark)
         self.name = f"{self.width} task{'s' if self.width > 1 else ''} of Spark at once"
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:

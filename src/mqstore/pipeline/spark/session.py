@@ -1,24 +1,24 @@
-"""Spark sessions that start fast, keep quiet, and fail with one sentence.
+"""Spark sessions that start fast, print nothing, and report failures in one sentence.
 
-`session()` gives a session with the settings below; `running()` is a block with one, that ends it only if it started it.
-On a local master everything stays on 127.0.0.1, needs no configuration, and writes nothing to the working directory. On a cluster the
-package is sent to the executors, and what Spark itself is configured with (spark-defaults.conf, PYSPARK_PYTHON) counts.
+`session()` returns a session with the settings below; `running()` is a block with one, stopped at the end only if it was started there.
+With a local master everything stays on 127.0.0.1, needs no configuration, and writes nothing to the working directory. On a cluster the
+package is shipped to the executors, and Spark's own configuration (spark-defaults.conf, PYSPARK_PYTHON) applies.
 
     setting                                      value            why
-    PYSPARK_PYTHON                               this interpreter tasks must see this package
-    spark.sql.python.filterPushdown.enabled      true             filters reach our readers; off in Spark
-    spark.python.unix.domain.socket.enabled      true             a task starts 20 ms sooner than by TCP, whose acknowledgements wait
+    PYSPARK_PYTHON                               this interpreter tasks must find this package
+    spark.sql.python.filterPushdown.enabled      true             filters reach our readers; off by default
+    spark.python.unix.domain.socket.enabled      true             a task starts 20 ms sooner than over TCP with its delayed acknowledgements
     spark.sql.session.timeZone                   UTC              times are those of the store
-    spark.ui.enabled, showConsoleProgress        false            faster start, no port, no bars but ours
-    spark.driver.host, bindAddress               127.0.0.1        on one machine only: no surprises from host names
+    spark.ui.enabled, showConsoleProgress        false            faster start, no port, no progress bars but ours
+    spark.driver.host, bindAddress               127.0.0.1        on one machine only: independent of host names
     spark.python.task.killTimeout                100ms            an interrupt waits until cancelled workers are dead
     spark.ui.liveUpdate.period                   0                the count of running tasks is never stale
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
-    JVM                                          serial collector, first compiler only: tasks are Python, start counts
+    JVM                                          serial collector, first compiler only: tasks are Python, startup time matters
 
-The JVM's own output goes to a file without a name, from which the cause is quoted when it fails to start.
+The JVM's output goes to an unnamed file, from which the cause is quoted if the JVM does not start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cores", "error_sentence", "failures", "running", "session", "stop"]
 
-# lines of a JVM around the one that says what is wrong
+# lines a JVM prints around the one that names the cause
 _UNINFORMATIVE = (
     "Error: Could not create the Java",
     "Error: A fatal exception",
@@ -61,11 +61,11 @@ def session(
     quiet: bool = True,
     ship: bool | None = None,
 ) -> SparkSession:
-    """The running Spark session, or a new one on `master`. Stop it with `stop`, or use it in a `with` block.
+    """Return the active Spark session, or a new one on `master`. Stop it with `stop`, or use it in a `with` block.
 
-    config: more settings of Spark, stronger than ours. throughput: let the JVM compile for long SQL work; starts slower.
-    quiet: keep what the JVM and Python workers print to themselves. ship: send this package to the executors (`pipeline.shipping`);
-    by default wherever they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError, one sentence.
+    config: further Spark settings; they override ours. throughput: let the JVM compile for long SQL work; starts more slowly.
+    quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
+    by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
     """
     running = _active()
     if running is not None:
@@ -94,7 +94,7 @@ def session(
 def running(
     master: str = "local[*]", *, spark: SparkSession | None = None, app_name: str = "mqstore", config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A block with a session: `spark`, else the one that runs already, else a new one, which the end of the block stops."""
+    """Yield a session: `spark`, else the active one, else a new one, which is stopped at the end of the block."""
     found = spark if spark is not None else _active()
     if found is not None:
         yield found
@@ -107,7 +107,7 @@ def running(
 
 
 def stop() -> None:
-    """End the session that runs, if any. Never raises: a JVM that is already gone has nothing to end."""
+    """End the active session, if any. Never raises: a JVM that has already exited needs no end."""
     active = _active()
     if active is not None:
         with contextlib.suppress(Exception):
@@ -115,22 +115,22 @@ def stop() -> None:
 
 
 def _runs_in_process_tree(master: str) -> bool:
-    """Whether tasks run below this process, and so import what it imports."""
+    """Return whether tasks run in child processes of this one, and so import what it imports."""
     return re.match(r"local(\[|$)", master) is not None
 
 
 def _on_this_machine(master: str) -> bool:
-    """Whether all of a cluster is on this machine: the network names it has play no part."""
+    """Return whether the whole cluster is on this machine, so that its network names do not matter."""
     return master.startswith("local") or re.match(r"spark://(127\.\d+\.\d+\.\d+|localhost)(:|$)", master) is not None
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks of this session run at the same time."""
+    """Return the number of tasks of this session that run at the same time."""
     return int(spark.sparkContext.defaultParallelism)
 
 
 def _active() -> SparkSession | None:
-    """The session of this process, if it lives. Asks Spark only if somebody has imported it."""
+    """Return the running session of this process, or None. Imports Spark only if it is already imported."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark import SparkContext
@@ -179,7 +179,7 @@ def _java_options(throughput: bool) -> list[str]:
 
 
 def _launch_environment(java: javas.Java, local: bool) -> dict[str, str]:
-    """Environment of the JVM and, through it, of the Python workers."""
+    """Return the environment of the JVM and, through it, of the Python workers."""
     home = str(javas.launcher_home(java))
     if not local:
         return {"JAVA_HOME": home, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
@@ -225,7 +225,7 @@ def _start(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSessio
 
 
 def _startup_error(output: IO[bytes]) -> str:
-    """The line in which a JVM that did not start says why; empty if it said nothing."""
+    """Return the line in which a JVM that did not start gives the reason; empty if it printed none."""
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 65536))
     lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines()]
@@ -239,21 +239,21 @@ def _startup_error(output: IO[bytes]) -> str:
 
 @contextlib.contextmanager
 def failures(doing: str = "the Spark job") -> Iterator[None]:
-    """Turns what Spark raises inside the block into a PipelineError of one sentence. Our own errors pass as they are."""
+    """Translate exceptions of Spark inside the block into a PipelineError of one sentence. Errors of this package pass unchanged."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        told = _package_error(_error_text(error))
-        raise PipelineError(told or f"{doing} failed: {error_sentence(error)}") from error
+        message = _package_error(_error_text(error))
+        raise PipelineError(message or f"{doing} failed: {error_sentence(error)}") from error
     except (ConnectionError, EOFError) as error:
-        raise PipelineError(f"{doing} failed: Spark's Java process is gone; it may have run out of memory") from error
+        raise PipelineError(f"{doing} failed: Spark's Java process has exited; it may have run out of memory") from error
 
 
 def error_sentence(error: BaseException) -> str:
-    """The one line that tells a person what went wrong, from a Python traceback inside a Java one inside a Python exception."""
+    """Return the one line that names the cause, from a Python traceback inside a Java one inside a Python exception."""
     text = _error_text(error)
     own = _package_error(text)
     if own:
@@ -263,7 +263,7 @@ def error_sentence(error: BaseException) -> str:
         kind, message = python[-1]
         return f"{message} ({kind.rpartition('.')[2]})" if message else kind.rpartition(".")[2]
     if "Python worker exited unexpectedly" in text or "Python worker process terminated" in text:
-        return "a Python worker of Spark ended abruptly: it was killed, or ran out of memory"
+        return "a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"
     if "OutOfMemoryError" in text:
         return "Spark's Java process ran out of memory; give it more with the setting spark.driver.memory"
     causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
@@ -282,7 +282,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def _raised_in_python(text: str) -> list[tuple[str, str]]:
-    """(class, message) of each Python traceback in a text, in order."""
+    """Return (class, message) of each Python traceback in a text, in order."""
     found: list[tuple[str, str]] = []
     for part in text.split("Traceback (most recent call last):\n")[1:]:
         for line in part.splitlines():
@@ -295,6 +295,6 @@ def _raised_in_python(text: str) -> list[tuple[str, str]]:
 
 
 def _package_error(text: str) -> str:
-    """The sentence of one of our own errors, raised in a task."""
+    """Return the message of the last error of this package that a task raised; empty if there is none."""
     own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.errors.")]
     return own[-1] if own else ""

@@ -1,11 +1,11 @@
-"""Sending this package to the executors of a cluster, so that nothing needs to be installed there but its dependencies.
+"""Ship this package to the executors of a cluster, so that only its dependencies need to be installed there.
 
-    mqstore-0.1.0-3f2a9c1d04be.zip      in the user's cache, named by its content: modules, type stubs left out, compiled kernels
+    mqstore-0.1.0-3f2a9c1d04be.zip      in the user's cache, named by its content: modules and compiled kernels, no type stubs
 
-Spark hands the archive to every executor, which unpacks it in its own work directory; tasks import from there, before any copy that is
-installed. An executor whose Python can load the compiled kernels (same version, system and processor) does; any other finds the same
-kernels as plain `.py` files beside them and runs them uncompiled, slowly. NumPy, pyarrow and the other dependencies, and a Python of their
-own, the executors must have.
+Spark copies the archive to every executor, which unpacks it in its work directory. Tasks import the package from there, in
+preference to an installed copy. An executor whose Python can load the compiled kernels (same version, system and processor) uses
+them; any other runs the same kernels, slowly, from the plain `.py` files beside them. Executors must have a Python of their own
+with NumPy, pyarrow and the other dependencies.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["package_archive", "ship"]
 
 _SHIPPED_SUFFIXES = (".py", ".so", ".properties")
-_NOT_SHIPPED = "cli/data/"  # stores that the command `demo` unpacks
-_STREAM_DIRECTORY = "streaming_job"  # below Spark's directory of sent files
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same package makes the same bytes
+_NOT_SHIPPED = "cli/data/"  # stores for the command `demo`
+_STREAM_DIRECTORY = "streaming_job"  # below Spark's directory of distributed files
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same package gives the same bytes
 
 
 def ship(spark: SparkSession) -> str:
-    """Send the package to the executors of a session, once; tasks and data sources from now on import it. Returns its name there.
+    """Ship the package to the executors of a session, once; later tasks and data sources import it. Return its name there.
 
-    Raises PipelineError where the package does not lie in files, or the archive cannot be written anywhere.
+    Raises PipelineError if the package is not imported from files, or the archive cannot be written anywhere.
     """
     from pyspark import SparkFiles
 
@@ -50,11 +50,11 @@ def ship(spark: SparkSession) -> str:
     assert includes is not None
     if archive.stem not in includes:
         context.addArchive(f"{archive}#{archive.stem}")
-        # where workers look for modules: Spark's own list of what addPyFile sent, but unpacked, since no .so is imported out of a zip
+        # workers' module search path: Spark's list for addPyFile, with an unpacked directory, as a .so cannot be imported from a zip
         includes.append(archive.stem)
         unpacked = Path(SparkFiles.getRootDirectory(), archive.stem)
         assert unpacked.is_dir()
-        # the Python that plans a stream runs beside the driver, and is told to look there for what was sent
+        # the Python process that plans a stream runs on the driver's host and searches this directory
         for_streams = unpacked.with_name(_STREAM_DIRECTORY)
         for_streams.mkdir(exist_ok=True)
         (for_streams / archive.stem).symlink_to(Path("..", archive.stem))
@@ -63,7 +63,7 @@ def ship(spark: SparkSession) -> str:
 
 @cache
 def package_archive() -> Path:
-    """The archive of this very package, made unless it is there. Raises PipelineError."""
+    """Return the archive of the running package, created if necessary. Raises PipelineError."""
     content = _archive_bytes(Path(mqstore.__file__).parent)
     name = f"mqstore-{mqstore.__version__}-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     for place in (cache_directory(), None):
@@ -79,14 +79,14 @@ def package_archive() -> Path:
             continue
         return place / name
     raise PipelineError(
-        "the package cannot be sent to the executors: no directory for its archive can be written; let XDG_CACHE_HOME name one"
+        "the package cannot be shipped to the executors: no directory for its archive is writable; set XDG_CACHE_HOME to one that is"
     )
 
 
 def _archive_bytes(package: Path) -> bytes:
-    """A zip of the modules of a package."""
+    """Return a zip of the modules of a package."""
     if not package.is_dir():
-        raise PipelineError(f"the package is imported from {package}, which is no directory: install it, or install it on every executor")
+        raise PipelineError(f"the package is imported from {package}, which is not a directory: install it here, or on every executor")
     source = ReadOnlyDirectory(package)
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

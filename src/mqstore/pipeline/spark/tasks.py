@@ -1,7 +1,7 @@
-"""One Spark task per item of a list, results in the order of the items.
+"""One Spark task per item of a list; results in the order of the items.
 
-The items and results travel through Spark's JVM and should be small: a task reads and writes the bulk of its bytes itself.
-An attempt may be repeated (`local[2,3]`, a lost worker, speculation), so a task must leave the same bytes each time it runs.
+Items and results pass through Spark's JVM and should be small: a task reads and writes its bulk data itself.
+An attempt may be repeated (`local[2,3]`, a lost worker, speculation), so a task must write the same bytes each time it runs.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from mqstore.pipeline.spark.session import cores, failures
+from mqstore.pipeline.spark.session import failures
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["parallelism", "run_tasks"]
+__all__ = ["run_tasks"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 POLL_SECONDS = 0.1
 CANCEL_SECONDS = 15.0
-
-
-def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at the same time."""
-    return cores(spark)
 
 
 def run_tasks(
@@ -42,11 +37,11 @@ def run_tasks(
     progress: Callable[[int, int], None] | None = None,
     doing: str = "the Spark job",
 ) -> list[R]:
-    """function of each task, computed in Spark's Python workers; function and tasks are pickled, modules by their name.
+    """Return function(task) for each task, computed in Spark's Python workers. Function and tasks are pickled, modules by name.
 
     progress: called with (tasks done, tasks) from another thread while they run, and with (n, n) at the end.
-    doing: what a failure calls the work. Raises PipelineError with the sentence of the task that failed for good.
-    An interrupt cancels the tasks and waits for them to end.
+    doing: name of the work in error messages. Raises PipelineError with the message of the task that finally failed.
+    An interrupt cancels the tasks and waits until they have ended.
     """
     if not tasks:
         return []
@@ -60,9 +55,9 @@ def run_tasks(
 
 
 def _in_thread(context: SparkContext, group: str, doing: str, action: Callable[[], list[R]]) -> list[R]:
-    """Run a Spark action while the calling thread only waits.
+    """Run a Spark action in another thread while the calling thread only waits.
 
-    pyspark answers an interrupt by calling the JVM from the main thread; in the middle of a call that would garble both.
+    On an interrupt pyspark calls the JVM from the main thread; in the middle of another call that would corrupt both.
     """
     outcome: Future[list[R]] = Future()
 
@@ -83,7 +78,7 @@ def _in_thread(context: SparkContext, group: str, doing: str, action: Callable[[
 
 @contextlib.contextmanager
 def _progress_reported(context: SparkContext, group: str, total: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Reports progress from a thread of its own while the block runs."""
+    """Report progress from a separate thread while the block runs."""
     if progress is None:
         yield
         return
@@ -96,7 +91,7 @@ def _progress_reported(context: SparkContext, group: str, total: int, progress: 
             try:
                 stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker.getJobInfo(job))]
                 done = sum(info.numCompletedTasks for info in map(tracker.getStageInfo, stages) if info is not None)
-            except Exception:  # the session may be stopping; progress is a courtesy
+            except Exception:  # the session may be stopping; progress is optional
                 return
             if done != last:
                 last = done
@@ -116,7 +111,7 @@ def _stages(job: object) -> Sequence[int]:
 
 
 def _cancel(context: SparkContext, group: str) -> None:
-    """End the job and wait until no task runs, so that nothing is written any more.
+    """End the job and wait until no task runs, so that nothing is written afterwards.
 
     Without interruptOnCancel the JVM ends a task only after it has killed the task's Python worker.
     """
@@ -125,7 +120,7 @@ def _cancel(context: SparkContext, group: str) -> None:
         tracker = context._jsc.sc().statusTracker()
         deadline = time.monotonic() + CANCEL_SECONDS
         idle = 0
-        # a task may start just before the cancellation is carried out: once at rest is not enough
+        # a task may start just before the cancellation takes effect: one idle poll is not enough
         while time.monotonic() < deadline and idle < 4:
             time.sleep(0.05)
             idle = 0 if any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) else idle + 1

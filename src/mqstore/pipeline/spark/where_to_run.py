@@ -1,8 +1,8 @@
-"""Where a job runs when nobody says: a small log in threads of this process, a large one on Spark.
+"""The default place to run a job: a small log in threads of this process, a large one on Spark.
 
-Both are the same functions on the same splits. On one host threads are the faster way at any size, for no session has to start and
-no key has to be staged; a large log is worth Spark for its settings, its cluster, its retries. Whoever names a session, a master or
-a number of threads gets that, whatever the size.
+Both run the same functions on the same splits. On one host, threads are faster at any size: no session has to start and no key
+has to be staged. For a large log Spark adds its configuration, its cluster and its retries. An explicit session, master or
+number of threads takes precedence, regardless of the size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPARK_FROM = 10 << 30  # bytes of log
 
 @dataclass(frozen=True, slots=True)
 class RunnerChoice:
-    """Where a job runs and why there. threads: of this process, or None for Spark, on `master` if no session is given."""
+    """Where a job runs, and why. threads: of this process, or None for Spark, on `master` unless a session is given."""
 
     threads: int | None
     master: str
@@ -37,7 +37,7 @@ class RunnerChoice:
 
     @contextlib.contextmanager
     def runner(self, spark: SparkSession | None = None) -> Iterator[Runner]:
-        """What runs the tasks there; a session that it starts ends with the block. Raises PipelineError."""
+        """Yield the chosen runner. A session that was started here is stopped at the end. Raises PipelineError."""
         if self.threads is not None:
             yield ThreadRunner(self.threads)
             return
@@ -50,24 +50,24 @@ class RunnerChoice:
 def choose_runner(
     log: CommitLog, *, spark: SparkSession | None = None, master: str | None = None, threads: int | None = None
 ) -> RunnerChoice:
-    """The place that was asked for, or the one that suits the log. Raises UsageError where Spark and threads are both asked for."""
+    """Return the requested choice, or the one that suits the log. Raises UsageError if both Spark and threads are requested."""
     if threads is not None:
         if master is not None or spark is not None:
-            raise UsageError("a master runs the job on Spark, and threads run it in this process; give one of them")
-        return RunnerChoice(threads, "", "as asked for")
+            raise UsageError("a master runs the job on Spark, threads run it in this process; give only one of them")
+        return RunnerChoice(threads, "", "as requested")
     if master is not None or spark is not None:
-        return RunnerChoice(None, master or "local[*]", "as asked for")
+        return RunnerChoice(None, master or "local[*]", "as requested")
     cores = len(os.sched_getaffinity(0))
     if log_bytes(log, plan(log)) < SPARK_FROM:
-        return RunnerChoice(cores, "", f"less than {SPARK_FROM >> 30} GiB of log are not worth a start of Spark")
+        return RunnerChoice(cores, "", f"less than {SPARK_FROM >> 30} GiB of log does not justify starting Spark")
     missing = _missing_for_spark()
     if missing:
-        return RunnerChoice(cores, "", f"the log is worth Spark, which cannot start here: {missing}")
-    return RunnerChoice(None, "local[*]", f"from {SPARK_FROM >> 30} GiB of log on Spark is worth its start")
+        return RunnerChoice(cores, "", f"the log is large enough for Spark, which cannot start here: {missing}")
+    return RunnerChoice(None, "local[*]", f"{SPARK_FROM >> 30} GiB of log or more justifies starting Spark")
 
 
 def _missing_for_spark() -> str:
-    """What a session on this host lacks; empty if nothing."""
+    """Return what a session on this host lacks; empty if nothing."""
     from mqstore.pipeline.spark.java import find_java
 
     if importlib.util.find_spec("pyspark") is None:

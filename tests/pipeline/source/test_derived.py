@@ -157,7 +157,7 @@ def test_the_queues_and_the_messages_join_in_sql(spark: SparkSession) -> None:
         ("queue", {"columns": "topic,colour"}, "there is no column 'colour'; the columns of rocketmq-queue are topic, queue_id"),
         ("index", {"path": "/nowhere"}, "/nowhere does not exist"),
         ("offsets", {"path": "/nowhere*"}, "nothing matches /nowhere*"),
-        ("findings", {"columns": " , "}, "no column is named"),
+        ("findings", {"columns": " , "}, "no column is given"),
     ],
 )
 def test_a_bad_option_is_told_in_a_sentence(name: str, options: dict[str, str], sentence: str, spark: SparkSession) -> None:

@@ -254,7 +254,7 @@ def test_what_is_asked_for_and_gone_fails_unless_told_otherwise(tmp_path: Path) 
     for number in range(9):
         store.put(message("orders", keys=f"k{number}"))
     path = store.write()
-    with pytest.raises(PipelineError, match="physical offsets 5 to 196607 are asked for, but are no longer in the log"):
+    with pytest.raises(PipelineError, match="physical offsets 5 to 196607 were requested, but are no longer in the log"):
         reader_of(path, startingOffsets=5).partitions()
     assert len(read_all(reader_of(path, startingOffsets=5, failOnDataLoss="false"))) == 9
     assert len(read_all(reader_of(path))) == 9
@@ -271,7 +271,7 @@ def test_a_file_that_goes_away_between_plan_and_read_fails_unless_told_otherwise
         first = path / "commitlog" / f"{0:020d}"
         raw = first.read_bytes()
         first.unlink()
-        with pytest.raises(PipelineError, match=f"commitlog/{0:020d} has gone since the read was planned"):
+        with pytest.raises(PipelineError, match=f"commitlog/{0:020d} was removed after the read was planned"):
             [batch for part in plans[0] for batch in strict.read(part)]
         found = {row["physical_offset"] for part in plans[1] for batch in loose.read(part) for row in batch.to_pylist()}
         assert found == ({put.offset for put in store.puts if put.offset >= 4096} if not where else set())
@@ -520,10 +520,10 @@ def _puts(mail: Path) -> list[tuple[int, int]]:
     [
         ({"columns": "topic,colour"}, "there is no column 'colour'"),
         ({"startingOffsets": "first"}, "give a number or 'earliest'"),
-        ({"view": "recovered"}, "there is no view 'recovered' on Spark"),
+        ({"view": "recovered"}, "the view 'recovered' is not available on Spark"),
         ({"path": "/nowhere"}, "/nowhere does not exist"),
         ({"path": "/nowhere/*"}, "nothing matches /nowhere/*"),
-        ({"columns": ","}, "no column is named"),
+        ({"columns": ","}, "no column is given"),
         ({"mode": "DROPMALFORMED"}, "option mode is 'DROPMALFORMED': give PERMISSIVE or FAILFAST"),
         ({"failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps': give true or false"),
         ({"includeHeaders": "1"}, "option includeHeaders is '1': give true or false"),

@@ -557,7 +557,7 @@ def test_for_each_batch_names_run_and_batch(tmp_path: Path, spark: SparkSession)
         (["1 topic"], "column topic is of type int32, it must be text"),
         (["'a' topic", "array(1) body"], "column body is of type list"),
         (["'a' topic", "array(1) properties"], "column properties"),
-        (["'a' topic", "cast(1 as bigint) physical_offset"], "without the column body"),
+        (["'a' topic", "cast(1 as bigint) physical_offset"], "lack the column body"),
     ],
 )
 def test_a_schema_that_cannot_be_messages_is_told_by_its_column(columns: list[str], told: str, tmp_path: Path, spark: SparkSession) -> None:
@@ -595,11 +595,11 @@ def test_a_row_that_cannot_be_a_message_is_told_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "holds no store; the option create=true"),
+        ({}, "does not hold a store; the option create=true"),
         ({"create": "yes"}, "option create is 'yes'"),
         ({"create": "true", "version": "3.2"}, "option version is '3.2'"),
         ({"create": "true", "runId": "a/b"}, "option runId is 'a/b'"),
-        ({"create": "true", "batchId": "1"}, "give the option runId too"),
+        ({"create": "true", "batchId": "1"}, "set the option runId too"),
         ({"create": "true", "runId": "a", "batchId": "first"}, "option batchId is 'first': give a whole number"),
         ({"create": "true", "staging": "/nowhere/at/all"}, "/nowhere/at is no directory|/nowhere/at/all is no directory"),
         ({"create": "true", "config": "/nowhere.conf"}, "/nowhere.conf does not exist"),

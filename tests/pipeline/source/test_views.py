@@ -139,7 +139,7 @@ def test_stores_stand_side_by_side_by_a_prefix_and_together_by_a_list(spark: Spa
 
 
 def test_a_prefix_that_makes_no_name_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="makes no name of a view"):
+    with pytest.raises(UsageError, match="is not part of a valid view name"):
         pipeline.views(spark, opened(case_named("4.9.3/a-clean-small")), prefix="a b")
 
 

@@ -231,7 +231,7 @@ def test_a_log_file_that_goes_away_in_mid_read_fails_the_query_unless_told_other
             if lenient:
                 assert driver.result() == [offset for offset in whole if offset < int(last.name)]
             else:
-                assert f"{last.name} has gone since the read was planned; failOnDataLoss=false reads what is there" in driver.error()
+                assert f"{last.name} was removed after the read was planned; failOnDataLoss=false reads the rest" in driver.error()
 
 
 # the commands

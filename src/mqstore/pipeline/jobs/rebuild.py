@@ -228,7 +228,8 @@ class _RebuildRun:
         self.damage.extend(outcome.damage)
         if outcome.damage_untold:
             self.notes.append(
-                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} are not listed individually"
+                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} "
+                "are not listed individually"
             )
         self.skipped.extend(
             Skipped(

@@ -1,4 +1,4 @@
-"""The derived files of stores as DataFrames, and what `verify` says of the stores.
+"""The derived files of stores as DataFrames, and the findings of `verify`.
 
     format             a row is                                columns
     rocketmq-queue     an entry of a consume queue, as stored  topic, queue_id, queue_offset, physical_offset, size, tags_code, file
@@ -6,10 +6,10 @@
     rocketmq-offsets   a queue a consumer group has read       group, topic, queue_id, offset, min_offset, max_offset, lag, state
     rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
 
-Paths are those of `rocketmq` (`mqstore.pipeline.source.stores`); the column `store` is there when it is named, or when several
-stores are read. Options: `columns`, `config`. In `pipeline.read(..., where=...)` store, topic and queue_id leave out queues.
-A queue's rows go from its minimum to its maximum offset, unwritten entries included; of a batch queue each unit is a row.
-`store_timestamp` of an index entry is the time its seconds stand for, as the broker computes it.
+Paths are those of `rocketmq` (`mqstore.pipeline.source.stores`). The column `store` exists if it is requested, or if several
+stores are read. Options: `columns`, `config`. With `pipeline.read(..., where=...)`, conditions on store, topic and queue_id exclude queues.
+A queue's rows go from its minimum to its maximum offset, unwritten entries included; for a batch queue each unit is a row.
+`store_timestamp` of an index entry is the time computed from its seconds, as the broker computes it.
 Sections of the findings: `damage`; `coverage`, a range of the log that was not read as records; `note`.
 """
 
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCES", "finding_rows"]
 
-ENTRIES = 1 << 20  # entries that one task reads
-BATCH = 1 << 16  # entries in a batch
+ENTRIES = 1 << 20  # entries per task
+BATCH = 1 << 16  # entries per batch
 
 QUEUE = {
     "topic": "string",
@@ -98,7 +98,7 @@ FINDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class TablePart(InputPartition):
-    """Entries low..high-1 of the files that `places` names: queues as (topic, queue id, batch), index files by number."""
+    """Entries low..high-1 of the files in `places`: queues as (topic, queue id, batch), index files by number."""
 
     path: str
     config: str | None
@@ -115,7 +115,7 @@ def _arrow_fields(table: Mapping[str, str], names: Iterable[str]) -> list[pa.Fie
 
 
 class TableSource(DataSource):
-    """A derived table. A child names its columns and how a store is cut into parts and read."""
+    """A derived table. A subclass defines its columns, and how a store is cut into parts and read."""
 
     format = ""
     table: Mapping[str, str] = {}
@@ -144,14 +144,14 @@ class TableSource(DataSource):
         chosen = tuple(names)
         unknown = [name for name in chosen if name not in self.table and name != STORE]
         if unknown or not chosen:
-            told = f"there is no column {unknown[0]!r}" if unknown else "no column is named"
-            raise UsageError(f"{told}; the columns of {self.format} are {', '.join(self.table)} and {STORE}")
+            problem = f"there is no column {unknown[0]!r}" if unknown else "no column is given"
+            raise UsageError(f"{problem}; the columns of {self.format} are {', '.join(self.table)} and {STORE}")
         return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFilter:
-    """Values that filters confine columns to; None for any."""
+    """Values that filters restrict columns to; None for any."""
 
     topics: frozenset[Any] | None = None
     queue_ids: frozenset[Any] | None = None
@@ -161,7 +161,7 @@ class QueueFilter:
 
 
 class TableReader(DataSourceReader):
-    """Reads one kind of table. Small and picklable: it travels to every task."""
+    """Reads one kind of table. Small and picklable: it is sent to every task."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class TableReader(DataSourceReader):
         self.base = os.getcwd()
 
     def confine(self, filters: Sequence[Filter]) -> None:
-        """Leave out stores and queues that the filters refuse."""
+        """Exclude stores and queues that the filters reject."""
         kept = values_of(STORE, filters)
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
@@ -197,7 +197,7 @@ class TableReader(DataSourceReader):
         freeze_gc_once()
         if not partition.path:
             return iter(())
-        # paths are as they were given, and a task may run in another directory
+        # paths are as given by the user, and a task may run in another directory
         path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
         config = None if partition.config is None else os.path.join(self.base, partition.config)
         store = open_rocketmq(path, config=config, fs_options=dict(self.fs_options))
@@ -215,7 +215,7 @@ class TableReader(DataSourceReader):
 
 
 def _array(values: Any, kind: pa.DataType, row: Mapping[str, Any]) -> pa.Array:
-    """One column: a value for all rows, or a value per row."""
+    """Return one column from one value for all rows, or from one value per row."""
     import pyarrow as pa
 
     if isinstance(values, str | int):
@@ -272,7 +272,7 @@ def _entries(queue: ConsumeQueueReader, low: int, high: int) -> Iterator[Mapping
     per_file = max(1, queue.file_size // 20)
     at = low
     while at < high:
-        # a batch never reaches into the next file, so that it has one name
+        # a batch ends with its file, so that all rows have the same file name
         stop = min(high, at + BATCH, (at // per_file + 1) * per_file)
         entries = queue.entries(at, stop)
         yield {
@@ -350,7 +350,7 @@ class IndexSource(TableSource):
     rows = staticmethod(_index_rows)
 
 
-# consumer offsets and findings: a store each
+# consumer offsets and findings: one task per store
 
 
 def _store_part(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
@@ -372,7 +372,7 @@ class OffsetsSource(TableSource):
 
 
 def finding_rows(report: Report) -> list[dict[str, Any]]:
-    """The rows of `rocketmq-findings` that a report gives."""
+    """Return the rows of `rocketmq-findings` for a report."""
     none = dict.fromkeys(FINDINGS)
     return [
         *(none | {"section": "damage"} | item.as_dict() for item in report.damage),
@@ -390,7 +390,7 @@ def _finding_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str
 
 
 class FindingsSource(TableSource):
-    """`rocketmq-findings`: a task proves a whole store; `mqstore.pipeline.jobs.verify` spreads one store over many."""
+    """`rocketmq-findings`: one task verifies a whole store; `pipeline.verify` distributes one store over many tasks."""
 
     format = "rocketmq-findings"
     table = FINDINGS

@@ -1,4 +1,4 @@
-"""How a DataFrame of the source will be read: which stores, which partitions, and why not less.
+"""How a DataFrame of the source will be read: which stores, which partitions, and the reason.
 
 >>> print(pipeline.explain_read(messages.where("topic = 'orders' and queue_id = 1 and queue_offset < 100")))  # doctest: +SKIP
 /backup/broker-a/store: queue, 1 partition: 0 bytes of log scanned, 100 records read one by one
@@ -24,7 +24,7 @@ __all__ = ["ReadPlan", "StoreRead", "explain_read"]
 
 @dataclass(frozen=True, slots=True)
 class StoreRead:
-    """One store of a read. how: `scan`, or `queue` or `index` where these say what to read.
+    """The read of one store. how: `scan`, or `queue` or `index` if these determine what to read.
 
     log_bytes: scanned. records: read one by one.
     """
@@ -46,7 +46,7 @@ class StoreRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The reads of a DataFrame; a store of which nothing has to be read is not there. str() is for a person."""
+    """The reads of a DataFrame, without stores of which nothing has to be read. str() is a readable summary."""
 
     stores: tuple[StoreRead, ...]
 
@@ -63,9 +63,9 @@ class ReadPlan:
 
 
 def explain_read(frame: DataFrame) -> ReadPlan:
-    """What Spark has planned for the stores in a DataFrame, filters and all. Plans, and reads no message.
+    """Return what Spark plans to read from the stores of a DataFrame, with its filters. Plans, but reads no message.
 
-    Raises PipelineError where the plan fails, UnsupportedError for a DataFrame of Spark Connect, whose plan is on the server.
+    Raises PipelineError if planning fails, and UnsupportedError for a DataFrame of Spark Connect, whose plan is on the server.
     """
     plan: Any = getattr(frame, "_jdf", None)
     if plan is None:
@@ -79,7 +79,7 @@ def explain_read(frame: DataFrame) -> ReadPlan:
 
 
 def _parts(leaf: Any) -> Iterable[LogPart]:
-    """The partitions of a leaf, if it reads the source: each holds what our reader made in a process of this session."""
+    """Return the partitions of a plan leaf if it reads this source: each holds what our reader pickled in a process of this session."""
     if not leaf.toString().startswith("BatchScan rocketmq["):
         return []
     partitions = leaf.inputPartitions()

@@ -1,9 +1,8 @@
 """Filters of a DataFrame as a selection of messages.
 
-Spark hands over what it can say as `column op value`, all of it to be true. What a `Selection` can express is applied
-while the log is read, so that other messages never reach the JVM; and all filters are handed back, so that Spark checks
-again. A filter that is misunderstood here could therefore only lose speed if it were too wide; each one below is at
-least as wide as Spark's own meaning.
+Spark passes the conditions it can express as `column op value`; all of them must hold. Those that a `Selection` can express
+are applied while the log is read, so that other messages never reach the JVM. All filters are returned to Spark, which checks
+them again, so each translation below must be at least as wide as Spark's own meaning; a wider one only costs speed.
 
     >>> apply_filters(Selection(), [EqualTo(("topic",), "orders"), GreaterThan(("queue_offset",), 5)])  # doctest: +ELLIPSIS
     Selection(topics=frozenset({'orders'}), ...from_queue_offset=6, ...)
@@ -34,7 +33,7 @@ _RANGES = {
 
 
 def apply_filters(selection: Selection, filters: Iterable[Filter]) -> Selection:
-    """The selection with the filters taken in, as far as it can express them. A contradiction selects nothing."""
+    """Return the selection narrowed by the filters, as far as it can express them. Contradictory filters select nothing."""
     for condition in filters:
         column = _column(condition)
         if column in _SETS:
@@ -45,7 +44,7 @@ def apply_filters(selection: Selection, filters: Iterable[Filter]) -> Selection:
 
 
 def values_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
-    """The values to which equalities confine a column; None without any."""
+    """Return the values to which equality conditions restrict a column; None if there are none."""
     found: frozenset[Any] | None = None
     for condition in filters:
         if _column(condition) != column:
@@ -75,7 +74,7 @@ def _with_values(selection: Selection, field: str, condition: Filter) -> Selecti
     values.discard(None)
     known = getattr(selection, field)
     if not values or (field == "keys" and known is not None):
-        # keys asked for already are one condition, a unique key another: both cannot be one set
+        # given keys and a unique key are separate conditions: they cannot be combined into one set
         return selection
     change: dict[str, Any] = {field: frozenset(values) if known is None else known & values}
     return replace(selection, **change)
@@ -93,7 +92,7 @@ def _with_range(selection: Selection, low: str, high: str, condition: Filter) ->
 
 
 def _bounds(condition: Filter) -> tuple[int | None, int | None]:
-    """Half-open bounds of the values that fulfil a condition; those of times in whole milliseconds."""
+    """Return half-open bounds of the values that fulfil a condition; bounds of times in whole milliseconds."""
     if isinstance(condition, In):
         values = [value for value in condition.value if value is not None]
         return (_floor(min(values)), _floor(max(values)) + 1) if values else (None, None)

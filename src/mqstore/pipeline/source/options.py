@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("rocketmq")`, checked: what each means is told in `mqstore.pipeline.source.rocketmq`."""
+"""Options of `spark.read.format("rocketmq")`, validated; `mqstore.pipeline.source.rocketmq` documents them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MODES = ("PERMISSIVE", "FAILFAST")
 
 
 def message_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, of which `store` may be one. Raises UsageError."""
+    """Check column names, among which `store` is allowed. Raises UsageError."""
     chosen = tuple(names)
     check_columns(name for name in chosen if name != STORE)
     if not chosen:
-        raise UsageError("no column is named; leave the option out to get them all")
+        raise UsageError("no column is given; omit the option to get all of them")
     return chosen
 
 
 def message_fields(columns: Sequence[str]) -> list[pa.Field]:
-    """Arrow fields of message columns, `store` among them."""
+    """Return the Arrow fields of message columns, `store` among them."""
     import pyarrow as pa
 
     return [pa.field(STORE, pa.string()) if name == STORE else rocketmq_schema((name,)).field(0) for name in columns]
@@ -38,7 +38,7 @@ def message_fields(columns: Sequence[str]) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What the options of a read ask for. columns: None where a schema or the default decides. fs_options: how URLs are."""
+    """The options of a read. columns: None if a schema or the default decides. fs_options: how URLs are reached."""
 
     paths: tuple[str, ...]
     config: str | None
@@ -52,10 +52,10 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Any) -> ReadOptions:
-        """Raises UsageError with the option's name."""
+        """Parse the options. Raises UsageError with the name of the option."""
         view = options.get("view", "disk")
         if view != "disk":
-            raise UsageError(f"there is no view {view!r} on Spark: the disk view is read")
+            raise UsageError(f"the view {view!r} is not available on Spark, which reads the disk view")
         mode = options.get("mode", "PERMISSIVE").upper()
         if mode not in MODES:
             raise UsageError(f"option mode is {options['mode']!r}: give {' or '.join(MODES)}")
@@ -74,7 +74,7 @@ class ReadOptions:
 
 
 def table_columns(options: Any) -> tuple[str, ...]:
-    """The columns that the options ask for, or the default table. Raises UsageError."""
+    """Return the columns that the options request, or the default ones. Raises UsageError."""
     return _columns(options, len(store_paths(options)) > 1)
 
 

@@ -1,10 +1,10 @@
-"""Conditions for a source, from where Spark knows them to where the log is read.
+"""Conditions for a source, from Spark to the reader of the log.
 
-Spark offers a Python source the filters of a query, but up to 4.2 (and wherever `PythonDataSourceV2.setReadInfo` is) it
-keeps what the source answered for the whole DataFrame: the next query of the same DataFrame or view reads the rows that
-were left for the query before, and two reads in one query share the filters of the last. On such a Spark our readers
-take no filters from queries. `pipeline.read(..., where=...)` gives them to one DataFrame for good: Spark itself
-translates the condition, for a table without rows, and the outcome travels as the option `filters`.
+Spark offers the filters of a query to a Python source. But up to 4.2 (and wherever `PythonDataSourceV2.setReadInfo` exists)
+it keeps the source's response for the whole DataFrame: the next query of the same DataFrame or view reads the rows that
+were left for the previous query, and two reads in one query share the filters of the last one. On such a Spark our readers
+accept no filters from queries. `pipeline.read(..., where=...)` attaches a condition to one DataFrame permanently: Spark
+translates the condition for a table without rows, and the result is passed as the option `filters`.
 
     >>> filters_from(filters_as_text([EqualTo(("topic",), "orders"), In(("queue_id",), (1, 2))]))
     (EqualTo(attribute=('topic',), value='orders'), In(attribute=('queue_id',), value=(1, 2)))
@@ -50,7 +50,7 @@ _KINDS: dict[str, Any] = {
 
 
 def keeps_filters_apart(spark: SparkSession) -> bool:
-    """Whether this Spark keeps the filters of one query from the next; False where that cannot be seen (Spark Connect)."""
+    """Return whether this Spark keeps the filters of queries apart; False if that cannot be determined (Spark Connect)."""
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
         return False
@@ -63,7 +63,7 @@ def keeps_filters_apart(spark: SparkSession) -> bool:
 
 
 def filters_as_text(filters: Iterable[Filter]) -> str:
-    """The comparisons among filters, as the option `filters` holds them; others are left to Spark."""
+    """Return the comparisons among filters in the format of the option `filters`; others are left to Spark."""
     return json.dumps([_as_json(each) for each in filters if type(each).__name__ in _KINDS and _is_plain(each)])
 
 
@@ -83,13 +83,13 @@ def _value(value: Any) -> Any:
 
 
 def filters_from(text: str | None) -> tuple[Filter, ...]:
-    """The filters in the option. Raises UsageError."""
+    """Parse the filters in the option. Raises UsageError."""
     if not text:
         return ()
     try:
         return tuple(_KINDS[kind](tuple(attribute), _restored(value)) for kind, attribute, value in json.loads(text))
     except (ValueError, KeyError, TypeError):
-        raise UsageError("the option filters is made by pipeline.read(..., where=...): give the condition there") from None
+        raise UsageError("the option filters is set by pipeline.read(..., where=...): pass the condition there") from None
 
 
 def _restored(value: Any) -> Any:
@@ -109,7 +109,7 @@ class FilterPart(InputPartition):
 
 
 class FilterSource(DataSource):
-    """A table without rows that tells which filters Spark makes of a condition."""
+    """A table without rows that reveals which filters Spark derives from a condition."""
 
     @classmethod
     def name(cls) -> str:
@@ -135,22 +135,22 @@ class _FilterReader(DataSourceReader):
 
 
 def filters_of(frame: DataFrame, condition: str) -> str:
-    """The option `filters` for a condition on a DataFrame's columns, as far as it consists of comparisons that all must hold.
+    """Return the option `filters` for a condition on a DataFrame's columns: its comparisons that all must hold.
 
-    Raises PipelineError where Spark does not understand the condition.
+    Raises PipelineError if Spark does not understand the condition.
     """
     spark = frame.sparkSession
     spark.dataSource.register(FilterSource)
     with failures("planning the read"):
-        # made for this condition, and asked once
-        asked: Any = spark.read.format(FilterSource.name()).schema(frame.schema).load().where(condition)
-        if getattr(asked, "_jdf", None) is None:
+        # a DataFrame for this condition only, planned once
+        frame_of_condition: Any = spark.read.format(FilterSource.name()).schema(frame.schema).load().where(condition)
+        if getattr(frame_of_condition, "_jdf", None) is None:
             return "[]"
-        leaves = asked._jdf.queryExecution().sparkPlan().collectLeaves()
+        leaves = frame_of_condition._jdf.queryExecution().sparkPlan().collectLeaves()
         for k in range(leaves.size()):
             leaf = leaves.apply(k)
             if leaf.toString().startswith("BatchScan rocketmq-filters"):
                 part = pickle.loads(bytes(leaf.inputPartitions().apply(0).pickedPartition()))
                 assert isinstance(part, FilterPart)
                 return part.filters
-    return "[]"  # a condition that is never true leaves no scan
+    return "[]"  # Spark plans no scan for a condition that is never true

@@ -5,28 +5,28 @@
     spark.read.format("rocketmq").option("columns", "topic,size").load("/backup/broker-a/store").groupBy("topic").count()
     pipeline.read(spark, ["/backup/a/store", "/backup/b/store"], columns=["store", "topic", "size"], topic="orders")
 
-Which stores a path may name is told in `mqstore.pipeline.source.stores`. Spark never says which columns a query needs, so name
-them: by `columns`, or by a schema (`.schema("topic string, size int")`). Without either the table has all columns, and
-the bodies travel to the JVM.
+`mqstore.pipeline.source.stores` describes the paths. Spark does not report to a source which columns a query needs, so name
+them: with `columns`, or with a schema (`.schema("topic string, size int")`). Without either the table has all columns, and
+the bodies pass through the JVM.
 
     option                                     meaning
     columns                                    names, separated by commas; `store` is the store's path
-    includeHeaders                             true: `properties` also where `columns` does not name it; false: not in the default table
+    includeHeaders                             true: adds `properties` to `columns`; false: omits it from the default table
     topic, queueId                             one or more, separated by commas
-    keys                                       messages with one of these keys, separated by blanks (as KEYS holds them)
+    keys                                       messages with one of these keys, separated by blanks (as in KEYS)
     startingOffsets, endingOffsets             physical offsets: from, and up to but not including; or earliest, latest
     startingQueueOffset, endingQueueOffset     queue offsets, likewise
     startingTimestamp, endingTimestamp         store times in milliseconds, likewise
-    failOnDataLoss                             true: what was asked for and is gone from the log is an error. false: the rest is read
+    failOnDataLoss                             true: requested data missing from the log is an error. false: the rest is read
     mode                                       PERMISSIVE: damage is skipped, or a row with that verdict. FAILFAST: it fails the job
-    useDerivedFiles                            true: queues and index tell what to read, as far as they are proved. false: scan
-    fs.NAME                                    how a URL is fs_options: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remote_fs`)
+    useDerivedFiles                            true: queues and index determine what to read, as far as they are proved. false: scan
+    fs.NAME                                    how a URL is reached: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remote_fs`)
     config                                     file with the broker's own name=value lines
-    view                                       disk (the files as they lie); the recovered view is the command's
+    view                                       disk (the files as they are); the recovered view is available in commands only
 
 Comparisons of store, topic, queue_id, tags, uniq_key, queue_offset, physical_offset and store_timestamp are applied while
-reading if they are given as `pipeline.read(..., where=...)`; those of a later query only on a Spark that can tell them
-from those of other queries (`mqstore.pipeline.source.pushdown`). A message that is damaged is a row like others; `verdict` says so.
+reading if they are given as `pipeline.read(..., where=...)`. Those of a later query are applied only on a Spark that keeps the
+filters of queries apart (`mqstore.pipeline.source.pushdown`). A damaged message is a row like others, marked by its `verdict`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ __all__ = ["LogPart", "RocketMQDataSource", "read", "register"]
 
 FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-TASKS = 16  # splits wanted at least, as far as they stay above 64 MiB: the planner cannot ask how many cores there are
-POINTS = 65536  # records that a task reads one by one
+TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores
+POINTS = 65536  # records that one task reads individually
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session, and let it hand filters to Python sources."""
+    """Register the formats with a session, and let it pass filters to Python sources."""
     from mqstore.pipeline.source.derived import SOURCES
     from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
 
@@ -91,9 +91,9 @@ def read(
     format: str = FORMAT,  # noqa: A002
     **options: Any,
 ) -> DataFrame:
-    """A table of the stores at path, one or a list, registering the formats if need be. options: see the module.
+    """Return a table of the stores at path, one or a list; the formats are registered if necessary. options: see the module.
 
-    where: a condition in SQL on the columns; rows that it refuses are not there, and as far as it can they are not even read.
+    where: a condition in SQL on the columns. Rows that do not match are excluded and, as far as possible, not even read.
     """
     register(spark)
     chosen = {name: _option_text(value) for name, value in options.items() if value is not None}
@@ -118,7 +118,7 @@ def _option_text(value: Any) -> str:
 
 
 def schema_text(columns: Sequence[str]) -> str:
-    """The schema of these columns as Spark reads it; every column may be null."""
+    """Return the schema of these columns as Spark's DDL; every column is nullable."""
     return ddl_schema(message_fields(columns))
 
 
@@ -127,9 +127,9 @@ def schema_text(columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogPart(InputPartition):
-    """One task's part of a store. how: `scan`, `queue` or `index`; why: what led to that for this store, in a sentence.
+    """One task's part of a store. how: `scan`, `queue` or `index`; why: the reason for this store, in a sentence.
 
-    files: the log files the part lies in, when it was planned.
+    files: the log files that contained the part when it was planned.
     """
 
     path: str
@@ -139,7 +139,7 @@ class LogPart(InputPartition):
     files: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """What `explain_read` sums up."""
+        """Return what `explain_read` sums up."""
         task = self.task
         size = {"bytes": task.split.stop - task.split.start} if isinstance(task, ReadTask) else {"records": _record_count(task)}
         return {"store": self.path, "how": self.how, "why": self.why, "partition": "scan" if "bytes" in size else self.how, **size}
@@ -153,7 +153,7 @@ def _record_count(task: PointTask) -> int:
 
 
 class RocketMQDataSource(DataSource):
-    """The format. Lives in planning processes only; the paths and settings in its options are all it knows."""
+    """The format. Exists in planning processes only; it knows only the paths and settings in its options."""
 
     reads_with: type[RocketMQReader]
 
@@ -188,7 +188,7 @@ class RocketMQDataSource(DataSource):
 
 
 class RocketMQReader(DataSourceReader):
-    """Plans the parts of stores and reads them. Small and picklable: it travels to every task."""
+    """Plans the parts of stores and reads them. Small and picklable: it is sent to every task."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self.options = options
@@ -198,7 +198,7 @@ class RocketMQReader(DataSourceReader):
         self.confine(options.filters)
 
     def confine(self, filters: Sequence[Filter]) -> None:
-        """Take in what a selection can say."""
+        """Narrow the selection by the filters, as far as it can express them."""
         self.selection = apply_filters(self.selection, filters)
         kept = values_of(STORE, filters)
         if kept is not None:
@@ -210,7 +210,7 @@ class RocketMQReader(DataSourceReader):
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
         self._check_loss(store)
-        # a URL without what reaches it: see _with_fs_options
+        # a URL without its options: see _with_fs_options
         place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
         columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
         if self.options.fail_fast:
@@ -231,21 +231,21 @@ class RocketMQReader(DataSourceReader):
         asked = self.options.selection.from_offset
         if self.options.fail_on_data_loss and asked is not None and store.log.files and asked < store.log.start and asked >= 0:
             raise PipelineError(
-                f"{store.path}: physical offsets {asked} to {store.log.start - 1} are asked for, but are no longer in the log; "
-                "failOnDataLoss=false reads what is there"
+                f"{store.path}: physical offsets {asked} to {store.log.start - 1} were requested, but are no longer in the log; "
+                "failOnDataLoss=false reads the rest"
             )
 
     def _check_files(self, part: LogPart) -> None:
-        """A log file that is not there any more is a gap that no walk would tell."""
+        """Raise PipelineError for a missing log file, a gap that no scan would notice."""
         if not self.options.fail_on_data_loss:
             return
         there = {file.relative for file in opened_view(part.task.store, part.task.config, part.task.token).log.files}
         gone = [name for name in part.files if name not in there]
         if gone:
-            raise PipelineError(f"{part.path}/{gone[0]} has gone since the read was planned; failOnDataLoss=false reads what is there")
+            raise PipelineError(f"{part.path}/{gone[0]} was removed after the read was planned; failOnDataLoss=false reads the rest")
 
     def _with_fs_options(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
-        """The task with what is needed to reach its store: that is never part of a partition."""
+        """Return the task with the options that reach its store; partitions never contain them, for they may be credentials."""
         return replace(task, store=Url(task.store, self.options.fs_options)) if isinstance(task.store, str) and is_url(task.store) else task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -263,10 +263,10 @@ class RocketMQReader(DataSourceReader):
 
 
 class PushingReader(RocketMQReader):
-    """A reader that is told the filters of the query it is for."""
+    """A reader that receives the filters of the query it belongs to."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take in what can be; hand all of it back, so that Spark checks again."""
+        """Use what a selection can express; return all filters, so that Spark checks them again."""
         self.confine(filters)
         return filters
 
@@ -281,7 +281,7 @@ RocketMQDataSource.reads_with = RocketMQReader
 
 
 def splits_in_files(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
-    """The parts of the splits that lie in these files."""
+    """Return the parts of the splits that lie in these files."""
     found: list[Split] = []
     for split in splits:
         for file in files:
@@ -314,13 +314,13 @@ def _raise_on_damaged_rows(batches: Iterator[pa.RecordBatch], path: str) -> Iter
         if damaged.num_rows:
             raise PipelineError(
                 f"mode=FAILFAST: the message at physical offset {damaged.column('physical_offset')[0]} of {path} is damaged; "
-                "mode=PERMISSIVE gives it as a row with verdict 'damaged', `mqstore verify` says what is wrong with it"
+                "mode=PERMISSIVE returns it as a row with verdict 'damaged', `mqstore verify` shows what is wrong with it"
             )
         yield batch
 
 
 def _until_file_removed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches up to where a file has gone since the read was planned."""
+    """Yield the batches until a file is missing that existed when the read was planned."""
     try:
         yield from batches
     except CannotOpenError:

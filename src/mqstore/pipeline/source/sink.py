@@ -3,20 +3,20 @@
     rows.write.format("rocketmq").mode("append").option("runId", "orders-2024-05-01").save("/data/store")
     rows.writeStream.format("rocketmq").option("checkpointLocation", place).start("/data/store")
 
-Columns have the names of the message table; `topic` must be there, the others as `put` takes them (`rocketmq.encoding`). What a store
-fills in itself (offsets, store time, ids) is passed over. Tasks check their rows and stage them as files (`rocketmq.staging`); the driver
-puts them into the log, partition by partition, when all are there (`rocketmq.stagedcommit`). Retried and speculative tasks, a
-driver that dies and a micro-batch that is replayed add nothing twice.
+Columns have the names of the message table. `topic` is required; the others follow `put` (`rocketmq/append`). Columns that a
+store fills in itself (offsets, store time, ids) are ignored. Tasks check their rows and stage them as files (`rocketmq/engine/staging.py`);
+when all are staged, the driver appends them to the log, partition by partition (`rocketmq/engine/staged_commit.py`). Retried and
+speculative tasks, a killed driver and a replayed micro-batch add nothing twice.
 
     option         meaning
-    runId          a name for what is written: a batch written under it before is not written again. A stream has one from its checkpoint
+    runId          a name for the write: a batch already written under it is not written again. A stream takes one from its checkpoint
     batchId        number of the batch in the run, for foreachBatch; lower or equal numbers are not written again
-    staging        where tasks put their rows until they are committed; every host must see it. By default beside the store
-    create         true: make the store if there is none
-    version        4.9.3 or 5.3.3: whose rules are followed; by default what the files of the store suggest
+    staging        where tasks stage their rows until the commit; every host must reach it. By default beside the store
+    create         true: create the store if there is none
+    version        4.9.3 or 5.3.3: whose rules apply; by default the version that the store's files suggest
     config         file with the broker's own name=value lines
-    storeHost      ip:port of messages that name no host
-    lockTimeout    seconds to wait while another process has the store; 60
+    storeHost      ip:port for messages without a store host
+    lockTimeout    seconds to wait while another process has the store open; 60
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RocketMQStreamWriter", "RocketMQWriter", "finish", "stream_writer", "writer"]
 
-RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
+RECORD_MARGIN = 65536  # a 5.3 record may exceed the longest body by this many bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """Where rows go, and what they must fit. Small and picklable: it travels to every task."""
+    """Where rows go, and what they must satisfy. Small and picklable: it is sent to every task."""
 
     store: Path
     settings: SinkSettings
@@ -71,19 +71,19 @@ class SinkPlan:
         return Sink(self.store, self.settings, staging=self.staging, patience=self.patience)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
-        """In a task: check and stage its rows."""
+        """Check and stage the rows of a task."""
         freeze_gc_once()
         context = TaskContext.get()
         assert context is not None
         return PartMessage(write_part(iterator, str(self.stage), context.partitionId(), context.taskAttemptId(), self.rules))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        """On the driver, when all tasks have ended."""
+        """Commit on the driver, when all tasks have ended."""
         parts = [message.part for message in messages if isinstance(message, PartMessage)]
         self.sink().commit(self.run, batch, self.stage, parts, stored=self.rules.stored, named=self.named)
 
     def abort(self) -> None:
-        """On the driver, when a task failed for good or the commit did: what is decided is kept, it will be finished."""
+        """Clean up on the driver after a task or the commit has failed. A commit that was decided is kept: it will be finished."""
         with contextlib.suppress(MqstoreError):
             if intent_stage(self.store) != self.stage:
                 remove_stage(self.stage)
@@ -91,7 +91,7 @@ class SinkPlan:
 
 @dataclass(frozen=True)
 class PartMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     part: StagedPart
 
@@ -129,22 +129,22 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
-    """The writer of a DataFrame. Raises MqstoreError before any task runs."""
+    """Return the writer of a DataFrame. Raises MqstoreError before any task runs."""
     run = options.get("runId")
     batch = _whole_number(options, "batchId", 0)
     if run is None and "batchId" in options:
-        raise UsageError("option batchId numbers the batches of a run: give the option runId too")
+        raise UsageError("option batchId numbers the batches of a run: set the option runId too")
     return RocketMQWriter(_plan(options, schema, overwrite, run or secrets.token_hex(8), batch, named=run is not None))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
-    """The writer of a stream's micro-batches: its run is named by the checkpoint. Raises MqstoreError."""
+    """Return the writer of a stream's micro-batches; its run is named by the checkpoint. Raises MqstoreError."""
     run = options.get("runId") or _stream_id(options.get("checkpointLocation"))
     return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, named=True))
 
 
 def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> CommittedBatch | None:
-    """Finish the commit of a job whose driver died, if there is one: its other messages are appended. None where nothing was left.
+    """Finish the commit of a job whose driver died, by appending its remaining messages. Return None if nothing was left.
 
     The next write to the store does the same. Raises MqstoreError.
     """
@@ -153,25 +153,25 @@ def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> Committe
 
 
 def _stream_id(checkpoint: str | None) -> str:
-    """The id of a stream, which its checkpoint keeps for as long as it goes on numbering its batches."""
+    """Return the id of a stream, which its checkpoint keeps as long as it continues its batch numbers."""
     if not checkpoint:
-        raise UsageError("a stream's batches are known by its checkpoint: give the option checkpointLocation, or a runId")
+        raise UsageError("a stream's batches are identified by its checkpoint: set the option checkpointLocation, or runId")
     path = Path(checkpoint.removeprefix("file://") if checkpoint.startswith("file:///") else checkpoint.removeprefix("file:")) / "metadata"
     try:
         return check_run(str(json.loads(path.read_text(encoding="utf-8"))["id"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"the stream's id cannot be read from {path} ({error}): give the stream a name of its own by the option runId, "
-            "and another name whenever it starts with a new checkpoint"
+            f"the stream's id cannot be read from {path} ({error}): name the stream with the option runId, "
+            "and choose another name whenever it starts with a new checkpoint"
         ) from None
 
 
 def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: str, batch: int, *, named: bool) -> SinkPlan:
     if overwrite:
-        raise UsageError('messages are only ever appended to a store: write with mode("append")')
+        raise UsageError('messages can only be appended to a store: write with mode("append")')
     path = options.get("path")
     if not path:
-        raise UsageError("no store is named: save to a path, the directory that holds commitlog/")
+        raise UsageError("no store is given: save to a path, the directory that holds commitlog/")
     local_target(path)
     place = Path(os.path.abspath(path.removeprefix("file://")))
     broker = broker_config.load_properties(Path(options["config"])) if "config" in options else {}
@@ -190,7 +190,7 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
         "physical_offset" in names,
     )
     if rules.stored and "body" not in names:
-        raise UsageError("the rows come from a store (they have a physical_offset), but without the column body: read it too")
+        raise UsageError("the rows come from a store (they have a physical_offset), but lack the column body: read it too")
     columns_of(_empty_batch(schema), rules)
     staging = options.get("staging")
     plan = SinkPlan(
@@ -209,7 +209,7 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
 
 
 def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
-    """(the store's directory, whose rules it follows, bytes of a log file). Raises MqstoreError where it cannot be written to."""
+    """Return (directory of the store, version whose rules apply, bytes of a log file). Raises MqstoreError if it is not writable."""
     config = settings.config()
     if config.version not in (None, "4.9.3", "5.3.3"):
         raise UsageError(f"option version is {config.version!r}; the versions are 4.9.3 and 5.3.3")
@@ -219,19 +219,19 @@ def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, st
     unused = not os.path.lexists(place) or (place.is_dir() and {entry.name for entry in os.scandir(place)} <= {"lock"})
     if unused:
         if create != "true":
-            raise CannotOpenError(f"{place} holds no store; the option create=true makes a new one there")
+            raise CannotOpenError(f"{place} does not hold a store; the option create=true creates one there")
         check_parent(place)
         return place, config.version or "5.3.3", config.commit_log_file_size or DEFAULT_LOG_FILE
     store = open_rocketmq(place, config=options.get("config"))
     if store.path != store.directory.root:
-        raise TargetError(f"{place} is an archive, in which nothing can be changed; unpack it first")
+        raise TargetError(f"{place} is an archive, which cannot be changed; unpack it first")
     fresh = not store.log.files and not store.consume_queues()
     version = config.version or ("5.3.3" if fresh else store.version_hint)
     return store.directory.root, version, config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
 
 
 def _empty_batch(schema: StructType) -> pa.RecordBatch:
-    """No rows with the columns of a schema: their names and types are judged by what judges the rows."""
+    """Return an empty batch with the columns of a schema: names and types are checked by the code that checks the rows."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

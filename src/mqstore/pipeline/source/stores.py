@@ -1,11 +1,11 @@
-"""Which stores a DataFrame source reads: one path, several, or a glob; and the column `store` that tells their rows apart.
+"""The stores that a DataFrame source reads: one path, several, or a glob; and the column `store` that identifies the store of a row.
 
     .load("/backup/broker-a/store")                       one
     .load(["/backup/a/store", "/backup/b/store"])         several
     .load("/backup/a/store,/backup/b/store")              several
-    .load("/backup/*/store")                              all that match, in the order of their names; each must be a store
+    .load("/backup/*/store")                              all matches, in the order of their names; each must be a store
 
-    .load("s3://backups/broker-*/store")                  URLs, alone or in a list (`mqstore.files.location`); options `fs.NAME` say how
+    .load("s3://backups/broker-*/store")                  URLs, alone or in a list (`mqstore.files.location`), with options `fs.NAME`
 
 The column holds the path as it was given, or as it matched.
 """
@@ -46,22 +46,22 @@ STORE = "store"
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The paths that the options `path` or `paths` (what `load` makes of a list) name. Raises UsageError."""
+    """Return the paths in the options `path` or `paths` (which `load` sets for a list). Raises UsageError."""
     if "paths" in options:
         given = [str(path) for path in json.loads(options["paths"])]
     else:
         path = options.get("path") or ""
-        # a comma may be part of a name: what exists as it stands is one path
+        # a comma may be part of a name: an existing path is taken as it is
         given = [path] if os.path.lexists(without_file(path)) else [part.strip() for part in path.split(",")]
     fs_options = parse_fs_options(options)
     found = [match for path in given if path for match in _matches(without_file(path), fs_options)]
     if not found:
-        raise UsageError("no store is named: load a path, the directory that holds commitlog/")
+        raise UsageError("no store is given: load a path, the directory that holds commitlog/")
     return tuple(dict.fromkeys(found))
 
 
 def parse_fs_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """How URLs are fs_options: the options `fs.NAME`, as (NAME, value)."""
+    """Return the options `fs.NAME`, which say how URLs are reached, as (NAME, value)."""
     return tuple(sorted((name[3:].lower(), value) for name, value in options.items() if name.lower().startswith("fs.")))
 
 
@@ -81,19 +81,22 @@ def _matches(path: str, fs_options: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, str], ...] = ()) -> RocketMQStore:
-    """The store at a path or URL that every task can open again. fs_options: see `fs_options`. Raises CannotOpenError for an archive."""
+    """Open a store at a path or URL that every task can open again. fs_options: see `parse_fs_options`.
+
+    Raises CannotOpenError for an archive.
+    """
     if os.path.isfile(path):
         raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
     return open_rocketmq(path, config=config, fs_options=dict(fs_options))
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names of a comma list."""
+    """Return the names in a comma-separated list."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """An option that is true or false. Raises UsageError."""
+    """Return an option that is true or false. Raises UsageError."""
     text = options.get(name)
     if text is None:
         return default
@@ -103,7 +106,7 @@ def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def ddl_type(kind: pa.DataType) -> str:
-    """The name of an Arrow type in Spark's schema text."""
+    """Return the name of an Arrow type in Spark's DDL."""
     import pyarrow as pa
 
     if pa.types.is_list(kind):
@@ -118,19 +121,19 @@ def ddl_type(kind: pa.DataType) -> str:
 
 
 def ddl_schema(fields: Sequence[pa.Field]) -> str:
-    """A schema as Spark reads it; every column may be null."""
+    """Return a schema as Spark's DDL; every column is nullable."""
     return ", ".join(f"{field.name} {ddl_type(field.type)}" for field in fields)
 
 
 def check_types(schema: StructType, fields: Sequence[pa.Field]) -> None:
-    """Refuse a schema that wants a column as another type than it has. Raises UsageError."""
+    """Refuse a schema that declares a column with another type than it has. Raises UsageError."""
     for field, kind in zip(schema.fields, fields, strict=True):
         if field.dataType.simpleString() != ddl_type(kind.type):
             raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
 
 
 def with_store(batches: Iterator[pa.RecordBatch], columns: Sequence[str], path: str) -> Iterator[pa.RecordBatch]:
-    """The batches with the wanted columns in their order, `store` among them if it is wanted."""
+    """Yield the batches with the requested columns in order, `store` included if it is requested."""
     import pyarrow as pa
 
     for batch in batches:

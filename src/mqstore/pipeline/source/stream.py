@@ -1,22 +1,22 @@
-"""`spark.readStream.format("rocketmq")`: a commit log that grows, as a stream of messages; each once, in the order of the log.
+"""`spark.readStream.format("rocketmq")`: a growing commit log as a stream of messages; each once, in the order of the log.
 
     live = spark.readStream.format("rocketmq").option("startingOffsets", "earliest").load("/data/store")
     live.writeStream.trigger(availableNow=True).option("checkpointLocation", place).toTable("messages")
 
-Columns, `topic`, `keys` and `config` are those of the batch source; several stores are one stream. Beyond them:
+Columns, `topic`, `keys` and `config` are those of the batch source; several stores are one stream. Further options:
 
     option                   meaning
-    startingOffsets          latest (as with Kafka, the default), earliest, a physical offset, or {"/data/a": 4096, "/data/b": "latest"}
+    startingOffsets          latest (the default, as with Kafka), earliest, a physical offset, or {"/data/a": 4096, "/data/b": "latest"}
     startingTimestamp        begin at the first message stored at or after that time in milliseconds
-    failOnDataLoss           true: stop with the lost range when retention was faster; false: go on behind it, and count it in the offset
+    failOnDataLoss           true: stop with the lost range when retention was faster; false: continue after it, and count it in the offset
     maxRowsPerTrigger        messages of the log in a batch, before filters
-    maxBytesPerTrigger       bytes of the log in a batch; one message at least
-    minPartitions            cut a batch into so many tasks, as far as there are messages
-    mode                     PERMISSIVE: pass over damage, as the batch source does; FAILFAST: stop at it
+    maxBytesPerTrigger       bytes of the log in a batch; at least one message
+    minPartitions            minimum number of tasks of a batch, if it has enough messages
+    mode                     PERMISSIVE: skip damage, as the batch source does; FAILFAST: stop at it
 
-The offset of a stream is `{"/data/store": {"off": physical offset, "gen": identity}}` (`rocketmq/logtail.py`). A batch is a range of
-the log, and a range holds the same messages whenever it is read: with a sink that writes a batch once, each message is there once.
-A message is `unindexed` as long as the store has not listed it in its queue, which for the newest ones may be the case.
+The offset of a stream is `{"/data/store": {"off": physical offset, "gen": identity}}` (`rocketmq/scan/log_tail.py`). A batch is a range of
+the log, and a range holds the same messages whenever it is read: with a sink that writes a batch once, each message arrives once.
+A message is `unindexed` until the store has added it to its queue, which may not have happened yet for the newest ones.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LogRange", "LogRanges", "RocketMQStreamReader", "StreamSettings", "read_range", "view_of"]
 
-_START_OPTIONS = ("startingoffsets", "startingtimestamp")  # where a stream begins is no condition on its messages
+_START_OPTIONS = ("startingoffsets", "startingtimestamp")  # the start of a stream is not a condition on its messages
 RANGES = "rocketmq-ranges"
 RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string, tolerate_loss boolean"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the options of a stream say. starting: by store path, or "" for all: earliest, latest or a physical offset."""
+    """The options of a stream. starting: by store path, or "" for all: earliest, latest or a physical offset."""
 
     starting: Mapping[str, str | int]
     timestamp: int | None
@@ -69,7 +69,7 @@ class StreamSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamSettings:
-        """Read the options. Raises UsageError."""
+        """Parse the options. Raises UsageError."""
         for name in ("endingOffsets", "endingTimestamp"):
             if name in options:
                 raise UsageError(f"a stream has no {name}: it follows the log; read it as a batch, or use trigger(availableNow=True)")
@@ -109,7 +109,7 @@ def _offset(text: str) -> str | int:
 
 @dataclass(frozen=True, slots=True)
 class LogRange(InputPartition):
-    """One task's part of a batch. token: tells this batch's state of the files from that of others."""
+    """One task's part of a batch. token: distinguishes the state of the files at this batch from other states."""
 
     path: str
     config: BrokerConfig
@@ -119,13 +119,13 @@ class LogRange(InputPartition):
 
 
 def view_of(part: LogRange) -> DiskView:
-    """The store as it is now, with all that the range needs. Raises PipelineError where retention was faster."""
+    """Return the current state of the store with all that the range needs. Raises PipelineError if retention was faster."""
     view = opened_view(part.path, part.config, part.token)
     gone = [start for start in part.piece.files if view.log.file_at(start) is None]
     if gone and not part.tolerate_loss:
         raise PipelineError(
             f"the log file {gone[0]:020d} of {part.path} was removed before it was read: retention is faster than this stream; "
-            "failOnDataLoss=false goes on behind it"
+            "failOnDataLoss=false continues after it"
         )
     return view
 
@@ -165,15 +165,15 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # positions and offsets
 
     def _positions(self, offset: Mapping[str, Any]) -> dict[str, LogPosition]:
-        """Where each store is. A store that has come since begins with its first message; a single one may have been moved."""
+        """Return the position of each store. A new store begins with its first message; a single store may have been moved."""
         known = {path: LogPosition.from_json(document) for path, document in offset.items()}
         if len(known) == len(self._paths) == 1:
             known = dict(zip(self._paths, known.values(), strict=True))
         gone = [path for path in known if path not in self._paths]
         if gone and self._read.fail_on_data_loss:
             raise PipelineError(
-                f"the checkpoint of this stream knows a store {gone[0]}, which is not among those asked for: {', '.join(self._paths)}; "
-                "name it again, or go on without it by failOnDataLoss=false"
+                f"the checkpoint of this stream contains the store {gone[0]}, which is not among the given ones: {', '.join(self._paths)}; "
+                "add it again, or continue without it by failOnDataLoss=false"
             )
         return {path: known[path] if path in known else self._tail(path).earliest() for path in self._paths}
 
@@ -202,7 +202,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size = None if isinstance(limit, ReadAllAvailable) else self._settings.size
         before = self._positions(start)
         after = dict(before)
-        # stores take turns in being the first to have their share of a limit
+        # stores take turns at being the first to get their share of a limit
         order = list(self._paths)
         self._turn = (self._turn + 1) % len(order)
         order = order[self._turn :] + order[: self._turn]
@@ -223,10 +223,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins, ends = self._positions(start), self._positions(end)
         least = -(-self._settings.pieces // len(self._paths)) if self._settings.pieces else 0
         found: list[LogRange] = []
-        for path, behind in ends.items():
+        for path, after in ends.items():
             tail, config = self._opened(path)
-            token = f"stream {behind.generation} {behind.offset}"
-            pieces = tail.pieces(begins[path], behind, least=least)
+            token = f"stream {after.generation} {after.offset}"
+            pieces = tail.pieces(begins[path], after, least=least)
             found.extend(LogRange(path, config, token, piece, not self._read.fail_on_data_loss) for piece in pieces)
         return found
 
@@ -252,7 +252,7 @@ def _share(amount: int | None, among: int) -> int | None:
 
 
 def read_range(part: LogRange, names: Sequence[str], selection: Selection) -> Iterator[pa.RecordBatch]:
-    """The selected messages of a range; the first record is known, so nothing in front of it is read."""
+    """Yield the selected messages of a range; its first record is known, so nothing before it is read."""
     view = view_of(part)
     try:
         for event in SplitWalk(view.log, Split(0, part.piece.start, part.piece.stop), first=part.piece.start):
@@ -267,7 +267,7 @@ def read_range(part: LogRange, names: Sequence[str], selection: Selection) -> It
 
 
 class LogRanges(DataSource):
-    """The ranges of a stream's batches in place of their messages: for jobs whose tasks read the log themselves."""
+    """The ranges of a stream's batches instead of their messages, for jobs whose tasks read the log themselves."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""SQL over stores: temporary views of everything in them, made by one call.
+"""SQL over stores: temporary views of everything in them, created by one call.
 
     pipeline.views(spark, "/backup/broker-a/store")
     spark.sql("select topic, verdict, count(*), sum(size) from messages group by all").show()
@@ -10,9 +10,9 @@
     damage           what `verify` finds                     rocketmq-findings, section damage
     index_entries    entries of the index files              rocketmq-index
 
-Nothing is read until a view is asked. Spark does not tell a Python source which columns a query needs, so a view makes
-all of its columns: choose those of `messages` for work on a large store. `damage` proves the store at each query; keep
-the outcome with `cache table damage`.
+Nothing is read until a view is queried. Spark does not report to a Python source which columns a query needs, so a view
+produces all of its columns: choose those of `messages` for work on a large store. `damage` verifies the store at each query;
+keep the result with `cache table damage`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def views(
     prefix: str = "",
     **options: Any,
 ) -> tuple[str, ...]:
-    """Register the views of a store, or of several: then every view has a column `store`. Returns their names.
+    """Register the views of a store, or of several stores, where every view has a column `store`. Return the names of the views.
 
-    columns: of `messages`; by default all but the body, with `body_len`. prefix: put before each name, to look at stores side by side.
-    options: `where` and those of `spark.read.format("rocketmq")`; `config` holds for all views, the others for `messages`.
+    columns: of `messages`; by default all but the body, with `body_len`. prefix: of each name, to look at stores side by side.
+    options: `where` and those of `spark.read.format("rocketmq")`; `config` applies to all views, the others to `messages`.
     A view of the same name is replaced. Raises UsageError.
     """
     if not re.fullmatch(r"\w*", prefix, re.ASCII):
-        raise UsageError(f"the prefix {prefix!r} makes no name of a view: give letters, digits and underscores")
+        raise UsageError(f"the prefix {prefix!r} is not part of a valid view name: use letters, digits and underscores")
     several = not isinstance(store, str | os.PathLike)
     default = (*MESSAGE_COLUMNS, "store") if several or _names_several(store) else MESSAGE_COLUMNS
     config = options.get("config")

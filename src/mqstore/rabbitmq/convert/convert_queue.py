@@ -56,6 +56,7 @@ __all__ = [
     "convert_queue",
     "needed_rows",
     "open_vhost",
+    "queue_reference",
     "select_messages",
 ]
 
@@ -182,7 +183,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
         unacked if version == 2 else None,
         converter.next_seq,
         converter.next_deliver,
-        _reference(vhost, queue),
+        queue_reference(vhost, queue.directory),
         converter.messages,
         converter.bytes,
     )
@@ -195,9 +196,9 @@ def needed_rows(vhost: str, directory: str) -> str:
     return f"{ROWS}/{vhost_directory(vhost)}-{directory}"
 
 
-def _reference(vhost: Vhost, queue: Queue) -> bytes:
-    """16 bytes that no other queue of the vhost has, the same each time."""
-    return hashlib.sha256(f"mqstore {vhost.directory} {queue.directory}".encode()).digest()[:16]
+def queue_reference(vhost: Vhost, directory: str) -> bytes:
+    """Return the 16-byte reference of a queue for `clean.dot`: unique within the vhost, and the same on every run."""
+    return hashlib.sha256(f"mqstore {vhost.directory} {directory}".encode()).digest()[:16]
 
 
 def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:

@@ -8,7 +8,6 @@ Format: docs/formats/rabbitmq.md, sections 14 and 15.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -17,7 +16,16 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import message_terms
-from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, QueueReport, QueueResult, buffers, needed_rows, select_messages, valid_messages
+from mqstore.rabbitmq.convert.convert_queue import (
+    LEFT_OUT,
+    QueueReport,
+    QueueResult,
+    buffers,
+    needed_rows,
+    queue_reference,
+    select_messages,
+    valid_messages,
+)
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.layout import QueueDirectory
@@ -58,7 +66,7 @@ def write_orphan_queue(
     stage.write_small(f"{below}/.queue_name", queue_name_file(of, name, version == 2))
     counted = {why: count for why, count in left_out.items() if count}
     report = QueueReport(of, name, None, directory, True, version, version, messages, size, messages, messages, messages, counted)
-    reference = hashlib.sha256(f"mqstore {vhost.directory} {directory}".encode()).digest()[:16]
+    reference = queue_reference(vhost, directory)
     v1, v2 = (unacked, None) if version == 1 else (None, unacked)
     return QueueResult(report, QueueTerms(v1, v2, messages, messages, reference, messages, size))
 

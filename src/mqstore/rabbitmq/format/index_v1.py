@@ -31,6 +31,7 @@ from mqstore.rabbitmq.format import segment as segments
 from mqstore.rabbitmq.format.index_merge import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, journal_map, merge, without_journal
 from mqstore.rabbitmq.format.journal import Journal
 from mqstore.rabbitmq.format.layout import bytes_of, own_entries
+from mqstore.rabbitmq.format.names import is_file_number
 from mqstore.rabbitmq.format.segment import Segment
 
 __all__ = [
@@ -111,7 +112,7 @@ class QueueIndexV1:
         self._files = {
             int(entry.name[:-4]): entry.size
             for entry in own_entries(directory, place)
-            if entry.is_file and entry.name.endswith(".idx") and _is_number(entry.name[:-4])
+            if entry.is_file and entry.name.endswith(".idx") and is_file_number(entry.name[:-4])
         }
         self.has_journal = directory.exists(f"{place}/journal.jif")
 
@@ -307,7 +308,3 @@ def _crash_reasons(
     if len(rels) > _MAX_REASONS:
         told.append(f"the broker crashes on {len(rels) - _MAX_REASONS} sequence ids more of the segment from {base}")
     return tuple(told)
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0")) and len(name) <= 18

@@ -35,6 +35,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format import queue_store
 from mqstore.rabbitmq.format.index_v1 import ENTRY, HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, SP, SPDA, IndexSegment
 from mqstore.rabbitmq.format.layout import bytes_of, own_entries
+from mqstore.rabbitmq.format.names import is_file_number
 
 __all__ = ["ENTRY_COUNT", "IndexFile", "QueueIndexV2", "header", "read_index", "shared_entry", "stored_entry"]
 
@@ -122,8 +123,8 @@ class QueueIndexV2:
         self.directory = directory
         self.place = place
         names = [entry.name for entry in own_entries(directory, place) if entry.is_file]
-        self._index = {int(stem) for stem, ending in map(_split, names) if ending == "qi" and _is_number(stem)}
-        self._stores = {int(stem) for stem, ending in map(_split, names) if ending == "qs" and _is_number(stem)}
+        self._index = {int(stem) for stem, ending in map(_split, names) if ending == "qi" and is_file_number(stem)}
+        self._stores = {int(stem) for stem, ending in map(_split, names) if ending == "qs" and is_file_number(stem)}
 
     @property
     def exists(self) -> bool:
@@ -242,7 +243,3 @@ def shared_entry(message_id: bytes, *, size: int, expiry: int = 0, persistent: b
 def _split(name: str) -> tuple[str, str]:
     stem, _, ending = name.rpartition(".")
     return stem, ending
-
-
-def _is_number(stem: str) -> bool:
-    return stem.isascii() and stem.isdigit() and (stem == "0" or not stem.startswith("0")) and len(stem) <= 18

@@ -24,7 +24,17 @@ from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 
-__all__ = ["QueueDirectory", "VhostDirectory", "bytes_of", "find_vhosts", "looks_like_rabbitmq", "own_entries", "read_queues", "read_vhost"]
+__all__ = [
+    "QueueDirectory",
+    "VhostDirectory",
+    "bytes_of",
+    "find_vhosts",
+    "looks_like_rabbitmq",
+    "mapped_bytes",
+    "own_entries",
+    "read_queues",
+    "read_vhost",
+]
 
 _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
 
@@ -81,6 +91,14 @@ def bytes_of(directory: ReadOnlyDirectory, name: str) -> tuple[Bytes, tuple[Dama
         return directory.map(name).data, ()
     except CannotOpenError as error:
         return np.empty(0, np.uint8), (Damage(name, 0, 0, Kind.UNREADABLE, str(error)),)
+
+
+def mapped_bytes(directory: ReadOnlyDirectory, name: str) -> Bytes | None:
+    """Return a file's bytes as a map that the directory keeps; None if the operating system refuses."""
+    try:
+        return directory.mapped(name).data
+    except CannotOpenError:
+        return None
 
 
 def _is_vhost(directory: ReadOnlyDirectory, place: str) -> bool:

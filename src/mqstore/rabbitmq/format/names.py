@@ -38,6 +38,7 @@ from typing import NamedTuple
 __all__ = [
     "QueueName",
     "base36",
+    "is_file_number",
     "parse_queue_name_file",
     "priority_name",
     "queue_directory",
@@ -71,6 +72,11 @@ def base36(number: int) -> str:
 
 def _directory(name: bytes) -> str:
     return base36(int.from_bytes(hashlib.md5(name, usedforsecurity=False).digest(), "big"))
+
+
+def is_file_number(stem: str) -> bool:
+    """Return whether this is the stem of a numbered file as a broker writes it: decimal, without leading zeros."""
+    return stem.isascii() and stem.isdigit() and (stem == "0" or not stem.startswith("0")) and len(stem) <= 18
 
 
 def vhost_directory(vhost: bytes | str) -> str:

@@ -20,11 +20,11 @@ from itertools import chain, islice
 from pathlib import Path
 
 from mqstore.errors import CannotOpenError, NotAStoreError
-from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files import ReadOnlyDirectory
 from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
+from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
 from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
@@ -134,7 +134,7 @@ def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
                 continue
             name, data = found.sources[source]
             if data is None:
-                data = _bytes(vhost, name)
+                data = mapped_bytes(vhost.root, name)
             try:
                 if data is not None and length > 0:
                     yield read_message(data[at : at + length].tobytes())
@@ -152,10 +152,3 @@ def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
                 yield read_message(data[start : start + length].tobytes())
             except EtfError:
                 continue
-
-
-def _bytes(vhost: Vhost, name: str) -> Bytes | None:
-    try:
-        return vhost.root.mapped(name).data
-    except CannotOpenError:
-        return None

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError
-from mqstore.files import Bytes
 from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
 from mqstore.rabbitmq.message.properties import properties_to_bin
 from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage
@@ -42,7 +41,7 @@ def outgoing_messages(
     into: the queue for messages that are in none; without it these go to their exchange.
     """
     for rows in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
-        found = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: _bytes(store, name)))
+        found = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: mapped_bytes(store.directory, name)))
         for row in np.flatnonzero([verdict in verdicts for verdict in found]).tolist():
             message = outgoing_message(store, rows, row, by_exchange=by_exchange, user=user, into=into)
             if message is not None:
@@ -55,7 +54,7 @@ def outgoing_message(
     """One row of the message table as it is sent again; None where its message cannot be read. The rest is as in `outgoing_messages`."""
     source = int(rows.table.source[row])
     name, data = rows.table.sources[source] if source >= 0 else ("", None)
-    data = _bytes(store, name) if data is None and name else data
+    data = mapped_bytes(store.directory, name) if data is None and name else data
     at, length = int(rows.table.at[row]), int(rows.table.length[row])
     try:
         message = read_message(data[at : at + length].tobytes()) if data is not None else None
@@ -65,13 +64,6 @@ def outgoing_message(
         return None
     queue = rows.queue if rows.indexed else into
     return _outgoing(message, None if by_exchange else queue, user)
-
-
-def _bytes(store: RabbitMQStore, name: str) -> Bytes | None:
-    try:
-        return store.directory.mapped(name).data
-    except CannotOpenError:
-        return None
 
 
 def _outgoing(message: MessageTerm, queue: str | None, user: str) -> OutgoingMessage:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError, NotFoundError
+from mqstore.errors import NotFoundError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage, Report
 from mqstore.rabbitmq.definitions.metadata import names_of_node
-from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq
+from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import Rows
@@ -170,10 +170,7 @@ class RabbitMQStore:
         return message_table.build_batch(rows, columns, messages) if len(rows) else None
 
     def _data_of(self, name: str) -> Bytes | None:
-        try:
-            return self.directory.mapped(name).data
-        except CannotOpenError:
-            return None
+        return mapped_bytes(self.directory, name)
 
     def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
         """The rows of the message table before their messages are looked at, in its order, in pieces of bounded size."""

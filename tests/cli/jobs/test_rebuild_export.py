@@ -62,7 +62,7 @@ def test_whoever_names_a_master_or_threads_gets_them(where: tuple[object, ...], 
 def test_a_master_and_threads_exclude_each_other(tmp_path: Path) -> None:
     outcome = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "new", "--threads", 1, "--master", "local[1]")
     assert outcome.status == 2
-    assert "give one of them" in outcome.stderr
+    assert "give only one of them" in outcome.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -143,7 +143,7 @@ def test_keys_that_were_not_counted_are_not_told() -> None:
 
 def test_wrong_arguments_are_sentences(tmp_path: Path) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
-    with pytest.raises(UsageError, match="on Spark the master says"):
+    with pytest.raises(UsageError, match="on Spark the master determines"):
         usage(source, threads=2, master="local[1]")
     with pytest.raises(UsageError, match="ask for one or more"):
         usage(source, prefix=0)

@@ -221,12 +221,12 @@ def test_what_does_not_fit_is_a_sentence(spark: SparkSession, tmp_path: Path) ->
     refused: list[tuple[dict[str, Any], type[MqstoreError], str]] = [
         ({"to": out, "form": "store"}, UsageError, "is kept as parquet"),
         ({"to": out}, UsageError, "was begun with the columns topic,physical_offset,store_file,verdict"),
-        ({"to": tmp_path / "full"}, TargetError, "exists already, and no follow has made it"),
+        ({"to": tmp_path / "full"}, TargetError, "already exists, and was not created by follow"),
         ({"to": path / "out"}, TargetError, "lies inside the store"),
         ({"to": tmp_path / "no/where"}, TargetError, "is not a directory; create it first"),
         ({"to": tmp_path / "x", "form": "csv"}, UsageError, "cannot be kept as 'csv'"),
         ({"to": tmp_path / "x", "form": "store", "columns": ["topic"]}, UsageError, "a store has all there is"),
-        ({"to": tmp_path / "x", "interval": -1}, UsageError, "the interval is 0 or more seconds"),
+        ({"to": tmp_path / "x", "interval": -1}, UsageError, "the interval must be at least 0 seconds"),
     ]
     for options, kind, sentence in refused:
         with pytest.raises(kind, match=sentence):

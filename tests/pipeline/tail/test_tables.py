@@ -158,7 +158,7 @@ def test_a_kill_between_the_files_and_the_commit_is_mended(form: str, spark: Spa
     assert 0 < before.num_rows < 120
     put(store, 30)
     report = once(spark, path, out, form, batch_bytes=9000)
-    assert report.notes == ("batch 2 was written but not in the table; it was added",)
+    assert report.notes == ("batch 2 was on disk but not in the table; it was added",)
     assert assert_whole(out, form, path)[:3] == [0, 1, 2]
     store.close()
 
@@ -213,12 +213,12 @@ def test_a_lost_checkpoint_is_noticed(form: str, spark: SparkSession, tmp_path: 
     once(spark, path, out, form, batch_bytes=8_000)
     whole = assert_whole(out, form, path)
     shutil.rmtree(out / STATE / "checkpoint")
-    with pytest.raises(TargetError, match="its checkpoint was removed or is another one's; follow to a new place"):
+    with pytest.raises(TargetError, match="its checkpoint was removed or belongs to another target; use a new target"):
         once(spark, path, out, form, batch_bytes=12_000)
     # a batch whose files somebody has removed is not written into another one's number
     shutil.rmtree(out / STATE / "checkpoint")
     shutil.rmtree(out / "batch=0000000000")
-    with pytest.raises(TargetError, match=f"has batch {whole[-1]} already, but its checkpoint goes on with batch 0"):
+    with pytest.raises(TargetError, match=f"already has batch {whole[-1]}, but its checkpoint continues with batch 0"):
         once(spark, path, out, form, batch_bytes=12_000)
 
 
@@ -227,7 +227,7 @@ def test_an_iceberg_table_in_another_place_says_so_and_can_be_made_anew(spark: S
     a_store(path, 10).close()
     once(spark, path, out, "iceberg")
     shutil.copytree(out, tmp_path / "elsewhere")
-    with pytest.raises(TargetError, match=r"was begun as .*, and Iceberg names files by their whole paths; remove metadata and catalog.db"):
+    with pytest.raises(TargetError, match=r"was created as .*, and Iceberg stores absolute paths; remove metadata and catalog.db"):
         once(spark, path, tmp_path / "elsewhere", "iceberg")
     out.rename(tmp_path / "moved")
     with pytest.raises(TargetError, match=r"could not open the table: .* or remove metadata and catalog.db there"):
@@ -284,7 +284,7 @@ def test_a_missing_extra_is_named(form: str, module: str, tmp_path: Path, monkey
 def test_a_table_is_not_kept_as_something_else(spark: SparkSession, tmp_path: Path) -> None:
     a_store(tmp_path / "store", 10).close()
     once(spark, tmp_path / "store", tmp_path / "out", "delta")
-    with pytest.raises(UsageError, match="is kept as delta; go on with that"):
+    with pytest.raises(UsageError, match="is kept as delta; continue with that"):
         once(spark, tmp_path / "store", tmp_path / "out", "iceberg")
     with pytest.raises(UsageError, match="interpret as part of a URL"):
         once(spark, tmp_path / "store", tmp_path / "out#1", "iceberg")

@@ -1,1 +1,1 @@
-"""A second store or a table kept up to date with a log that grows."""
+"""Follow a growing log: keep files, a table or a second store up to date with it."""

@@ -1,4 +1,4 @@
-"""A batch of Parquet files on disk that a table is to hold."""
+"""A batch of Parquet files on disk that is to be added to a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["AddedBatch"]
 
 @dataclass(frozen=True, slots=True)
 class AddedBatch:
-    """A batch that is on disk. files: below OUT, with their bytes. start, stop: physical offsets."""
+    """A batch that is on disk. files: paths below OUT, with their sizes. start, stop: physical offsets."""
 
     number: int
     start: int
@@ -18,5 +18,5 @@ class AddedBatch:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the commit of a batch says of it."""
+        """Properties of the commit that adds the batch."""
         return {"mqstore.batch": str(self.number), "mqstore.start": str(self.start), "mqstore.stop": str(self.stop)}

@@ -1,6 +1,6 @@
-"""A Delta table that grows by batches: one commit each, with the number of the batch as the version of an application transaction.
+"""A Delta table that grows by batches: one commit each, with the batch number as the version of an application transaction.
 
-The files stay as the tasks wrote them. Their bounds, by which readers leave files out, are taken from the Parquet footers.
+The files stay as the tasks wrote them. Their bounds, which let readers skip files, are taken from the Parquet footers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ APPLICATION = "mqstore-follow"
 
 
 class DeltaBatches:
-    """The table in a directory, made if there is none. Raises what deltalake raises."""
+    """The table in a directory, created if necessary. Raises the exceptions of deltalake."""
 
     def __init__(self, directory: DurableDirectory, schema: pa.Schema) -> None:
         self._directory = directory
@@ -52,30 +52,30 @@ class DeltaBatches:
             path = self._directory.path(name)
             changed = path.stat().st_mtime_ns // 1_000_000
             actions.append(AddAction(name, size, {}, changed, True, json.dumps(bounds(pq.read_metadata(path)))))
-        said = CommitProperties(custom_metadata=dict(batch.properties), app_transactions=[Transaction(APPLICATION, batch.number)])
-        self._table.create_write_transaction(actions, "append", self._schema, commit_properties=said)
+        commit = CommitProperties(custom_metadata=dict(batch.properties), app_transactions=[Transaction(APPLICATION, batch.number)])
+        self._table.create_write_transaction(actions, "append", self._schema, commit_properties=commit)
         self._table.update_incremental()
         self._sync(self._table.version())
 
     def _sync(self, version: int) -> None:
-        """Return when a commit has reached the disk; deltalake leaves that to the system."""
+        """Return when a commit has reached the disk; deltalake leaves that to the operating system."""
         self._directory.sync(f"_delta_log/{version:020d}.json")
         self._directory.sync_directory("_delta_log")
         self._directory.sync_directory()
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no resource is kept open."""
 
 
 def bounds(metadata: pq.FileMetaData) -> dict[str, Any]:
-    """Rows of a Parquet file, and least and greatest value and nulls of each column that all row groups have them of."""
+    """Return the number of rows of a Parquet file, and minimum, maximum and null count of each column that has them in all row groups."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    for place in range(metadata.num_columns):
-        column = metadata.schema.column(place)
-        known = [group.column(place).statistics for group in groups]
+    for index in range(metadata.num_columns):
+        column = metadata.schema.column(index)
+        known = [group.column(index).statistics for group in groups]
         if "." in column.path or not known or not all(each is not None and each.has_null_count for each in known):
             continue
         nulls[column.name] = sum(each.null_count for each in known)
@@ -87,5 +87,5 @@ def bounds(metadata: pq.FileMetaData) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As Delta's statistics have it; times are whole milliseconds in a store."""
+    """Return a value in the format of Delta's statistics; times in a store are whole milliseconds."""
     return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z" if isinstance(value, datetime) else value

@@ -1,15 +1,15 @@
-"""Follow: a log that grows, kept up with batch by batch until somebody stops it; every message once, whatever dies in between.
+"""Follow a growing log batch by batch until stopped; every message once, even if a process dies in between.
 
     OUT as parquet                                  OUT as a store
       batch=0000000000/part-00000.parquet             commitlog/, consumequeue/, index/, …: what a broker would have
-      batch=0000000000/_manifest.json                 the same physical offsets as in the store that is followed
+      batch=0000000000/_manifest.json                 the same physical offsets as in the followed store
       _mqstore_follow/follow.json, checkpoint/        _mqstore_follow/follow.json, checkpoint/
 
-Structured Streaming writes down the range of the log that a batch is before the batch runs, so a batch that is run again is the same
-range. As Parquet, tasks read the range and write files into a staged directory, which appears under the batch's number with one
-rename, its manifest in it: a batch that is there is not written again. As a store, the range is appended to a log of the same physical
-offsets, which tells by its end what it has already (`rocketmq/logcopy.py`). As an Iceberg or Delta table, a batch of Parquet files is
-added by one commit that holds its number (`followtables.py`). No body passes through the JVM.
+Structured Streaming records the log range of a batch before the batch runs, so a repeated batch has the same range. As Parquet, tasks
+read the range and write files into a staged directory, which appears under the batch's number with one rename, its manifest inside: a
+batch that exists is not written again. As a store, the range is appended to a log with the same physical offsets, whose end shows what
+it already contains (`rocketmq/engine/log_copy.py`). As an Iceberg or Delta table, a batch of Parquet files is added by one commit that
+records its number (`tables.py`). No body passes through the JVM.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
-    """One batch. start, stop: physical offsets. repeated: it was there from an earlier run already. seconds: of the work."""
+    """One batch. start, stop: physical offsets. repeated: an earlier run had already written it. seconds: of the work."""
 
     number: int
     start: int
@@ -65,9 +65,9 @@ class FollowedBatch:
 
 @dataclass(frozen=True, slots=True)
 class FollowReport:
-    """Outcome of `follow`. end: physical offset up to which OUT has the log, -1 if nothing came. stopped: end, interrupt or asked.
+    """Outcome of `follow`. end: physical offset up to which OUT has the log, -1 if there was nothing. stopped: end, interrupt or asked.
 
-    batches, messages, log_bytes: of this run. damage: passed over, the first 1,000 of them.
+    batches, messages, log_bytes: of this run. damage: skipped damage, the first 1,000 items.
     """
 
     store: str
@@ -84,11 +84,11 @@ class FollowReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was followed was believable."""
+        """Whether everything that was followed is intact."""
         return not self.damage
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `follow -o json` prints."""
+        """Return the document that `follow -o json` prints."""
         return {
             "store": self.store,
             "to": self.to,
@@ -121,35 +121,35 @@ def follow(
     on_batch: Callable[[FollowedBatch], None] | None = None,
     stop: threading.Event | None = None,
 ) -> FollowReport:
-    """Bring `to` up to date with the log of a store, and keep it so until `stop` is set or an interrupt comes.
+    """Bring `to` up to date with the log of a store, and keep it so until `stop` is set or an interrupt arrives.
 
-    to: new, empty, or what an earlier follow of the same kind has made: that goes on where it was left. form: parquet, store, iceberg
-    or delta. columns: of the message table, but for a store. once: end when all is there that was there at the beginning. interval:
-    seconds between batches. batch_bytes: of log in one batch at most. on_batch: called for each batch, from another thread. Raises
-    TargetError, UsageError, PipelineError with a sentence; what was followed so far stays.
+    to: new, empty, or the target of an earlier follow of the same kind, which is continued. form: parquet, store, iceberg or delta.
+    columns: of the message table; not for a store. once: end when everything present at the start has been written. interval: seconds
+    between batches. batch_bytes: maximum bytes of log in one batch. on_batch: called for each batch, from another thread. Raises
+    TargetError, UsageError, PipelineError; what was followed before stays.
     """
     if form not in FORMS:
-        raise UsageError(f"OUT cannot be kept as {form!r}; it is {' or '.join(FORMS)}")
+        raise UsageError(f"OUT cannot be kept as {form!r}; choose {' or '.join(FORMS)}")
     if columns is not None and form == "store":
-        raise UsageError("a store has all there is to a message; columns are for Parquet and tables")
+        raise UsageError("a store always holds complete messages; columns apply to Parquet and tables only")
     if form in TABLE_FORMATS:
         check_table_format(form, Path(os.path.abspath(to)), option="--as")
     if interval < 0 or batch_bytes < 1:
-        raise UsageError("the interval is 0 or more seconds, and a batch has one byte of log or more")
+        raise UsageError("the interval must be at least 0 seconds, and a batch at least 1 byte of log")
     chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
     local_store(as_location(store_path), "follow")
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     asked = threading.Event() if stop is None else stop
-    with FollowTarget(store, Path(os.path.abspath(to)), form, chosen) as place, contextlib.ExitStack() as open_:
-        copy = open_.enter_context(LogCopy(place.path, place.geometry, store)) if form == "store" else None
+    with FollowTarget(store, Path(os.path.abspath(to)), form, chosen) as target, contextlib.ExitStack() as open_:
+        copy = open_.enter_context(LogCopy(target.path, target.geometry, store)) if form == "store" else None
         started = open_.enter_context(running(master, spark=spark))
-        sink: FollowSink = ParquetSink(started, place, store, chosen) if copy is None else StoreSink(copy, store)
+        sink: FollowSink = ParquetSink(started, target, store, chosen) if copy is None else StoreSink(copy, store)
         if isinstance(sink, ParquetSink) and form in TABLE_FORMATS:
-            table = open_table(form, place, rocketmq_schema(chosen))
+            table = open_table(form, target, rocketmq_schema(chosen))
             open_.callback(table.close)
-            sink = TableSink(form, place, sink, table)
-        run = _FollowRun(store, place, form, sink, on_batch)
+            sink = TableSink(form, target, sink, table)
+        run = _FollowRun(store, target, form, sink, on_batch)
         options = {"failOnDataLoss": str(fail_on_data_loss).lower(), "maxBytesPerTrigger": str(batch_bytes)}
         if config is not None:
             options["config"] = os.path.abspath(config)
@@ -157,7 +157,7 @@ def follow(
 
 
 class _FollowRun:
-    """One run. Batches are taken in a thread of Spark's; the thread that called waits."""
+    """One run. Batches are handled in a thread of Spark's; the calling thread waits."""
 
     def __init__(
         self, store: RocketMQStore, target: FollowTarget, form: str, sink: FollowSink, on_batch: Callable[[FollowedBatch], None] | None
@@ -200,7 +200,7 @@ class _FollowRun:
         )
 
     def _wait(self, query: StreamingQuery, asked: threading.Event, interrupted: threading.Event) -> None:
-        """Until the query ends or is to end; the batch under way is taken whole."""
+        """Wait until the query ends or is to be stopped; a batch in progress is completed."""
         over = threading.Event()
         failed: list[Exception] = []
 
@@ -219,7 +219,7 @@ class _FollowRun:
         finally:
             if not over.is_set():
                 self._stopping = True
-                with self._batch:  # a batch under way ends first
+                with self._batch:  # a batch in progress ends first
                     pass
                 with contextlib.suppress(Exception):
                     query.stop()
@@ -268,7 +268,7 @@ class _FollowRun:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An interrupt or SIGTERM sets the event; a second one raises, as ever. Only the main thread is told of them."""
+    """Set the event on an interrupt or SIGTERM; a second one raises KeyboardInterrupt. Signals reach the main thread only."""
     came = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield came

@@ -1,7 +1,7 @@
-"""An Iceberg table that grows by batches: one snapshot each, in a SQLite catalog beside the files, each step on disk before the next.
+"""An Iceberg table that grows by batches: one snapshot each, in a SQLite catalog beside the files, each step durable before the next.
 
-pyiceberg leaves it to the system when metadata reach the disk. Here every metadata file is synced before the catalog
-names it, so that a power cut never leaves a catalog that points to a file without its bytes.
+pyiceberg leaves it to the operating system when metadata reaches the disk. Here every metadata file is synced before the
+catalog refers to it, so that after a power failure the catalog never points to a file without its bytes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class _SyncedOutput(DurableFile):
 
 class _SyncedFile(PyArrowFile):
     def create(self, overwrite: bool = False) -> Any:
-        # names of metadata files are never used twice, so there is nothing to overwrite
+        # names of metadata files are never reused, so there is nothing to overwrite
         return _SyncedOutput(Path(self._path))
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """Writes files that are on disk when they are closed. pyiceberg imports it by its name."""
+    """Writes files that are on disk when they are closed. pyiceberg imports it by name."""
 
     def new_output(self, location: str) -> PyArrowFile:
         made = super().new_output(location)
@@ -60,7 +60,7 @@ class SyncedFileIO(PyArrowFileIO):
 
 
 class IcebergBatches:
-    """The table in a directory, made if there is none. Raises TargetError, and what pyiceberg raises."""
+    """The table in a directory, created if necessary. Raises TargetError and the exceptions of pyiceberg."""
 
     def __init__(self, directory: DurableDirectory, schema: pa.Schema) -> None:
         self._root = directory.root
@@ -85,8 +85,8 @@ class IcebergBatches:
             table = self._catalog.create_table_if_not_exists(TABLE, schema, location=str(self._root), properties=_KEPT)
         if table.location() != str(self._root):
             raise TargetError(
-                f"{self._root} was begun as {table.location()}, and Iceberg names files by their whole paths; remove metadata and "
-                f"{CATALOG} there, which are then made anew from the batches"
+                f"{self._root} was created as {table.location()}, and Iceberg stores absolute paths; remove metadata and "
+                f"{CATALOG} there to rebuild the table from the batches"
             )
         return table
 
@@ -101,7 +101,7 @@ class IcebergBatches:
             try:
                 with quiet_pyiceberg(), self._table.transaction() as step:
                     paths = [str(self._root / name) for name, _ in batch.files]
-                    # the number below is proof enough; to look for each file in all manifests would cost more with each batch
+                    # the batch number below excludes duplicates; searching all manifests for each file would cost more with every batch
                     step.add_files(paths, snapshot_properties=batch.properties, check_duplicate_files=False)
                     step.set_properties({_LAST: str(batch.number)})
             except CommitFailedException:

@@ -1,9 +1,9 @@
-"""Where a follow writes: the directory it has made its own, and the two ways in which a batch gets its place there.
+"""Where a follow writes: its target directory, and the two ways to put a batch there.
 
     ParquetSink   tasks write the range's files into a stage; one rename gives them the name batch=N, with their manifest
-    StoreSink     the range's bytes go to the same physical offsets of a copy of the log, and are listed there
+    StoreSink     the range's bytes are written at the same physical offsets of a copy of the log, and dispatched there
 
-Both know from what is there whether a batch was taken before, so that one which is run again adds nothing.
+Both determine from what is on disk whether a batch was already written, so a repeated batch adds nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MANIFEST = "_manifest.json"
 
 
 class FollowTarget:
-    """OUT and what of it is ours: made or taken over, and locked against another follow."""
+    """OUT and the state of the follow in it: created or taken over, and locked against another follow."""
 
     def __init__(self, store: RocketMQStore, path: Path, form: str, columns: Sequence[str]) -> None:
         check_outside(path, store.path)
@@ -61,7 +61,7 @@ class FollowTarget:
             self._lock = LockedFile(self.directory, f"{STATE}/lock")
         except LockHeldError:
             self.directory.close()
-            raise TargetError(f"{path} is being written by another follow; stop that one, or choose another place") from None
+            raise TargetError(f"{path} is being written by another follow; stop that one, or choose another target") from None
         try:
             if found is None:
                 self.directory.write_small(f"{STATE}/follow.json", json.dumps(wanted, indent=2).encode())
@@ -75,30 +75,30 @@ class FollowTarget:
 
     @property
     def geometry(self) -> Geometry:
-        """Of the copy, as it was when it was begun."""
+        """Geometry of the copy, as it was when it was begun."""
         assert self._geometry is not None
         return Geometry.from_json(self._geometry)
 
     def _found(self) -> dict[str, Any] | None:
-        """What an earlier follow has written down; None for a new place. Raises TargetError where OUT is something else."""
+        """Return what an earlier follow recorded; None for a new target. Raises TargetError if OUT is something else."""
         try:
             document: dict[str, Any] = json.loads((self.state / "follow.json").read_bytes())
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            raise TargetError(f"{self.state / 'follow.json'} cannot be read ({error}); choose another place") from None
+            raise TargetError(f"{self.state / 'follow.json'} cannot be read ({error}); choose another target") from None
         else:
             return document
         if os.path.lexists(self.path) and (not self.path.is_dir() or {entry.name for entry in self.path.iterdir()} - {STATE}):
-            raise TargetError(f"{self.path} exists already, and no follow has made it; choose another name, nothing is ever overwritten")
+            raise TargetError(f"{self.path} already exists, and was not created by follow; choose another name")
         return None
 
     def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         if found["as"] != wanted["as"]:
-            raise UsageError(f"{self.path} is kept as {found['as']}; go on with that, or choose another place")
+            raise UsageError(f"{self.path} is kept as {found['as']}; continue with that, or choose another target")
         if found.get("columns") != wanted.get("columns"):
             raise UsageError(
-                f"{self.path} was begun with the columns {','.join(found['columns'])}; go on with them, or choose another place"
+                f"{self.path} was begun with the columns {','.join(found['columns'])}; continue with them, or choose another target"
             )
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class FollowTarget:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of a batch."""
+    """The outcome of a batch. repeated: it was already written."""
 
     messages: int
     repeated: bool = False
@@ -122,6 +122,8 @@ class BatchOutcome:
 
 
 class FollowSink(Protocol):
+    """Writes batches."""
+
     notes: tuple[str, ...]
 
     def take(self, number: int, ranges: Sequence[LogRange]) -> BatchOutcome: ...
@@ -155,7 +157,7 @@ def _export_range(task: _RangeTask) -> Exported:
 
 
 class ParquetSink:
-    """Has tasks write the files of a batch, and gives them their place with one rename."""
+    """Lets tasks write the files of a batch, and moves them to their place with one rename."""
 
     notes: tuple[str, ...] = ()
 
@@ -173,8 +175,8 @@ class ParquetSink:
             there = json.loads(directory.path(f"{name}/{MANIFEST}").read_bytes())
             if {key: there[key] for key in whole} != whole:
                 raise TargetError(
-                    f"{directory.path(name)} holds the log from {there['start']} to {there['stop']}, but the batch of that number goes "
-                    f"from {whole['start']} to {whole['stop']}: its checkpoint was removed or is another one's; follow to a new place"
+                    f"{directory.path(name)} holds the log from {there['start']} to {there['stop']}, but the batch of that number extends "
+                    f"from {whole['start']} to {whole['stop']}: its checkpoint was removed or belongs to another target; use a new target"
                 )
             return BatchOutcome(int(there["messages"]), repeated=True)
         stage = f"{STATE}/stage-{number}-{secrets.token_hex(4)}"

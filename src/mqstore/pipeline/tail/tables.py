@@ -1,12 +1,12 @@
-"""Following into a table: batches are Parquet directories as ever, and each is added to an Iceberg or Delta table in one commit.
+"""Follow into a table: batches are Parquet directories as usual, and each is added to an Iceberg or Delta table in one commit.
 
-    OUT/batch=0000000000/part-00000.parquet …            as `followsinks.ParquetSink` puts them there
-    OUT/metadata/…, catalog.db   or   OUT/_delta_log/…   the table over them; a reader never sees a part of a batch
+    OUT/batch=0000000000/part-00000.parquet …            as `sinks.ParquetSink` writes them
+    OUT/metadata/…, catalog.db   or   OUT/_delta_log/…   the table over them; a reader never sees part of a batch
 
-The commit that adds the files of a batch says its number in the same step: as property `mqstore.batch` of an Iceberg table and of the
-snapshot, as application transaction `mqstore-follow` of a Delta table. So the table itself knows up to which batch it is, and a batch
-that is run again is not added again. A batch that was put there but not added, since a process died in between, is added when the next
-follow begins. A table without its metadata is made anew from the batches.
+The commit that adds the files of a batch records its number in the same step: as property `mqstore.batch` of an Iceberg table and of
+the snapshot, as application transaction `mqstore-follow` of a Delta table. So the table itself records its last batch, and a repeated
+batch is not added again. A batch that was written but not added, because a process died in between, is added when the next follow
+begins. A table without its metadata is rebuilt from the batches.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _METADATA = {"iceberg": "metadata and catalog.db", "delta": "_delta_log"}
 
 
 class BatchTable(Protocol):
-    """A table that knows the last batch added to it."""
+    """A table that records the last batch added to it."""
 
     def last(self) -> int:
-        """The number of that batch as the table says it now; -1 for none."""
+        """Return the number of that batch as the table currently records it; -1 if there is none."""
         ...
 
     def add(self, batch: AddedBatch) -> None:
@@ -47,7 +47,7 @@ class BatchTable(Protocol):
 
 
 def open_table(form: str, target: FollowTarget, schema: pa.Schema) -> BatchTable:
-    """The table at a target, made if there is none. Raises TargetError."""
+    """Open the table of a target, or create it. Raises TargetError."""
     with _table_errors(form, target.path, "open"):
         if form == "iceberg":
             from mqstore.pipeline.tail.iceberg import IcebergBatches
@@ -59,7 +59,7 @@ def open_table(form: str, target: FollowTarget, schema: pa.Schema) -> BatchTable
 
 
 class TableSink:
-    """Takes batches as Parquet files and adds them to the table."""
+    """Writes batches as Parquet files and adds them to the table."""
 
     def __init__(self, form: str, target: FollowTarget, files: ParquetSink, table: BatchTable) -> None:
         self._form = form
@@ -68,16 +68,16 @@ class TableSink:
         self._table = table
         with self._table_errors():
             self._last = table.last()
-        late = [number for number in self._batches_on_disk() if number > self._last]
-        for number in late:
+        missing = [number for number in self._batches_on_disk() if number > self._last]
+        for number in missing:
             self._add(number)
-        self.notes: tuple[str, ...] = tuple(f"batch {number} was written but not in the table; it was added" for number in late)
+        self.notes: tuple[str, ...] = tuple(f"batch {number} was on disk but not in the table; it was added" for number in missing)
 
     def take(self, number: int, ranges: Sequence[LogRange]) -> BatchOutcome:
         if number <= self._last and not self._target.directory.exists(_name(number)):
             raise TargetError(
-                f"{self._target.path} has batch {self._last} already, but its checkpoint goes on with batch {number}: the checkpoint was "
-                "removed or is another one's; follow to a new target"
+                f"{self._target.path} already has batch {self._last}, but its checkpoint continues with batch {number}: the checkpoint was "
+                "removed or belongs to another target; use a new target"
             )
         taken = self._files.take(number, ranges)
         if number > self._last and self._target.directory.exists(_name(number)):
@@ -85,7 +85,7 @@ class TableSink:
         return taken
 
     def _batches_on_disk(self) -> list[int]:
-        """The batches on disk, in order."""
+        """Return the numbers of the batches on disk, in order."""
         names = (path.name.removeprefix("batch=") for path in self._target.path.glob(f"batch=*/{MANIFEST}") for path in (path.parent,))
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -107,7 +107,7 @@ def _name(number: int) -> str:
 
 @contextlib.contextmanager
 def _table_errors(form: str, path: Path, doing: str) -> Iterator[None]:
-    """Turns what the two libraries raise into a TargetError; none of their error classes says what was being done."""
+    """Translate exceptions of the two libraries into a TargetError; their error classes do not name the operation."""
     try:
         yield
     except MqstoreError:

@@ -61,7 +61,7 @@ class _Story:
         self._out = out
         self._number = 0
 
-    def tell(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self._out.line(text)
 
     def step(self, title: str, text: str) -> None:
@@ -89,14 +89,12 @@ def demo(
     """
     if not out.is_text:
         raise UsageError("demo tells a story to a person and has no machine format; run its commands with -o instead")
-    place = _place(keep)
+    place = _demo_directory(keep)
     store, rebuilt, table = place / "store", place / "rebuilt", place / "messages"
     _unpack(ARCHIVE, store)
     story = _Story(out)
-    story.tell(
-        "A RocketMQ 4.9.3 broker was killed while it wrote, and the power went. Here is its store; no broker is needed from here on."
-    )
-    story.tell(f"Everything happens in {place}")
+    story.say("A RocketMQ 4.9.3 broker was killed while it wrote, and the power went. Here is its store; no broker is needed from here on.")
+    story.say(f"Everything happens in {place}")
 
     story.step("What is in it?", "Names, sizes and headers are enough for a first answer; a store of terabytes answers as fast.")
     story.show(("inspect", store), lambda: inspect(out, store, InspectOptions()))
@@ -125,21 +123,21 @@ def demo(
         )
         words = ("export", store, "--to", table, "--format", "parquet", "--master", master)
         story.show(words, lambda: export(out, store, ExportOptions(to=table, master=master)))
-        rows = _ask_in_sql(out, spark, table, SQL)
+        rows = _run_sql(out, spark, table, SQL)
         out.table(
             (Column("topic"), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
             ([row["topic"], str(row["messages"]), f"{row['bytes']:,}", row["newest"]] for row in rows),
         )
-        _queues(out, story, place, spark, master)
+        _show_rabbitmq(out, story, place, spark, master)
 
     out.line()
     out.line("That is all it takes.", style="bold green")
-    out.line(f"The stores and the table are in {place} ({_weight(place)}); remove them when you like.")
+    out.line(f"The stores and the table are in {place} ({_size_on_disk(place)}); remove them when you like.")
     out.next_step("your own store. Nothing in it is changed.", "mqstore inspect STORE", "mqstore verify STORE")
     return 0
 
 
-def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master: str) -> None:
+def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession, master: str) -> None:
     """The other family: queues of version 1 become messages, a table and queues of version 2."""
     node, table, new = place / "msg_stores", place / "queued", place / "msg_stores-v2"
     _unpack(QUEUES, node)
@@ -154,7 +152,7 @@ def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master
     story.step("Queues as a table.", "As for a log: Parquet, each row with its file, position and verdict.")
     words = ("export", node, "--to", table, "--format", "parquet", "--master", master)
     story.show(words, lambda: rabbitmq_export.export(out, node, ExportOptions(to=table, master=master)))
-    rows = _ask_in_sql(out, spark, table, QUEUES_SQL)
+    rows = _run_sql(out, spark, table, QUEUES_SQL)
     out.table(
         (Column("queue"), Column("messages", right=True), Column("bytes", right=True), Column("lost", right=True)),
         ([row["queue"], str(row["messages"]), f"{row['bytes']:,}", str(row["lost"])] for row in rows),
@@ -165,7 +163,7 @@ def _queues(out: Output, story: _Story, place: Path, spark: SparkSession, master
     story.show(("topics", new), lambda: queues.topics(out, new, TopicsOptions()))
 
 
-def _place(keep: Path | None) -> Path:
+def _demo_directory(keep: Path | None) -> Path:
     """The directory of the demo. Raises TargetError where it exists."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="mqstore-demo-"))
@@ -192,7 +190,7 @@ def _unpack(packed: Path, target: Path) -> None:
         archive.close()
 
 
-def _weight(place: Path) -> str:
+def _size_on_disk(place: Path) -> str:
     from mqstore.files import ReadOnlyDirectory
 
     return size(sum(entry.blocks * 512 for _, entry in ReadOnlyDirectory(place).walk()))
@@ -209,7 +207,7 @@ def _spark(out: Output, master: str) -> Iterator[SparkSession]:
         yield spark
 
 
-def _ask_in_sql(out: Output, spark: SparkSession, table: Path, sql: str) -> list[Row]:
+def _run_sql(out: Output, spark: SparkSession, table: Path, sql: str) -> list[Row]:
     out.line()
     for line in f"SQL> {sql}".split("\n"):
         out.line(line, style="bold")

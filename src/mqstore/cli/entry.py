@@ -10,16 +10,16 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process."""
     if len(sys.argv) > 2 and sys.argv[1] == "serve":
-        from mqstore.cli.serve.fast_start import run, taken
+        from mqstore.cli.serve.fast_start import parse_serve_options, run
 
-        options = taken(sys.argv[2:])
+        options = parse_serve_options(sys.argv[2:])
         if options is not None:
             try:
                 sys.exit(run(options))
             except Exception as error:
-                from mqstore.cli.main import failed
+                from mqstore.cli.main import report_failure
 
-                sys.exit(failed(error, verbose=options.verbose))
+                sys.exit(report_failure(error, verbose=options.verbose))
     from mqstore.cli.main import main as full
 
     full()

@@ -33,7 +33,7 @@ from mqstore.cli.write.target import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 from mqstore.table.formatting import printable
 
-__all__ = ["app", "failed", "main", "run"]
+__all__ = ["app", "main", "report_failure", "run"]
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
@@ -50,7 +50,7 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from mqstore.kernels import is_compiled
 
@@ -69,7 +69,7 @@ def options(
     progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Tell the version, and whether the kernels are compiled.", is_eager=True, callback=_tell_version),
+        typer.Option("--version", help="Tell the version, and whether the kernels are compiled.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Take the options in front of the verb."""
@@ -98,14 +98,14 @@ for module in (
     module.register(app)
 
 
-def _complain(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     try:
         print(f"mqstore: {printable(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         return
 
 
-def _usage(error: typer.TyperException) -> str:
+def _usage_sentence(error: typer.TyperException) -> str:
     """The parser's complaint as one sentence with the way to the help."""
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
     context: Any = getattr(error, "ctx", None)
@@ -126,32 +126,32 @@ def run(argv: Sequence[str]) -> int:
         status = typer.main.get_command(app).main(args=list(argv), prog_name="mqstore", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        _complain(_usage(error))
+        _print_error(_usage_sentence(error))
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted")
+        _print_error("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the parser exits where standard output is closed
         _abandon_stdout()
         return CLEAN
     except Exception as error:
-        return failed(error, verbose="-v" in argv or "--verbose" in argv)
+        return report_failure(error, verbose="-v" in argv or "--verbose" in argv)
     return status if isinstance(status, int) else CLEAN
 
 
-def failed(error: Exception, *, verbose: bool) -> int:
+def report_failure(error: Exception, *, verbose: bool) -> int:
     """Tell what ended the work. Returns the exit status. Raises what is a bug if that is wanted."""
     if isinstance(error, MqstoreError):
-        _complain(str(error))
+        _print_error(str(error))
         return FOUND if isinstance(error, NotFoundError) else INTERRUPTED if isinstance(error, StoppedError) else FAILED
     if isinstance(error, OSError):
-        _complain(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+        _print_error(f"{error.filename or 'the operating system'}: {error.strerror or error}")
     elif isinstance(error, MemoryError):
-        _complain("out of memory; narrow the question by filters, or give the process more")
+        _print_error("out of memory; narrow the question by filters, or give the process more")
     elif verbose:
         raise error
     else:
-        _complain(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
+        _print_error(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
     return FAILED
 
 

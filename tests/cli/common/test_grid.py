@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqstore.cli.common.grid import Column, Grid, cells
+from mqstore.cli.common.grid import Column, Grid, display_width
 
 
 def grid(rows: list[list[str]], *, width: int | None, columns: tuple[Column, ...]) -> list[str]:
@@ -40,9 +40,9 @@ def test_a_table_in_a_file_leaves_nothing_out() -> None:
 
 
 def test_wide_letters_take_two_places() -> None:
-    assert cells("订单") == 4
+    assert display_width("订单") == 4
     lines = grid([["订单订单订单订单订单", "1"]], width=20, columns=NAME_AND_NUMBER)
-    assert max(map(cells, lines)) <= 20
+    assert max(map(display_width, lines)) <= 20
 
 
 def test_a_table_of_many_rows_keeps_the_widths_of_its_first_ones() -> None:

@@ -17,7 +17,7 @@ import pytest
 from support.golden import case_named, opened, run_cli, tree_checksum
 
 from mqstore.cli.serve.command import serve
-from mqstore.cli.serve.fast_start import ServeOptions, taken
+from mqstore.cli.serve.fast_start import ServeOptions, parse_serve_options
 from mqstore.testing.client import Client, ClientError
 
 
@@ -116,11 +116,11 @@ def test_the_short_way_in_knows_every_option_of_the_verb() -> None:
     ],
 )
 def test_the_short_way_in_leaves_what_it_does_not_know_to_the_full_parser(line: str) -> None:
-    assert taken(line.split()) is None
+    assert parse_serve_options(line.split()) is None
 
 
 def test_the_short_way_in_reads_what_it_knows() -> None:
     line = "--listen=127.0.0.1:1 a --as-version 5.3.3 --sync -o json -q --view disk --metrics 127.0.0.1:2 --config c"
-    assert taken(line.split()) == ServeOptions(
+    assert parse_serve_options(line.split()) == ServeOptions(
         "a", "127.0.0.1:1", as_version="5.3.3", sync=True, output="json", quiet=True, view="disk", metrics="127.0.0.1:2", config="c"
     )

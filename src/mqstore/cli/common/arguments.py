@@ -160,7 +160,7 @@ def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
 _GLOBAL = "Output"
 
 
-def _common(short_output: bool, short_quiet: bool, reads_store: bool) -> list[inspect.Parameter]:
+def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool) -> list[inspect.Parameter]:
     """The options of every verb; a verb that needs -o or -q for itself keeps the long forms."""
     output = ("--output", "-o") if short_output else ("--output",)
     quiet = ("--quiet", "-q") if short_quiet else ("--quiet",)
@@ -211,7 +211,7 @@ def verb(
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
         own = command_parameters(function)
-        common = _common(short_output, short_quiet, any(parameter.annotation == Store for parameter in own))
+        common = _common_parameters(short_output, short_quiet, any(parameter.annotation == Store for parameter in own))
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
         @functools.wraps(function)
@@ -226,7 +226,7 @@ def verb(
             )
             reached = given.pop("fs_option_", None)
             if reached:
-                given["store"] = _reached(given["store"], reached)
+                given["store"] = _with_fs_options(given["store"], reached)
             back_end = back_end_for(function, rabbitmq, own, given)
             return back_end(Output(chosen), **back_end_arguments(function, given))
 
@@ -245,7 +245,7 @@ def verb(
     return register
 
 
-def _reached(store: object, named: Sequence[str]) -> object:
+def _with_fs_options(store: object, named: Sequence[str]) -> object:
     """The store argument with what --fs-option says of how to reach it. Raises UsageError."""
     from mqstore.files.location import Url
 

@@ -16,7 +16,7 @@ from unicodedata import east_asian_width
 
 from mqstore.table.formatting import printable
 
-__all__ = ["Column", "Grid", "cells"]
+__all__ = ["Column", "Grid", "display_width"]
 
 GAP = "  "
 SAMPLE = 400
@@ -33,18 +33,18 @@ class Column:
     style: Callable[[str], str] | None = None
 
 
-def cells(text: str) -> int:
+def display_width(text: str) -> int:
     """How many places of a terminal the text takes."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _fit(text: str, width: int) -> str:
-    if cells(text) <= width:
+    if display_width(text) <= width:
         return text
     kept = ""
     room = width - 1
     for letter in text:
-        room -= cells(letter)
+        room -= display_width(letter)
         if room < 0:
             break
         kept += letter
@@ -82,7 +82,7 @@ class Grid:
     def _flush(self) -> None:
         lines = []
         if self._widths is None:
-            self._widths = self._settle()
+            self._widths = self._initial_widths()
             titles = [column.title for column in self._columns]
             lines.append(self._line(titles, lambda _: "1"))
             lines.append(self._line(["─" * width for width in self._widths], lambda _: "2"))
@@ -90,12 +90,14 @@ class Grid:
         self._waiting.clear()
         self._write("".join(lines))
 
-    def _settle(self) -> list[int]:
+    def _initial_widths(self) -> list[int]:
         """Widths that hold the first rows; flexible columns give way, the widest first, until the table fits."""
-        widths = [max(cells(column.title), *(cells(row[k]) for row in self._waiting)) for k, column in enumerate(self._columns)]
+        widths = [
+            max(display_width(column.title), *(display_width(row[k]) for row in self._waiting)) for k, column in enumerate(self._columns)
+        ]
         flexible = [k for k, column in enumerate(self._columns) if column.flexible]
         for k in flexible:
-            widths[k] = max(cells(self._columns[k].title), min(widths[k], self._limit)) if self._width is not None else widths[k]
+            widths[k] = max(display_width(self._columns[k].title), min(widths[k], self._limit)) if self._width is not None else widths[k]
         if self._width is None:
             return widths
         excess = sum(widths) + len(GAP) * (len(widths) - 1) - self._width
@@ -114,7 +116,7 @@ class Grid:
         for k, (text, column, width) in enumerate(zip(row, self._columns, widths, strict=True)):
             if column.flexible and self._width is not None:
                 text = _fit(text, width)
-            room = " " * max(0, width - cells(text))
+            room = " " * max(0, width - display_width(text))
             chosen = style or column.style
             code = chosen(text) if self._colour and chosen is not None else ""
             coloured = f"\x1b[{code}m{text}\x1b[0m" if code else text

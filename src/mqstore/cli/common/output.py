@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.cli.common.grid import Column, Grid
 from mqstore.cli.common.progress import Report, progress_bar
@@ -32,6 +32,9 @@ __all__ = ["Format", "Output", "Settings"]
 WIDE = 200  # columns of a text that nobody's terminal bounds
 BUFFER = 1 << 18
 FACT = 12  # places for a name in front of its value
+
+
+T = TypeVar("T")
 
 
 class Format(StrEnum):
@@ -238,6 +241,15 @@ class Output:
         grid.add(rows)
         grid.close()
         return grid.rows
+
+    def first(self, rows: Sequence[T], limit: int) -> Sequence[T]:
+        """Return the first rows for a person; all of them with -v."""
+        return rows if self.settings.verbose else rows[:limit]
+
+    def more_rows(self, number: int) -> None:
+        """Print how many rows were left out, and how to get them, unless it is none."""
+        if number:
+            self.line(f"… {number:,} more; -v lists all, -o jsonl prints one a line", style="dim")
 
     # standard error
 

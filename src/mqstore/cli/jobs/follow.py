@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import Columns, Config, Master, Store, column_names, option, verb
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.reports import print_damage
 from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["register"]
 INTERRUPTED = 130
 
 
-class Form(StrEnum):
+class FollowTarget(StrEnum):
     """What is kept up to date."""
 
     PARQUET = "parquet"
@@ -36,7 +36,7 @@ def follow(
     store: Store,
     to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one that an earlier follow has made: it goes on there.")],
     form: Annotated[
-        Form | None,
+        FollowTarget | None,
         typer.Option(
             "--as",
             help="store: the same log with queues and index of its own. parquet: the message table, a directory a batch; "
@@ -59,8 +59,8 @@ def follow(
     """
     from mqstore.pipeline.tail.follow import follow as run
 
-    kept = form or (Form.STORE if columns is None else Form.PARQUET)
-    told = _told if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
+    kept = form or (FollowTarget.STORE if columns is None else FollowTarget.PARQUET)
+    listener = _print_batch if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
     report = run(
         store,
         to,
@@ -71,7 +71,7 @@ def follow(
         fail_on_data_loss=not skip_lost,
         master=master,
         config=config,
-        on_batch=told,
+        on_batch=listener,
     )
     for note in report.notes:
         out.note(f"opening {to}: {note}")
@@ -82,7 +82,7 @@ def follow(
     return INTERRUPTED if report.stopped == "interrupt" else 0 if report.ok else 1
 
 
-def _told(batch: FollowedBatch) -> None:
+def _print_batch(batch: FollowedBatch) -> None:
     again = ", which was there already" if batch.repeated else ""
     line = f"batch {batch.number}: {count(batch.messages, 'message')} up to {batch.stop:,}{again}, {clock(batch.seconds)}"
     print(line, file=sys.stderr, flush=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import Config, Splits, Store, column_names, open_store, option, verb
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.export_options import ExportOptions, Threads, To, check_target
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.reports import print_damage
 from mqstore.cli.rabbitmq import export as rabbitmq_export
 from mqstore.table.formatting import clock, command, count, pace, size
 

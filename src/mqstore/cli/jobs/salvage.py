@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import QueueNames, Store, option, verb
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.reports import print_damage
 from mqstore.cli.rabbitmq.store import read_names
 from mqstore.errors import NotAStoreError, UsageError
 from mqstore.findings import Verdict

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import AtTime, Store, at_microseconds, option, verb
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.reports import print_damage
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, size
 
@@ -93,8 +93,7 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     out.line()
     columns = [Column("vhost"), Column("queue", flexible=True), Column("version")]
     columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]
-    shown = sorted(report.queues, key=lambda each: -each.messages)
-    shown = shown if out.settings.verbose else shown[:SHOWN]
+    shown = out.first(sorted(report.queues, key=lambda each: -each.messages), SHOWN)
     out.table(
         columns,
         (

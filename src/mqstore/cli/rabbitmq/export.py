@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mqstore.cli.common.arguments import Store, at_microseconds, column_names
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.export_options import ExportOptions, check_target
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.reports import print_damage
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.table.formatting import count, pace, size
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import Store
-from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
+from mqstore.cli.common.store_parts import StorePart, print_parts
 from mqstore.cli.rabbitmq.queues import vhost_rows
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.table.formatting import command, count, moment, size
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["Picture", "inspect", "look"]
+__all__ = ["RabbitMQSummary", "VhostSummary", "inspect", "summarize"]
 
 SHOWN = 12
 
@@ -33,7 +33,7 @@ _FITS = {
     (1, 2): "RabbitMQ 3.10 to 4.2; from 4.3 on no broker reads version 1 queues",
 }
 # kept beside the classic queues in a node's data directory
-_OTHERS = {
+_OTHER_DIRECTORIES = {
     "quorum": "quorum queues (Raft logs) are not read",
     "stream": "streams are not read",
     "coordination": "Khepri's metadata is searched for queue names, not replayed",
@@ -41,18 +41,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Files of one kind in one vhost. bytes: on paper; stored: disk blocks that are occupied."""
-
-    name: str
-    what: str
-    files: int
-    bytes: int
-    stored: int
-
-
-@dataclass(frozen=True, slots=True)
-class VhostPicture:
+class VhostSummary:
     """One vhost. shutdown: `clean` if the broker would take the store as it is. entries_from: how the segment entry count is known."""
 
     name: str | None
@@ -66,7 +55,7 @@ class VhostPicture:
     not_recovered: int
     acknowledged: int
     refusals: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[StorePart, ...]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -80,17 +69,17 @@ class VhostPicture:
             "not_recovered": self.not_recovered,
             "acknowledged": self.acknowledged,
             "broker_would_refuse": list(self.refusals),
-            "parts": [{"name": part.name, "files": part.files, "bytes": part.bytes, "stored_bytes": part.stored} for part in self.parts],
+            "parts": [part.as_dict() for part in self.parts],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """Everything `inspect` tells. first, last: times at which the oldest and the newest file were last written."""
+class RabbitMQSummary:
+    """What `inspect` reports of a RabbitMQ store. first, last: times at which the oldest and the newest file were last written."""
 
     store: str
     queue_versions: tuple[int, ...]
-    vhosts: tuple[VhostPicture, ...]
+    vhosts: tuple[VhostSummary, ...]
     first: int | None
     last: int | None
     unsupported: tuple[str, ...]
@@ -130,25 +119,27 @@ class Picture:
         }
 
 
-def look(store: RabbitMQStore) -> Picture:
-    """Take the picture of an opened store."""
+def summarize(store: RabbitMQStore) -> RabbitMQSummary:
+    """Summarize an open store."""
     times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
-    return Picture(
+    return RabbitMQSummary(
         store=str(store.path),
         queue_versions=tuple(sorted({queue.version for queue in store.queues})),
-        vhosts=tuple(_vhost(store, vhost) for vhost in store.vhosts),
+        vhosts=tuple(_summarize_vhost(store, vhost) for vhost in store.vhosts),
         first=min(times, default=None),
         last=max(times, default=None),
         unsupported=tuple(
-            f"{entry.name}/: {_OTHERS[entry.name]}" for entry in store.directory.entries() if entry.is_directory and entry.name in _OTHERS
+            f"{entry.name}/: {_OTHER_DIRECTORIES[entry.name]}"
+            for entry in store.directory.entries()
+            if entry.is_directory and entry.name in _OTHER_DIRECTORIES
         ),
         findings=store.findings,
     )
 
 
-def _vhost(store: RabbitMQStore, vhost: Vhost) -> VhostPicture:
+def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
     mine = list(vhost_rows(vhost))
-    return VhostPicture(
+    return VhostSummary(
         name=vhost.name,
         directory=vhost.directory,
         shutdown="clean" if vhost.clean else "unclean",
@@ -164,7 +155,7 @@ def _vhost(store: RabbitMQStore, vhost: Vhost) -> VhostPicture:
     )
 
 
-def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
+def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[StorePart]:
     kinds: dict[str, list[Any]] = {}
     titles = {
         ".jif": ("journals", "what queues have not yet put into segments"),
@@ -182,32 +173,32 @@ def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
     for key, (name, what) in (*titles.items(), ("", ("side files", "names, settings, what a clean stop notes"))):
         found = kinds.get(key, [])
         if found:
-            yield Part(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)
+            yield StorePart(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)
 
 
 def inspect(out: Output, store: Store, options: InspectOptions) -> int:
     """What this is: versions, vhosts, files and sizes, settings, shutdown, counts, and whether a broker would bring it up."""
-    picture = look(open_rabbitmq(store, names=options.names))
+    summary = summarize(open_rabbitmq(store, names=options.names))
     if out.is_text:
-        _print(out, picture, store)
+        _print_summary(out, summary, store)
     else:
-        out.report(picture.as_dict())
-    return 1 if picture.findings or any(vhost.refusals for vhost in picture.vhosts) else 0
+        out.report(summary.as_dict())
+    return 1 if summary.findings or any(vhost.refusals for vhost in summary.vhosts) else 0
 
 
-def _print(out: Output, picture: Picture, store: object) -> None:
-    versions = " and ".join(map(str, picture.queue_versions))
-    out.line(f"RabbitMQ store {picture.store}", style="bold")
-    out.line(f"Classic queues of version {versions}, as of {_FITS[picture.queue_versions]}." if versions else "No queue directory.")
-    if picture.shutdown == "clean":
+def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None:
+    versions = " and ".join(map(str, summary.queue_versions))
+    out.line(f"RabbitMQ store {summary.store}", style="bold")
+    out.line(f"Classic queues of version {versions}, as of {_FITS[summary.queue_versions]}." if versions else "No queue directory.")
+    if summary.shutdown == "clean":
         out.line("Clean shutdown: the broker would take everything as it is.")
     else:
         out.line(
             "Unclean shutdown: the broker was killed or is still running; it reads and checks everything when it starts.", style="yellow"
         )
-    if picture.first is not None:
-        out.line(f"Files written {moment(picture.first)} to {moment(picture.last)} (UTC).")
-    for vhost in picture.vhosts:
+    if summary.first is not None:
+        out.line(f"Files written {moment(summary.first)} to {moment(summary.last)} (UTC).")
+    for vhost in summary.vhosts:
         out.line()
         out.line(f"vhost {vhost.name or '?'} ({vhost.directory})", style="bold")
         out.fact("queues", f"{count(vhost.messages, 'message')}, {size(vhost.bytes)}, in {count(vhost.queues, 'queue')}")
@@ -218,34 +209,25 @@ def _print(out: Output, picture: Picture, store: object) -> None:
         out.fact("stop", vhost.shutdown)
         out.fact("segments", f"{vhost.segment_entry_count} entries each, known from {vhost.entries_from}")
         out.line()
-        out.table(
-            (
-                Column("part"),
-                Column("files", right=True),
-                Column("size", right=True),
-                Column("on disk", right=True),
-                Column("what", flexible=True),
-            ),
-            ([part.name, f"{part.files:,}", size(part.bytes), size(part.stored), part.what] for part in vhost.parts),
-        )
-    _print_odd(out, picture)
+        print_parts(out, vhost.parts)
+    _print_odd(out, summary)
     out.line()
     out.next_step("the queues, or a check of every message.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
-def _print_odd(out: Output, picture: Picture) -> None:
-    for vhost in picture.vhosts:
+def _print_odd(out: Output, summary: RabbitMQSummary) -> None:
+    for vhost in summary.vhosts:
         for sentence in vhost.refusals:
             out.line()
             out.line(f"A broker would not bring up vhost {vhost.name or vhost.directory}: {sentence}.", style="red")
-    if picture.findings:
+    if summary.findings:
         out.line()
-        out.line(f"{count(len(picture.findings), 'finding')}:", style="yellow")
-        shown = picture.findings if out.settings.verbose else picture.findings[:SHOWN]
+        out.line(f"{count(len(summary.findings), 'finding')}:", style="yellow")
+        shown = out.first(summary.findings, SHOWN)
         for item in shown:
             out.line(f"  {item.file} at {item.offset}: {item.detail}")
-        if len(shown) < len(picture.findings):
-            out.line(f"  … {len(picture.findings) - len(shown):,} more; -v lists all", style="dim")
-    for part in picture.unsupported:
+        if len(shown) < len(summary.findings):
+            out.line(f"  … {len(summary.findings) - len(shown):,} more; -v lists all", style="dim")
+    for part in summary.unsupported:
         out.line()
         out.line(f"Not read: {part}.", style="yellow")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import BodyDisplay, Store, at_microseconds
 from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
-from mqstore.cli.common.grid import Column, cells
+from mqstore.cli.common.grid import Column, display_width
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import GetOptions, MessagesOptions
-from mqstore.cli.rabbitmq.store import level, only_vhost, open_rabbitmq, tell_findings
+from mqstore.cli.rabbitmq.store import note_findings, only_vhost, open_rabbitmq, queue_title
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, moment, shorten
@@ -69,7 +69,7 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     else:
         found = opened.messages(columns, chosen)
     lost: Counter[str] = Counter()
-    watched = _watched(found, lost)
+    watched = _counting_lost(found, lost)
     if out.is_text:
         total = _print_grid(out, watched, shown, expired=options.at is not None)
         if not total:
@@ -79,10 +79,10 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
         out.batches(named, (told_batch(batch) for batch in watched), shown.value)
     for what, number in sorted(lost.items()):
         out.note(f"{count(number, 'message')} {what}; `mqstore verify` says what is wrong with each")
-    return 1 if tell_findings(out, opened) or lost else 0
+    return 1 if note_findings(out, opened) or lost else 0
 
 
-def _watched(batches: Iterator[pa.RecordBatch], lost: Counter[str]) -> Iterator[pa.RecordBatch]:
+def _counting_lost(batches: Iterator[pa.RecordBatch], lost: Counter[str]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for verdict in batch.column("verdict").to_pylist():
             if verdict in _LOST:
@@ -95,7 +95,7 @@ def _grid_columns(shown: BodyDisplay) -> tuple[str, ...]:
     return (*_GRID_COLUMNS, *extra)
 
 
-def _style(verdict: str) -> str:
+def _verdict_style(verdict: str) -> str:
     return {"intact": "", "consumed": "2", "unindexed": "33", "duplicate": "33"}.get(verdict, "31")
 
 
@@ -109,7 +109,7 @@ def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: BodyDispl
         Column("routing keys", flexible=True),
         Column("redelivered"),
         Column("stored in"),
-        Column("verdict", style=_style),
+        Column("verdict", style=_verdict_style),
     ]
     if expired:
         columns.append(Column("expired"))
@@ -117,15 +117,15 @@ def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: BodyDispl
         columns.append(Column("sha-256 of the payload" if shown is BodyDisplay.SHA256 else "payload", flexible=True))
     grid = out.grid(columns)
     for batch in batches:
-        grid.add(_cells(row, shown, expired=expired) for row in batch.to_pylist())
+        grid.add(_grid_row(row, shown, expired=expired) for row in batch.to_pylist())
     grid.close()
     return grid.rows
 
 
-def _cells(row: dict[str, Any], shown: BodyDisplay, *, expired: bool) -> list[str]:
+def _grid_row(row: dict[str, Any], shown: BodyDisplay, *, expired: bool) -> list[str]:
     told = [
         row["vhost"] or "?",
-        level(row["queue"] or "-", row["priority_level"]),
+        queue_title(row["queue"] or "-", row["priority_level"]),
         "-" if row["pos"] is None else str(row["pos"]),
         "-" if row["seq_id"] is None else str(row["seq_id"]),
         "-" if row["size"] is None else str(row["size"]),
@@ -157,7 +157,7 @@ def get(out: Output, store: Store, options: GetOptions) -> int:
         raise UsageError("--at and --seq need the queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
     opened = open_rabbitmq(store, names=options.names)
     if message_id is not None:
-        found, what = list(_with_id(opened, message_id)), f"id {message_id}"
+        found, what = list(_rows_with_id(opened, message_id)), f"id {message_id}"
     else:
         name = queue or ""
         of = only_vhost(opened, options.vhost, name)
@@ -165,18 +165,18 @@ def get(out: Output, store: Store, options: GetOptions) -> int:
             vhosts=frozenset({of}), queues=frozenset({name}), from_seq=seq, to_seq=None if seq is None else seq + 1,
             recovered=True if at is not None else None, everything=seq is not None,
         )  # fmt: skip
-        found = list(_at(opened, chosen, at, options.priority))
+        found = list(_rows_at(opened, chosen, at, options.priority))
         what = f"sequence id {seq}" if at is None else f"position {at}"
         what += f" in queue {name!r} of vhost {of!r}"
     if not found:
         raise NotFoundError(f"no message with {what} is in this store; `mqstore messages --all` lists those that are")
     if len(found) > 1:
-        others = ", ".join(f"{row['vhost']}: {level(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
+        others = ", ".join(f"{row['vhost']}: {queue_title(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
         out.note(f"{count(len(found), 'place')} hold this message; the first is shown, the others are {others}")
-    return _show(out, found[0], options.body, options.raw)
+    return _show_message(out, found[0], options.body, options.raw)
 
 
-def _with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
+def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
     """Rows with a message id, those that are live first."""
     try:
         wanted = bytes.fromhex(message_id.strip())
@@ -194,7 +194,7 @@ def _with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
     yield from sorted(found, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
 
 
-def _at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, priority: int | None) -> Iterator[dict[str, Any]]:
+def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, priority: int | None) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     for rows in store.rows(chosen):
@@ -212,7 +212,7 @@ def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]
     return [] if batch is None else [json.loads(row) for row in json_rows(told_batch(batch), "base64")]
 
 
-def _show(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path | None) -> int:
+def _show_message(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path | None) -> int:
     import base64
 
     payload = None if row["payload_b64"] is None else base64.b64decode(row["payload_b64"])
@@ -236,7 +236,7 @@ def _show(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path | None)
 
 
 def _print_message(out: Output, row: dict[str, Any]) -> None:
-    place = "in no queue" if row["queue"] is None else f"{level(row['queue'], row['priority_level'])}, version {row['queue_version']}"
+    place = "in no queue" if row["queue"] is None else f"{queue_title(row['queue'], row['priority_level'])}, version {row['queue_version']}"
     marks = ["persistent" if row["persistent"] else "transient"] if row["persistent"] is not None else []
     marks += ["redelivered"] if row["redelivered"] else []
     shown = (
@@ -260,7 +260,7 @@ def _print_message(out: Output, row: dict[str, Any]) -> None:
     properties = row["properties"] or {}
     if properties:
         out.line("properties")
-        width = max(cells(name) for name in properties)
+        width = max(display_width(name) for name in properties)
         for name, value in properties.items():
             if name == "headers":
                 out.line("  headers")
@@ -268,4 +268,4 @@ def _print_message(out: Output, row: dict[str, Any]) -> None:
                     told = header if isinstance(header, str) else json.dumps(header)
                     out.line(f"    {told}  {kind}  {json.dumps(content, ensure_ascii=False)}")
             else:
-                out.line(f"  {name}{' ' * (width - cells(name))}  {value}")
+                out.line(f"  {name}{' ' * (width - display_width(name))}  {value}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mqstore.findings import Damage
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["level", "only_vhost", "open_rabbitmq", "read_names", "tell_findings"]
+__all__ = ["note_findings", "only_vhost", "open_rabbitmq", "queue_title", "read_names"]
 
 FINDINGS_SHOWN = 20
 
@@ -52,16 +52,16 @@ def only_vhost(store: RabbitMQStore, vhost: str | None, queue: str) -> str:
     return having[0]
 
 
-def level(queue: str, priority: int | None) -> str:
+def queue_title(queue: str, priority: int | None) -> str:
     """A queue's name for a person, with its priority level.
 
-    >>> level("tasks", None), level("tasks", 4)
+    >>> queue_title("tasks", None), queue_title("tasks", 4)
     ('tasks', 'tasks (priority 4)')
     """
     return queue if priority is None else f"{queue} (priority {priority})"
 
 
-def tell_findings(out: Output, store: RabbitMQStore) -> tuple[Damage, ...]:
+def note_findings(out: Output, store: RabbitMQStore) -> tuple[Damage, ...]:
     """Note what reading has brought to light; returns it."""
     found = store.findings
     for item in found[:FINDINGS_SHOWN]:

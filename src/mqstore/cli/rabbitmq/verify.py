@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import Store
-from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import UsageOptions, VerifyOptions
+from mqstore.cli.common.reports import print_damage, print_shares, show_verification
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.errors import UsageError
 from mqstore.table.formatting import command, count, pace, size
@@ -35,22 +35,11 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     with out.progress("verifying"):
         report = opened.verify()
     seconds = time.perf_counter() - begun
-    if out.format is Format.JSON:
-        out.document(report.as_dict())
-    elif not out.is_text:
-        out.records(DAMAGE_NAMES, (item.as_dict() for item in report.damage))
-    else:
-        _print_report(out, report, seconds, store)
-    return 0 if report.ok else 1
+    return show_verification(out, report, lambda: _print_report(out, report, seconds, store))
 
 
 def _print_report(out: Output, report: Report, seconds: float, store: object) -> None:
     checked = report.checked
-    if report.ok:
-        out.line("Sound: nothing is damaged.", style="bold green")
-    else:
-        affected = sum(item.messages for item in report.damage)
-        out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
     out.line(
         f"Checked {count(checked.queue_entries, 'index entry')}, {count(checked.messages, 'message')} and "
         f"{count(checked.records, 'record')} of message files in {count(checked.files, 'file')}, {size(checked.bytes)}; "
@@ -96,25 +85,18 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
 def _print_usage(out: Output, report: UsageReport, by: str | None, seconds: float) -> None:
     total = report.total_bytes
     out.line(f"{count(report.live_records, 'live record')} in {size(total)} of message files.", style="bold")
-    parts = (
-        ("live", report.live_bytes),
-        ("garbage", report.garbage_bytes),
-        ("unreadable", report.unreadable_bytes),
-    )
-    out.table(
-        (Column("what"), Column("bytes", right=True), Column("", right=True), Column("share", right=True)),
-        ([name, f"{amount:,}", size(amount), f"{100 * amount / total:.1f} %" if total else "-"] for name, amount in parts),
-    )
+    parts = (("live", report.live_bytes), ("garbage", report.garbage_bytes), ("unreadable", report.unreadable_bytes))
+    print_shares(out, parts, total)
     for what in (by,) if by is not None else ("file", "queue"):
         rows = report.rows(what)
         if rows:
             out.line()
-            _table(out, rows, what)
+            _print_rows(out, rows, what)
     out.line(f"{pace(total, seconds)}.", style="dim")
 
 
-def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
-    shown = rows if out.settings.verbose else rows[:SHOWN]
+def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
+    shown = out.first(rows, SHOWN)
     if by == "file":
         titles: tuple[str, ...] = ("records", "live", "bytes", "live bytes", "garbage bytes", "unreadable")
         names: tuple[str, ...] = ("records", "live_records", "bytes", "live_bytes", "garbage_bytes", "unreadable_bytes")
@@ -126,5 +108,4 @@ def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
         columns = (Column("vhost", flexible=True), Column("queue", flexible=True), *(Column(title, right=True) for title in titles))
         table = [[row["vhost"] or "?", row["queue"], *(f"{row[name]:,}" for name in names)] for row in shown]
     out.table(columns, table)
-    if len(shown) < len(rows):
-        out.line(f"… {len(rows) - len(shown):,} more; -v lists all, -o jsonl prints one a line", style="dim")
+    out.more_rows(len(rows) - len(shown))

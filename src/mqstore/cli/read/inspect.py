@@ -5,7 +5,7 @@ A log of any size answers at once: only what stands behind the last listed messa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
+from mqstore.cli.common.store_parts import StorePart, print_parts
 from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
 from mqstore.table.formatting import command, count, moment, size
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.format.checkpoint import Checkpoint
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["Picture", "look", "print_picture", "register"]
+__all__ = ["RocketMQSummary", "print_summary", "register", "summarize"]
 
 TAIL = 256 << 20
 SHOWN = 12
@@ -46,18 +47,7 @@ _FITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A directory or file of the store. bytes: on paper; stored: disk blocks that are occupied."""
-
-    name: str
-    what: str
-    files: int
-    bytes: int
-    stored: int
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
+class BrokerSetting:
     """A broker setting as it must have been, and how that is known."""
 
     name: str
@@ -77,16 +67,16 @@ class LogEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """Everything `inspect` tells."""
+class RocketMQSummary:
+    """What `inspect` reports of a RocketMQ store."""
 
     store: str
     family: str
     version: str
     unclean: bool
     locked: bool
-    parts: tuple[Part, ...]
-    settings: tuple[Setting, ...]
+    parts: tuple[StorePart, ...]
+    settings: tuple[BrokerSetting, ...]
     log_start: int
     log_files: int
     end: LogEnd
@@ -114,7 +104,7 @@ class Picture:
             "shutdown": "unclean" if self.unclean else "clean",
             "abort_file": self.unclean,
             "lock_file": self.locked,
-            "parts": [{"name": part.name, "files": part.files, "bytes": part.bytes, "stored_bytes": part.stored} for part in self.parts],
+            "parts": [part.as_dict() for part in self.parts],
             "settings": {setting.name: setting.value for setting in self.settings},
             "settings_known_from": {setting.name: setting.how for setting in self.settings},
             "log": {
@@ -140,8 +130,8 @@ class Picture:
         }
 
 
-def look(store: RocketMQStore) -> Picture:
-    """Take the picture of an opened store."""
+def summarize(store: RocketMQStore) -> RocketMQSummary:
+    """Summarize an open store."""
     view = store.view("disk")
     queues = view.queues()
     index = store.index_files()
@@ -149,7 +139,7 @@ def look(store: RocketMQStore) -> Picture:
     version = store.version_hint
     listed = [queue.max_physical_offset for queue in queues]
     used = [file for file in index if file.index_count > 1]
-    return Picture(
+    return RocketMQSummary(
         store=str(store.path),
         family=store.family,
         version=version,
@@ -163,11 +153,11 @@ def look(store: RocketMQStore) -> Picture:
         topics=len({queue.topic for queue in queues}),
         queues=len(queues),
         listed=sum(queue.max_offset - queue.min_offset for queue in queues),
-        first_store_timestamp=_first_timestamp(store),
+        first_store_timestamp=_first_store_timestamp(store),
         index_files=len(index),
         index_entries=sum(max(0, file.index_count - 1) for file in index),
         index_end=used[-1].end_physical_offset if used else None,
-        checkpoint=_numbers(store.checkpoint),
+        checkpoint=_checkpoint_fields(store.checkpoint),
         groups=len({group for group, _ in offsets}),
         committed=sum(len(by_queue) for by_queue in offsets.values()),
         unsupported=store.unsupported,
@@ -183,7 +173,7 @@ def _queue_findings(store: RocketMQStore) -> Iterator[Damage]:
         yield from batch.findings
 
 
-def _numbers(point: Checkpoint) -> dict[str, int] | None:
+def _checkpoint_fields(point: Checkpoint) -> dict[str, int] | None:
     """The checkpoint's fields by the broker's own names."""
     if not point.exists:
         return None
@@ -196,15 +186,15 @@ def _numbers(point: Checkpoint) -> dict[str, int] | None:
     }
 
 
-def _parts(store: RocketMQStore) -> Iterator[Part]:
+def _parts(store: RocketMQStore) -> Iterator[StorePart]:
     known = dict(_PLACES)
     for entry in store.directory.entries():
         if not entry.is_directory:
             if entry.name in known:
-                yield Part(entry.name, known[entry.name], 1, entry.size, entry.blocks * 512)
+                yield StorePart(entry.name, known[entry.name], 1, entry.size, entry.blocks * 512)
             continue
         found = [below for _, below in store.directory.walk(entry.name)]
-        yield Part(
+        yield StorePart(
             entry.name + "/",
             known.get(entry.name, "not known to mqstore"),
             len(found),
@@ -213,26 +203,28 @@ def _parts(store: RocketMQStore) -> Iterator[Part]:
         )
 
 
-def _settings(store: RocketMQStore) -> Iterator[Setting]:
+def _settings(store: RocketMQStore) -> Iterator[BrokerSetting]:
     def how(configured: object, inferred: str) -> str:
         return "given by --config" if configured is not None else inferred
 
     config = store.config
     if store.log.file_size:
-        yield Setting(
+        yield BrokerSetting(
             "mappedFileSizeCommitLog", store.log.file_size, how(config.commit_log_file_size, "names and lengths of the log files")
         )
     sizes = {queue.file_size for queue in store.consume_queues() if queue.files}
     if sizes:
-        yield Setting("mappedFileSizeConsumeQueue", max(sizes), how(config.consume_queue_file_size, "names and lengths of the queue files"))
+        yield BrokerSetting(
+            "mappedFileSizeConsumeQueue", max(sizes), how(config.consume_queue_file_size, "names and lengths of the queue files")
+        )
     batch = {queue.file_size for queue in store.batch_queues() if queue.files}
     if batch:
-        yield Setting(
+        yield BrokerSetting(
             "mapperFileSizeBatchConsumeQueue", max(batch), how(config.batch_queue_file_size, "names and lengths of the queue files")
         )
     for file in store.index_files()[-1:]:
-        yield Setting("maxHashSlotNum", file.slot_count, file.inferred)
-        yield Setting("maxIndexNum", file.positions, file.inferred)
+        yield BrokerSetting("maxHashSlotNum", file.slot_count, file.inferred)
+        yield BrokerSetting("maxIndexNum", file.positions, file.inferred)
 
 
 def _find_end(store: RocketMQStore, listed: int) -> LogEnd:
@@ -264,7 +256,7 @@ def _find_end(store: RocketMQStore, listed: int) -> LogEnd:
             end = event.file.start + event.position + event.length
         elif isinstance(event, Damage):
             torn = torn or event.kind == "torn-record"
-    return LogEnd(end, _timestamp(store, newest) if newest is not None else _newest_listed(store), behind, torn, walked)
+    return LogEnd(end, _store_timestamp(store, newest) if newest is not None else _newest_listed(store), behind, torn, walked)
 
 
 def _newest_listed(store: RocketMQStore) -> int | None:
@@ -274,21 +266,21 @@ def _newest_listed(store: RocketMQStore) -> int | None:
         entries = queue.entries(queue.max_offset - 1, queue.max_offset)
         if len(entries):
             newest = max(newest, int(entries["physical_offset"][-1]))
-    return _timestamp(store, newest) if newest >= 0 else None
+    return _store_timestamp(store, newest) if newest >= 0 else None
 
 
-def _timestamp(store: RocketMQStore, physical_offset: int) -> int | None:
+def _store_timestamp(store: RocketMQStore, physical_offset: int) -> int | None:
     message = store.log.record(physical_offset)
     return None if message is None else message.store_timestamp
 
 
-def _first_timestamp(store: RocketMQStore) -> int | None:
+def _first_store_timestamp(store: RocketMQStore) -> int | None:
     """Store time of the first believable record of the first file."""
     if store.log.last_written() < 0:
         return None
     file = store.log.files[0]
     position = store.log.first_record(file, 0, min(file.size, TAIL))
-    return None if position is None else _timestamp(store, file.start + position)
+    return None if position is None else _store_timestamp(store, file.start + position)
 
 
 def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
@@ -312,113 +304,104 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
     Nothing is read whole, so the answer comes at once on a store of any size; `verify` checks every byte.
     """
-    picture = look(open_store(store, options.config))
+    summary = summarize(open_store(store, options.config))
     if out.is_text:
-        print_picture(out, picture, store)
+        print_summary(out, summary, store)
     else:
-        out.report(picture.as_dict())
-    return 1 if picture.findings or picture.refusals else 0
+        out.report(summary.as_dict())
+    return 1 if summary.findings or summary.refusals else 0
 
 
 # for a person
 
 
-def print_picture(out: Output, picture: Picture, store: object) -> None:
-    """The picture as a page: what it is, what is in it, how it was left, what is odd."""
-    fits, also = _FITS[picture.version]
-    out.line(f"RocketMQ store {picture.store}", style="bold")
+def print_summary(out: Output, summary: RocketMQSummary, store: object) -> None:
+    """The summary as a page: what it is, what is in it, how it was left, what is odd."""
+    fits, also = _FITS[summary.version]
+    out.line(f"RocketMQ store {summary.store}", style="bold")
     out.line(f"Files of RocketMQ {fits}; {also}.")
-    out.line(_state(picture), style="yellow" if picture.unclean else None)
+    out.line(_state(summary), style="yellow" if summary.unclean else None)
     out.line()
-    for name, value in _facts(picture):
+    for name, value in _facts(summary):
         out.fact(name, value)
     out.line()
-    out.table(
-        (
-            Column("part"),
-            Column("files", right=True),
-            Column("size", right=True),
-            Column("on disk", right=True),
-            Column("what", flexible=True),
-        ),
-        ([part.name, f"{part.files:,}", size(part.bytes), size(part.stored), part.what] for part in picture.parts),
-    )
-    if picture.settings:
+    print_parts(out, summary.parts)
+    if summary.settings:
         out.line()
         out.table(
             (Column("setting"), Column("value", right=True), Column("known from", flexible=True)),
-            ([setting.name, str(setting.value), setting.how] for setting in picture.settings),
+            ([setting.name, str(setting.value), setting.how] for setting in summary.settings),
         )
-    _print_odd(out, picture)
-    _print_next(out, picture, store)
+    _print_odd(out, summary)
+    _print_next(out, summary, store)
 
 
-def _state(picture: Picture) -> str:
-    if picture.unclean:
+def _state(summary: RocketMQSummary) -> str:
+    if summary.unclean:
         return (
             "Unclean shutdown: the file `abort` is there, so the broker was killed or is still running; it recovers the log when it starts."
         )
     return "Clean shutdown: there is no file `abort`."
 
 
-def _facts(picture: Picture) -> Iterator[tuple[str, str]]:
-    end = picture.end
-    length = size(end.offset - picture.log_start)
+def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
+    end = summary.end
+    length = size(end.offset - summary.log_start)
     torn = "; the last record is torn" if end.torn else ""
-    yield "log", f"physical offsets {picture.log_start} to {end.offset}, {length} in {count(picture.log_files, 'file')}{torn}"
-    if picture.first_store_timestamp is not None:
-        yield "time", f"{moment(picture.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
-    if picture.queues:
-        yield "queues", f"{count(picture.listed, 'message')} listed in {count(picture.queues, 'queue')} of {count(picture.topics, 'topic')}"
+    yield "log", f"physical offsets {summary.log_start} to {end.offset}, {length} in {count(summary.log_files, 'file')}{torn}"
+    if summary.first_store_timestamp is not None:
+        yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
+    if summary.queues:
+        yield "queues", f"{count(summary.listed, 'message')} listed in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
     else:
         yield "queues", "none: `mqstore rebuild` makes them from the log"
     if not end.walked:
-        yield "", f"how many {'more ' if picture.queues else ''}messages the log holds was not counted; `mqstore verify` reads all of it"
+        yield "", f"how many {'more ' if summary.queues else ''}messages the log holds was not counted; `mqstore verify` reads all of it"
     elif end.behind:
         yield "", f"{count(end.behind, 'further message')} at the end of the log, not yet in the queues"
-    if picture.index_files:
-        behind = "" if picture.index_end is None else f", up to physical offset {picture.index_end}"
-        yield "index", f"{count(picture.index_entries, 'key')} in {count(picture.index_files, 'file')}{behind}"
+    if summary.index_files:
+        behind = "" if summary.index_end is None else f", up to physical offset {summary.index_end}"
+        yield "index", f"{count(summary.index_entries, 'key')} in {count(summary.index_files, 'file')}{behind}"
     else:
         yield "index", "none: key queries find nothing until `mqstore rebuild` makes it"
-    if picture.checkpoint is None:
+    if summary.checkpoint is None:
         yield "checkpoint", "none"
     else:
         names = (("log", "physicMsgTimestamp"), ("queues", "logicsMsgTimestamp"), ("index", "indexMsgTimestamp"))
         yield (
             "checkpoint",
-            ", ".join(f"{what} {moment(picture.checkpoint[name]) if picture.checkpoint[name] else 'never'}" for what, name in names),
+            ", ".join(f"{what} {moment(summary.checkpoint[name]) if summary.checkpoint[name] else 'never'}" for what, name in names),
         )
     yield (
         "groups",
-        f"{count(picture.groups, 'consumer group')} with {count(picture.committed, 'committed offset')}"
-        if picture.groups
+        f"{count(summary.groups, 'consumer group')} with {count(summary.committed, 'committed offset')}"
+        if summary.groups
         else "no committed offsets",
     )
 
 
-def _print_odd(out: Output, picture: Picture) -> None:
-    for version, sentence in picture.refusals.items():
+def _print_odd(out: Output, summary: RocketMQSummary) -> None:
+    for version, sentence in summary.refusals.items():
         out.line()
         out.line(f"A RocketMQ {version} broker would not start here: {sentence.partition(': ')[2] or sentence}.", style="bold red")
-    if picture.unsupported:
+    if summary.unsupported:
         out.line()
         out.line("Not read by mqstore:", style="bold")
-        for name in picture.unsupported:
+        for name in summary.unsupported:
             out.line(f"  {name}")
-    if picture.findings:
+    if summary.findings:
         out.line()
-        out.line(f"{count(len(picture.findings), 'finding')} by names, sizes and small files alone:", style="bold")
-        shown: Sequence[Damage] = picture.findings if out.settings.verbose else picture.findings[:SHOWN]
+        out.line(f"{count(len(summary.findings), 'finding')} by names, sizes and small files alone:", style="bold")
+        shown = out.first(summary.findings, SHOWN)
         for item in shown:
             out.line(f"  {item.file}: {item.kind}, {item.detail}")
-        if len(shown) < len(picture.findings):
-            out.line(f"  … {len(picture.findings) - len(shown)} more; -v lists all", style="dim")
+        if len(shown) < len(summary.findings):
+            out.line(f"  … {len(summary.findings) - len(shown)} more; -v lists all", style="dim")
 
 
-def _print_next(out: Output, picture: Picture, store: object) -> None:
+def _print_next(out: Output, summary: RocketMQSummary, store: object) -> None:
     out.line()
-    if picture.unclean or picture.findings:
+    if summary.unclean or summary.findings:
         out.next_step("check every byte.", command("mqstore", "verify", store))
     else:
         out.next_step("see its topics, or check every byte.", command("mqstore", "topics", store), command("mqstore", "verify", store))

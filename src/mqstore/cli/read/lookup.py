@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import Columns, Config, DamageMode, Splits, Store, column_names, open_store, option, verb
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.reports import print_damage
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, count, size
 
@@ -23,7 +23,7 @@ __all__ = ["register"]
 _NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
 
 
-class By(StrEnum):
+class LookupPlan(StrEnum):
     """How the messages are found."""
 
     AUTO = "auto"
@@ -40,9 +40,9 @@ def lookup(
     ],
     to: Annotated[Path, option("--to", metavar="OUT", help="A new directory of Parquet files, or a new .parquet or .jsonl file.")],
     by: Annotated[
-        By,
+        LookupPlan,
         typer.Option("--by", help="probe: index chains. sweep: all index entries. scan: the log. auto: the least work of these."),
-    ] = By.AUTO,
+    ] = LookupPlan.AUTO,
     max_per_key: Annotated[int | None, option("--max-per-key", min=1, help="The newest so many messages of each key.")] = None,
     columns: Columns = None,
     mode: Annotated[

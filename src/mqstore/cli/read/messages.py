@@ -12,7 +12,7 @@ import typer
 from mqstore.cli.common.arguments import BodyDisplay, Store, open_store, open_view, verb
 from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
 from mqstore.cli.common.filters import queue_number
-from mqstore.cli.common.grid import Column, cells
+from mqstore.cli.common.grid import Column, display_width
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import GetOptions, MessagesOptions
 from mqstore.cli.rabbitmq import messages as rabbitmq_messages
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GRID", "grid_rows", "message_rows", "register"]
 
-MAX_TOLD = 20  # stretches of log without rows that are told one by one
+MAX_NOTES = 20  # stretches of log without rows that are told one by one
 
 
 def _verdict_style(verdict: str) -> str:
@@ -90,21 +90,21 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
         names = columns_for(shown.value)
         lost: list[Damage] = []
         out.batches(names, view.batches(names, chosen, milliseconds=True, on_damage=lost.append), shown.value)
-        return _tell_lost(out, lost)
+        return _note_unreadable(out, lost)
     shown = options.body or BodyDisplay.NONE
     lost = []
     total = _print_grid(out, view, chosen, shown, lost)
     if not total:
         out.line("no message fits" if chosen != Selection() else "no message: the log holds no believable record")
-    return _tell_lost(out, lost)
+    return _note_unreadable(out, lost)
 
 
-def _tell_lost(out: Output, lost: Sequence[Damage]) -> int:
+def _note_unreadable(out: Output, lost: Sequence[Damage]) -> int:
     """Say which stretches of log are not among the rows. The exit status: 1 if there are any."""
-    for item in lost[:MAX_TOLD]:
+    for item in lost[:MAX_NOTES]:
         out.note(f"no rows for {item.file} at {item.offset}, {item.length} bytes: {item.detail}")
-    if len(lost) > MAX_TOLD:
-        out.note(f"nor for {len(lost) - MAX_TOLD} further stretches of log; `mqstore verify` lists them all")
+    if len(lost) > MAX_NOTES:
+        out.note(f"nor for {len(lost) - MAX_NOTES} further stretches of log; `mqstore verify` lists them all")
     return 1 if lost else 0
 
 
@@ -290,9 +290,9 @@ def _print_message(out: Output, row: dict[str, Any], body: BodyDisplay) -> None:
     properties = row["properties"] or {}
     if properties:
         out.line("properties")
-        width = max(cells(name) for name in properties)
+        width = max(display_width(name) for name in properties)
         for name, value in properties.items():
-            out.line(f"  {name}{' ' * (width - cells(name))}  {value}")
+            out.line(f"  {name}{' ' * (width - display_width(name))}  {value}")
     if row["body"] is not None:
         print_body(out, base64.b64decode(row["body"]), body)
 

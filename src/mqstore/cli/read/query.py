@@ -213,7 +213,7 @@ def _print_search(out: Output, store: RocketMQStore, view: View, answer: KeyAnsw
 
 
 def _print_steps(out: Output, steps: list[SearchStep], slot_count: int) -> None:
-    shown = steps if out.settings.verbose else steps[:STEPS_SHOWN]
+    shown = out.first(steps, STEPS_SHOWN)
     first = steps[0]
     if len(steps) == 1 and first.physical_offset is None:
         out.line(f"    slot {first.slot} of {slot_count}: {first.outcome}")

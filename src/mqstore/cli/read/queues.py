@@ -45,7 +45,7 @@ _NO_GROUPS = "it knows no consumer groups, what is acknowledged is gone from the
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _EntryChecker:
     """Says of each entry whether it leads to the record that it should."""
 
     store: RocketMQStore
@@ -67,11 +67,13 @@ class _Judge:
         states[(length == 0) & (physical == 0)] = "unwritten"
         states[(length == BLANK_SIZE) & (physical == 0)] = "filling"
         offsets = entries["base_offset"].astype(np.int64) if self.queue.batch else first + np.arange(len(entries))
-        self._follow(states, physical, length, offsets)
+        self._check_in_log(states, physical, length, offsets)
         found: list[str] = states.tolist()
         return found
 
-    def _follow(self, states: NDArray[np.str_], physical: NDArray[np.int64], length: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+    def _check_in_log(
+        self, states: NDArray[np.str_], physical: NDArray[np.int64], length: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> None:
         """Settle the entries that lead into the log, file by file."""
         import numpy as np
 
@@ -81,11 +83,11 @@ class _Judge:
             members = np.flatnonzero(open_ones & (physical >= file.start) & (physical < file.start + file.size))
             if not len(members):
                 continue
-            self._follow_into(file, members[np.argsort(physical[members], kind="stable")], states, physical, length, offsets)
+            self._check_in_file(file, members[np.argsort(physical[members], kind="stable")], states, physical, length, offsets)
             # a queue is spread over the whole log: pages that were looked at would add up to all of it
             log.mapped(file).drop(0, file.size)
 
-    def _follow_into(
+    def _check_in_file(
         self,
         file: QueueFile,
         members: NDArray[np.int64],
@@ -116,10 +118,10 @@ class _Judge:
             same &= np.array([topic == self.queue.topic for topic in columns.topic.to_pylist()], np.bool_)
             states[near] = np.where(same, "ok", "mismatch")
             for k in np.flatnonzero(~same).tolist():
-                if self._is_listed_too(int(physical[near[k]]), int(offsets[near[k]]), int(length[near[k]])):
+                if self._is_multi_dispatched(int(physical[near[k]]), int(offsets[near[k]]), int(length[near[k]])):
                     states[near[k]] = "ok"
 
-    def _is_listed_too(self, physical_offset: int, queue_offset: int, length: int) -> bool:
+    def _is_multi_dispatched(self, physical_offset: int, queue_offset: int, length: int) -> bool:
         """Whether the record is one that multi-dispatch lists in this queue as well."""
         from mqstore.rocketmq.dispatch.dispatcher import request
         from mqstore.rocketmq.format.record import encode
@@ -134,17 +136,17 @@ class _Judge:
 def queue_rows(store: RocketMQStore, view: View, queue: QueueView, start: int, stop: int) -> Iterator[dict[str, Any]]:
     """The entries start..stop-1 with their states. A batch queue has a row per unit, with its number of messages."""
     low, high = view.log_range()
-    judge = _Judge(store, queue, low, high)
+    checker = _EntryChecker(store, queue, low, high)
     if queue.batch:
         units = queue.entries(start, stop)
         for begin in range(0, len(units), CHUNK):
             part = units[begin : begin + CHUNK]
-            for unit, state in zip(part, judge.states(part, 0), strict=True):
+            for unit, state in zip(part, checker.states(part, 0), strict=True):
                 yield _entry(int(unit["base_offset"]), unit, state) | {"messages": int(unit["count"])}
         return
     for begin in range(start, stop, CHUNK):
         entries = queue.entries(begin, min(stop, begin + CHUNK))
-        states = judge.states(entries, begin)
+        states = checker.states(entries, begin)
         columns = zip(entries["physical_offset"].tolist(), entries["size"].tolist(), entries["tags_code"].tolist(), states, strict=True)
         for k, (physical_offset, length, tags_code, state) in enumerate(columns):
             yield {"queue_offset": begin + k, "physical_offset": physical_offset, "size": length, "tags_code": tags_code, "state": state}
@@ -209,7 +211,7 @@ def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]
     for found in view.queues():
         if topic is not None and found.topic != topic:
             continue
-        listed, total, last = _weigh(found)
+        listed, total, last = _totals(found)
         newest = None if last is None else view.record(last)
         yield {
             "topic": found.topic,
@@ -222,7 +224,7 @@ def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]
         }
 
 
-def _weigh(queue: QueueView) -> tuple[int, int, int | None]:
+def _totals(queue: QueueView) -> tuple[int, int, int | None]:
     """(messages, bytes of their records, physical offset of the newest) of a queue."""
     import numpy as np
 
@@ -265,7 +267,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     names = {row["topic"] for row in shown}
     if shown:
         out.line(f"{count(len(names), 'topic')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold")
-    _tell_topics_without_queues(out, opened, names, options.topic)
+    _print_topics_without_queues(out, opened, names, options.topic)
     return 0
 
 
@@ -282,12 +284,12 @@ def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str
     ]
 
 
-def _tell_topics_without_queues(out: Output, store: RocketMQStore, shown: set[str], only: str | None) -> None:
+def _print_topics_without_queues(out: Output, store: RocketMQStore, shown: set[str], only: str | None) -> None:
     bare = sorted(name for name in store.topics.names if name not in shown and only in (None, name))
     if bare:
-        told = ", ".join(bare if out.settings.verbose else bare[:8])
-        more = "" if out.settings.verbose or len(bare) <= 8 else f" and {len(bare) - 8} more (-v lists them)"
-        out.line(f"configured, without a consume queue: {told}{more}")
+        named = out.first(bare, 8)
+        more = f" and {len(bare) - len(named)} more (-v lists them)" if len(named) < len(bare) else ""
+        out.line(f"configured, without a consume queue: {', '.join(named)}{more}")
     if not shown and not bare:
         if only is not None:
             out.line(f"no queue and no configuration of topic {only!r}; `mqstore topics {store.path}` lists what there is")
@@ -361,17 +363,17 @@ def groups(
         Column("lag", right=True),
         Column("state", style=lambda state: "" if state == "ok" else "33"),
     )
-    out.table(columns, ([_shown(row[name]) for name in GROUP_NAMES] for row in rows))
+    out.table(columns, ([_cell(row[name]) for name in GROUP_NAMES] for row in rows))
     if not rows:
-        out.line(_nothing(group, topic, opened.offset_table.used))
+        out.line(_no_groups_sentence(group, topic, opened.offset_table.used))
     return status
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _nothing(group: str | None, topic: str | None, used: str | None) -> str:
+def _no_groups_sentence(group: str | None, topic: str | None, used: str | None) -> str:
     if group is not None or topic is not None:
         return "no committed offset fits; without filters all groups are shown"
     if used is None:

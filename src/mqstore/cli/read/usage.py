@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mqstore.cli.common.arguments import Store, open_store, verb
-from mqstore.cli.common.damage import print_damage
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import UsageOptions
+from mqstore.cli.common.reports import print_damage, print_shares
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.errors import UsageError
 from mqstore.table.formatting import count, moment, pace, size
@@ -75,13 +75,10 @@ def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float
         ("damaged", report.damaged_bytes),
         ("unwritten", report.unwritten_bytes),
     )
-    out.table(
-        (Column("what"), Column("bytes", right=True), Column("", right=True), Column("share", right=True)),
-        ([name, f"{amount:,}", size(amount), _share(amount, report.log_bytes)] for name, amount in parts),
-    )
+    print_shares(out, parts, report.log_bytes)
     for what in (by,) if by is not None else ("topic", "day"):
         out.line()
-        _table(out, report.rows(what), what)
+        _print_rows(out, report.rows(what), what)
     others = [f"{place} {size(amount)}" for place, amount in report.places.items() if amount and place != "commitlog"]
     if others and by is None:
         out.line()
@@ -94,12 +91,8 @@ def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float
         print_damage(out, report.damage)
 
 
-def _share(amount: int, whole: int) -> str:
-    return f"{100 * amount / whole:.1f} %" if whole else "-"
-
-
-def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
-    shown = rows if out.settings.verbose else rows[:SHOWN]
+def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
+    shown = out.first(rows, SHOWN)
     if by == "retained":
         columns: tuple[Column, ...] = (
             Column("log file"),
@@ -137,8 +130,7 @@ def _table(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
             for row in shown
         ]
     out.table(columns, cells)
-    if len(shown) < len(rows):
-        out.line(f"… {len(rows) - len(shown):,} more; -v lists all, -o jsonl prints one a line", style="dim")
+    out.more_rows(len(rows) - len(shown))
 
 
 def register(app: typer.Typer) -> None:

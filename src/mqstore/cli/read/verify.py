@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from mqstore.cli.common.arguments import Store, open_store, verb
-from mqstore.cli.common.damage import DAMAGE_NAMES, print_damage
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import VerifyOptions
+from mqstore.cli.common.reports import print_damage, show_verification
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.errors import UsageError
 from mqstore.table.formatting import command, count, pace, size
@@ -62,22 +62,11 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
         else:
             report = check(opened, threads=options.threads or os.cpu_count() or 1, progress=progress)
     seconds = time.perf_counter() - begun
-    if out.format is Format.JSON:
-        out.document(report.as_dict())
-    elif not out.is_text:
-        out.records(DAMAGE_NAMES, (item.as_dict() for item in report.damage))
-    else:
-        print_report(out, report, seconds, store)
-    return 0 if report.ok else 1
+    return show_verification(out, report, lambda: print_report(out, report, seconds, store))
 
 
 def print_report(out: Output, report: Report, seconds: float, store: object) -> None:
     """The outcome for a person: verdict, what was checked, damage by kind and in detail, notes, next step."""
-    if report.ok:
-        out.line("Sound: nothing is damaged.", style="bold green")
-    else:
-        affected = sum(item.messages for item in report.damage)
-        out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
     checked = report.checked
     out.line(
         f"Checked {count(checked.records, 'record')} in {size(checked.bytes)} of log, {count(checked.queue_entries, 'queue entry')} and "

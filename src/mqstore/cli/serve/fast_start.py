@@ -1,11 +1,11 @@
-"""What `serve` does, without the machinery of the command line: a broker should be there sooner than that is imported.
+"""The body of `serve`, without the machinery of the command line, whose import would delay the start of a broker.
 
-`taken` reads the command lines that it knows word for word; all others, those with mistakes and `--help` among them, it leaves to the
-full parser.
+`parse_serve_options` reads the command lines that it knows word for word. All others, those with mistakes and `--help` among them, are
+left to the full parser.
 
-    >>> taken(["--listen", "127.0.0.1:0", "store", "--read-only"])
+    >>> parse_serve_options(["--listen", "127.0.0.1:0", "store", "--read-only"])
     ServeOptions(store='store', listen='127.0.0.1:0', read_only=True)
-    >>> taken(["store", "--help"]) is None
+    >>> parse_serve_options(["store", "--help"]) is None
     True
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mqstore.broker.server import Broker
 
-__all__ = ["ServeOptions", "run", "taken"]
+__all__ = ["ServeOptions", "parse_serve_options", "run"]
 
 FORMATS = ("text", "json", "jsonl", "csv")
 VERSIONS = ("4.9.3", "5.3.3")
@@ -62,7 +62,7 @@ _SHORT = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
 _CHOICES = {"output": FORMATS, "as_version": VERSIONS, "view": VIEWS}
 
 
-def taken(arguments: Sequence[str]) -> ServeOptions | None:
+def parse_serve_options(arguments: Sequence[str]) -> ServeOptions | None:
     """The options in a command line behind `serve`; None where it takes the full parser."""
     known = {f"--{each.name.replace('_', '-')}": each for each in fields(ServeOptions) if each.name != "store"}
     given: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def run(options: ServeOptions) -> int:
     from mqstore.broker.server import Broker
     from mqstore.rocketmq.config.store_config import StoreConfig
 
-    _log_lines(options)
+    _log_to_stderr(options)
     named: dict[str, str] = {}
     if options.config is not None:
         from mqstore.rocketmq.config import broker_config
@@ -131,14 +131,14 @@ async def _serve(broker: Broker, options: ServeOptions) -> None:
         loop.add_signal_handler(number, ended.set)
     await broker.start()
     try:
-        _tell(broker, options)
+        _print_ready(broker, options)
         gc.freeze()  # what the start made stays; no collection need look at it again
         await ended.wait()
     finally:
         await broker.stop()
 
 
-def _tell(broker: Broker, options: ServeOptions) -> None:
+def _print_ready(broker: Broker, options: ServeOptions) -> None:
     """The one line that says that clients may come."""
     context = broker.context
     ready = {
@@ -158,7 +158,7 @@ def _tell(broker: Broker, options: ServeOptions) -> None:
         print(f"Serving {place} ({what}); Ctrl-C ends it.", flush=True)
 
 
-def _log_lines(options: ServeOptions) -> None:
+def _log_to_stderr(options: ServeOptions) -> None:
     """Let events go to standard error."""
     from mqstore.broker.runtime.logs import LOGGER, Lines
 

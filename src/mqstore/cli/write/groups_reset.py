@@ -48,7 +48,7 @@ def reset_group(
 
     if topic is None or to is None:
         raise UsageError("--reset needs --topic, and --to with earliest, latest, a time or a queue offset")
-    _meaning(to)
+    _parse_target(to)
     found = open_store(path, config)
     if found.path != found.directory.root:
         raise TargetError(f"{path} is an archive, in which nothing can be changed; unpack it first")
@@ -59,12 +59,14 @@ def reset_group(
         view = cast("RecoveredView", store.view("recovered", as_=version))
         for note in view.notes:
             out.note(f"recovery as {version}: {note}")
-        queues = _queues(view, topic, queue_id)
-        changes, file = _move(out, store, directory, group, topic, _targets(view, queues, to, version, force), version, force)
-    return _told(out, group, topic, to, queues, changes, file)
+        queues = _queues_to_move(view, topic, queue_id)
+        changes, file = _write_offsets(
+            out, store, directory, group, topic, _target_offsets(view, queues, to, version, force), version, force
+        )
+    return _print_changes(out, group, topic, to, queues, changes, file)
 
 
-def _meaning(to: str) -> str | int:
+def _parse_target(to: str) -> str | int:
     """`earliest`, `latest`, a queue offset, or a time in ms from FIRST_TIME on."""
     if to in ("earliest", "latest"):
         return to
@@ -76,7 +78,7 @@ def _meaning(to: str) -> str | int:
     return number
 
 
-def _queues(view: RecoveredView, topic: str, queue_id: int | None) -> dict[int, QueueView]:
+def _queues_to_move(view: RecoveredView, topic: str, queue_id: int | None) -> dict[int, QueueView]:
     from mqstore.rocketmq.store.base_view import no_queue
 
     if queue_id is not None:
@@ -87,23 +89,23 @@ def _queues(view: RecoveredView, topic: str, queue_id: int | None) -> dict[int, 
     return found
 
 
-def _targets(view: RecoveredView, queues: Mapping[int, QueueView], to: str, version: str, force: bool) -> dict[int, int]:
+def _target_offsets(view: RecoveredView, queues: Mapping[int, QueueView], to: str, version: str, force: bool) -> dict[int, int]:
     """Queue id -> where the group is wanted."""
-    wanted = _meaning(to)
+    wanted = _parse_target(to)
     if wanted == "earliest":
         return {queue_id: queue.min_offset for queue_id, queue in queues.items()}
     if wanted == "latest":
         return {queue_id: queue.max_offset for queue_id, queue in queues.items()}
     assert isinstance(wanted, int)
     if wanted >= FIRST_TIME:
-        return _by_time(view, queues, wanted, version)
+        return _offsets_at(view, queues, wanted, version)
     for queue_id, queue in queues.items():
         if not queue.min_offset <= wanted <= queue.max_offset and not force:
             raise UsageError(f"queue {queue_id} has offsets {queue.min_offset} to {queue.max_offset}; --force sets {wanted} all the same")
     return dict.fromkeys(queues, wanted)
 
 
-def _by_time(view: RecoveredView, queues: Mapping[int, QueueView], timestamp: int, version: str) -> dict[int, int]:
+def _offsets_at(view: RecoveredView, queues: Mapping[int, QueueView], timestamp: int, version: str) -> dict[int, int]:
     from mqstore.rocketmq.format.log_slices import LogFiles
     from mqstore.rocketmq.query.time_lookup import offset_by_time
 
@@ -117,7 +119,7 @@ def _by_time(view: RecoveredView, queues: Mapping[int, QueueView], timestamp: in
     }
 
 
-def _move(
+def _write_offsets(
     out: Output,
     store: RocketMQStore,
     directory: Any,
@@ -152,7 +154,7 @@ def _state(change: OffsetChange) -> str:
     return "moved" if change.after != change.before else "same" if change.after == change.target else "kept"
 
 
-def _told(
+def _print_changes(
     out: Output, group: str, topic: str, to: str, queues: Mapping[int, QueueView], changes: tuple[OffsetChange, ...], file: str | None
 ) -> int:
     rows = [

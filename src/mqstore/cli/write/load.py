@@ -30,7 +30,7 @@ LOAD_NAMES = ("store", "created", "from", "skipped", "messages", "bytes", "first
 FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
 
 
-class _Progress:
+class _LoadProgress:
     """What is stored so far. place: the line or row up to which everything is."""
 
     def __init__(self, skip: int) -> None:
@@ -77,7 +77,7 @@ class _Progress:
             self.slow = result.detail or self.slow
 
     @property
-    def told(self) -> str:
+    def as_sentence(self) -> str:
         """How many messages are stored, as the end of a sentence."""
         return f"{count(self.messages, 'message')} {'is' if self.messages == 1 else 'are'} stored"
 
@@ -107,29 +107,31 @@ def load(
     target = Target(store, create, as_version, sync, config)
     opened_source = open_source(source, skip, body)
     begun = time.perf_counter()
-    stored = _Progress(skip)
+    stored = _LoadProgress(skip)
     with Interrupts() as interrupts:
         with interrupts.held(until_asked=True):
             opened, new = open_target(out, target)
         try:
-            _run(out, opened, opened_source, stored, interrupts)
+            _load_rows(out, opened, opened_source, stored, interrupts)
         except BadPlaceError as error:
             place = f"{opened_source.noun} {error.place}"
             failure = f"{opened_source.name}, {place}: {error}"
-            _close(opened, opened_source, stored, interrupts, failure)
-            raise UsageError(f"{failure}; {stored.told}: mend {place} and go on with --skip {error.place - 1}") from None
+            _close_after_failure(opened, opened_source, stored, interrupts, failure)
+            raise UsageError(f"{failure}; {stored.as_sentence}: mend {place} and go on with --skip {error.place - 1}") from None
         except MqstoreError as error:
-            _close(opened, opened_source, stored, interrupts, str(error))
-            raise TargetError(f"{error}; {_up_to(opened_source, stored)}: when that is mended, go on with --skip {stored.place}") from None
+            _close_after_failure(opened, opened_source, stored, interrupts, str(error))
+            raise TargetError(
+                f"{error}; {_progress_sentence(opened_source, stored)}: when that is mended, go on with --skip {stored.place}"
+            ) from None
         except KeyboardInterrupt:
-            _close(opened, opened_source, stored, interrupts, "interrupted")
-            raise StoppedError(f"interrupted; {_up_to(opened_source, stored)}: --skip {stored.place} goes on") from None
+            _close_after_failure(opened, opened_source, stored, interrupts, "interrupted")
+            raise StoppedError(f"interrupted; {_progress_sentence(opened_source, stored)}: --skip {stored.place} goes on") from None
         except BaseException:
             opened.close()
             raise
         with interrupts.held():
             opened.close()
-    _tell(out, opened.reading.root, new, opened_source, skip, stored, time.perf_counter() - begun)
+    _print_result(out, opened.reading.root, new, opened_source, skip, stored, time.perf_counter() - begun)
     if stored.doubtful:
         out.note(f"{count(stored.doubtful, 'row')} came with the verdict damaged or duplicate; they are messages like all others now")
     if stored.slow:
@@ -137,11 +139,11 @@ def load(
     return 1 if stored.slow else 0
 
 
-def _up_to(source: Source, stored: _Progress) -> str:
-    return f"{stored.told}, all up to {source.noun} {stored.place} of {source.name}"
+def _progress_sentence(source: Source, stored: _LoadProgress) -> str:
+    return f"{stored.as_sentence}, all up to {source.noun} {stored.place} of {source.name}"
 
 
-def _run(out: Output, store: MessageStore, source: Source, stored: _Progress, interrupts: Interrupts) -> None:
+def _load_rows(out: Output, store: MessageStore, source: Source, stored: _LoadProgress, interrupts: Interrupts) -> None:
     interrupts.ask()
     with out.progress("loading") as progress:
         for rows in source.rows:
@@ -151,7 +153,7 @@ def _run(out: Output, store: MessageStore, source: Source, stored: _Progress, in
                 progress(rows.done, source.size)
 
 
-def _close(store: MessageStore, source: Source, stored: _Progress, interrupts: Interrupts, why: str) -> None:
+def _close_after_failure(store: MessageStore, source: Source, stored: _LoadProgress, interrupts: Interrupts, why: str) -> None:
     """Close a store whose loading ended early. Raises TargetError where that fails too."""
     try:
         with interrupts.held(until_asked=True):
@@ -159,12 +161,12 @@ def _close(store: MessageStore, source: Source, stored: _Progress, interrupts: I
     except MqstoreError as error:
         after = "" if str(error) == why else f" ({error})"
         raise TargetError(
-            f"{why}; {_up_to(source, stored)}, but the store could not be closed in order{after}: when that is mended, "
+            f"{why}; {_progress_sentence(source, stored)}, but the store could not be closed in order{after}: when that is mended, "
             f"go on with --skip {stored.place}, which recovers the store first"
         ) from None
 
 
-def _tell(out: Output, root: Path, new: bool, source: Source, skip: int, stored: _Progress, seconds: float) -> None:
+def _print_result(out: Output, root: Path, new: bool, source: Source, skip: int, stored: _LoadProgress, seconds: float) -> None:
     row = {
         "store": str(root),
         "created": new,

@@ -47,8 +47,8 @@ def put(
     listed in queue and index, and on disk. A message with a delay level waits in SCHEDULE_TOPIC_XXXX for whoever serves the store next.
     """
     target = Target(store, create, as_version, sync, config)
-    message = _message(topic, queue_id, _named(keys, tags, properties, delay), b"")
-    message.body = _body(body, body_file, target.settings().max_message_size)
+    message = _message(topic, queue_id, _properties_of(keys, tags, properties, delay), b"")
+    message.body = _read_body(body, body_file, target.settings().max_message_size)
     with Interrupts() as interrupts:
         with interrupts.held(until_asked=True):
             opened, new = open_target(out, target)
@@ -70,14 +70,14 @@ def put(
                 "store": str(opened.reading.root),
                 "created": new,
             }
-            _tell(out, row, topic)
+            _print_result(out, row, topic)
         interrupts.ask()
     if result.detail:
         out.note(f"the message is stored, but {result.detail}")
     return 1 if result.detail else 0
 
 
-def _named(keys: str | None, tags: str | None, properties: Sequence[str] | None, delay: int | None) -> dict[str, str]:
+def _properties_of(keys: str | None, tags: str | None, properties: Sequence[str] | None, delay: int | None) -> dict[str, str]:
     """The properties by name. Raises UsageError."""
     given = [("KEYS", keys), ("TAGS", tags), ("DELAY", None if delay is None else str(delay))]
     for pair in properties or ():
@@ -110,7 +110,7 @@ def _message(topic: str, queue_id: int, properties: dict[str, str], body: bytes)
     return Message(topic, body, queue_id=queue_id, properties=properties)
 
 
-def _body(text: str | None, file: Path | None, limit: int) -> bytes:
+def _read_body(text: str | None, file: Path | None, limit: int) -> bytes:
     """The body that was asked for. Raises UsageError, CannotOpenError."""
     if text is not None and file is not None:
         raise UsageError("--body and --body-file both give the body; leave one out")
@@ -130,7 +130,7 @@ def _body(text: str | None, file: Path | None, limit: int) -> bytes:
     return found
 
 
-def _tell(out: Output, row: dict[str, Any], topic: str) -> None:
+def _print_result(out: Output, row: dict[str, Any], topic: str) -> None:
     if out.format == "csv":
         out.records(PUT_NAMES, [row])
         return

@@ -1,11 +1,11 @@
-"""Another store that holds the same log: what one store's log gains is written into the other at the same physical offsets.
+"""A second store with the same log: what the log of one store gains is written to the other at the same physical offsets.
 
     store      commitlog  [rec][rec][rec][BLANK] [rec][rec]            grows under its broker
     standby    commitlog  [rec][rec][rec][BLANK] [rec]                 and its queues and index, by the broker's own dispatch
 
-The copy is a store that is open for writing, so everything a broker does at load, at a crash and at its end is done for it
-too: what has reached its log is its own memory of how far it came, and nothing is appended twice. A log with damage in the middle
-cannot be followed: a broker would give up everything behind it.
+The copy is a store that is open for writing, so it gets everything that a broker does at load, after a crash and at shutdown. The
+end of its own log is the record of its progress, so nothing is appended twice. A log with damage in the middle cannot be followed: a
+broker would give up everything after the damage.
 
 Format: docs/formats/rocketmq.md, sections 2.8, 3 and 8.
 """
@@ -53,10 +53,10 @@ class Geometry:
 
     @classmethod
     def of(cls, store: RocketMQStore) -> Geometry:
-        """The geometry of a store, from its configuration or its files. Raises UnsupportedError for an empty log."""
+        """Return the geometry of a store, from its configuration or its files. Raises UnsupportedError for an empty log."""
         settings = settings_of(store)
         if not store.log.file_size:
-            raise UnsupportedError(f"{store.path} has no log file yet, so their size is not known; start again once there is one")
+            raise UnsupportedError(f"{store.path} has no log file yet, so the file size is unknown; start again once there is one")
         return cls(
             version=store.version_hint,
             start=store.log.start,
@@ -72,14 +72,16 @@ class Geometry:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the geometry as a JSON document."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Geometry:
+        """Return the geometry of a JSON document."""
         return cls(**{**document, "batch_topics": tuple(document["batch_topics"])})
 
     def settings(self) -> StoreConfig:
-        """The settings that a store with this geometry is opened with; nothing expires in it by itself."""
+        """Return the settings to open a store of this geometry with; its log files do not expire."""
         return StoreConfig(
             version=self.version,
             commit_log_file_size=self.log_file_size,
@@ -100,10 +102,10 @@ def _size_at(records: Records, position: int) -> int:
 
 
 class LogCopy:
-    """A copy that is open. end: physical offset up to which it has the log. Not for two threads at once."""
+    """An open copy. end: physical offset up to which it has the log. Not thread-safe."""
 
     def __init__(self, path: str | os.PathLike[str], geometry: Geometry, original: RocketMQStore) -> None:
-        """Make the copy or take it up where it was left. Raises TargetError, RefusedError."""
+        """Create the copy, or continue one. Raises TargetError, RefusedError."""
         self.path = Path(path)
         make_root(self.path)
         with DurableDirectory(self.path) as directory:
@@ -117,7 +119,7 @@ class LogCopy:
 
     @staticmethod
     def _carry(directory: DurableDirectory, original: RocketMQStore) -> None:
-        """The configuration as it is now: topics, groups, offsets."""
+        """Copy the configuration as it is now: topics, groups, offsets."""
         for relative, entry in original.directory.walk(CARRIED):
             if entry.is_file and not directory.exists(relative):
                 directory.link_or_copy(original.directory.path(relative), relative, copy=True)
@@ -130,6 +132,7 @@ class LogCopy:
 
     @property
     def end(self) -> int:
+        """Physical offset up to which the copy has the log."""
         return self._store.log.max_offset
 
     @property
@@ -138,9 +141,9 @@ class LogCopy:
         return self._store.notes
 
     def append(self, log: CommitLog, stop: int) -> int:
-        """Take over what the original's log holds from `end` to `stop`, list it, and bring it all to disk; how many records.
+        """Append what the original's log holds from `end` to `stop`, dispatch it, and bring it to disk. Returns the number of records.
 
-        Raises TargetError where that log does not go on at `end`.
+        Raises TargetError if that log does not continue at `end`.
         """
         taken = 0
         for file in log.files:
@@ -164,8 +167,8 @@ class LogCopy:
 
     def _refuse(self, log: CommitLog, offset: int) -> None:
         raise TargetError(
-            f"{self.path} ends at {self.end}, and the log it follows has no sound record at {offset} (it begins at {log.start}): it is "
-            "damaged there, or was removed; `mqstore verify` tells which, `mqstore rebuild` makes a new store from what is left"
+            f"{self.path} ends at {self.end}, and the log it follows has no valid record at {offset} (it begins at {log.start}): the "
+            "record is damaged or was removed; `mqstore verify` shows which, `mqstore rebuild` makes a new store from what is left"
         )
 
     def _records(self, log: CommitLog, records: Records) -> None:
@@ -187,7 +190,7 @@ class LogCopy:
             self._store.log.end_file(self._store.log.current())
 
     def close(self) -> None:
-        """Leave the copy in order, as a broker does that is shut down."""
+        """Close the copy as a broker does at a clean shutdown."""
         self._store.close()
 
 

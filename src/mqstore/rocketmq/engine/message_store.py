@@ -1,4 +1,4 @@
-"""A message store in the process: what a RocketMQ broker has at its heart, on the same files.
+"""An embedded message store: the core of a RocketMQ broker, on the same files.
 
     >>> from tempfile import TemporaryDirectory
     >>> from mqstore.rocketmq.format.message import Message
@@ -9,9 +9,9 @@
     ...     put.status.value, got.status.value, got.records()[0].body, [found.body for found in store.query("orders", "o-1").records]
     ('PUT_OK', 'FOUND', b'paid', [b'paid'])
 
-Messages are appended to the commit log by whoever calls; a thread follows the log and lists them in consume queues and index,
-others flush, clean up and persist. A broker of the same version may take the directory over at any moment, also after the process was
-killed, and the other way round: the lock, the abort file, the checkpoint and the recovery are the broker's own.
+Messages are appended to the commit log in the caller's thread; one thread follows the log and dispatches them to consume queues and
+index, others flush, clean up and persist. A broker of the same version can take the directory over at any time, even after the process
+was killed, and vice versa: lock, abort file, checkpoint and recovery are those of the broker.
 
 Format: docs/formats/rocketmq.md, sections 3 to 11.
 """
@@ -65,10 +65,10 @@ _DEFAULTS = StoreConfig()
 
 
 class MessageStore(ReadSide):
-    """A store open for writing; `open` makes one. Safe for threads: any may put, any may read.
+    """A store open for writing; `open` returns one. Thread-safe: any thread may put, any thread may read.
 
     version: whose rules it follows. notes: what loading gave up or skipped, a sentence each. offsets, topics, groups: the tables
-    under config/. delays, transactions: what is built on top of puts.
+    under config/. delays, transactions: the services on top of puts.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
@@ -125,9 +125,9 @@ class MessageStore(ReadSide):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: StoreConfig = _DEFAULTS) -> MessageStore:
-        """Create a store, or take one over, with all a broker does at load and start.
+        """Create a store, or take one over, doing all that a broker does at load and start.
 
-        Raises TargetError where another process has it, RefusedError where a broker would not come up, UnsupportedError.
+        Raises TargetError if another process has the store, RefusedError if a broker would not start on it, UnsupportedError.
         """
         return cls(path, config)
 
@@ -137,10 +137,10 @@ class MessageStore(ReadSide):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # putting
+    # puts
 
     def put(self, message: Message) -> PutResult:
-        """Store one message. What cannot be stored is told by the status, with a sentence in `detail`; nothing raises for it."""
+        """Store one message. A message that cannot be stored does not raise: the result has a status, and a sentence in `detail`."""
         result = self._path.put(message)
         if result is None:
             result = self._refusal() or self._appender.put_slow(message)
@@ -149,26 +149,26 @@ class MessageStore(ReadSide):
         return result
 
     def put_messages(self, batch: MessageBatch) -> PutResult:
-        """Store a producer's batch: all of its messages, or none."""
+        """Store a producer's batch: all of its messages or none."""
         result = self._refusal() or self._appender.put_messages(batch)
         if self._sync_flush and result.stored and _waits(batch.envelope):
             self._await_flush(result)
         return result
 
     def put_stored(self, stored: Record) -> PutResult:
-        """Store a record as it is: topic, queue id, flags, hosts, properties and body stay, offsets and store time are new."""
+        """Store a record unchanged except for its offsets and store timestamp, which are reassigned."""
         result = self._refusal() or self._appender.put_stored(stored)
         if self._sync_flush and result.stored:
             self._await_flush(result)
         return result
 
     def put_batch(self, messages: Sequence[Message] | pa.RecordBatch | pa.Table, *, stored: bool = False) -> BatchResult:
-        """Store many independent messages in their order; it ends at the first that is refused.
+        """Store many independent messages in order; stop at the first that is refused.
 
-        messages: a list, or Arrow columns with the names of the message table, of which only `topic` must be there; columns that
-        only a store can fill (offsets, store time, checksums) are passed over. stored: the rows of a batch were read from a store, so
-        a delay that they name is over, or they lie where they wait already. Raises UsageError for columns that cannot be messages,
-        naming column and row, before anything is stored.
+        messages: a list, or Arrow columns with the names of the message table, of which only `topic` is required; columns that only a
+        store can fill (offsets, store time, checksums) are ignored. stored: the rows of a batch were read from a store, so a delay that
+        they name is over, or they are in the queue in which they wait. Raises UsageError for columns that cannot be messages, naming
+        column and row, before anything is stored.
         """
         refused = self._refusal()
         if refused is not None:
@@ -183,7 +183,7 @@ class MessageStore(ReadSide):
         return result
 
     async def put_async(self, message: Message) -> PutResult:
-        """As `put`; with SYNC_FLUSH the wait for the disk is shared by all who wait, and holds up nobody else."""
+        """Store one message as `put` does; with SYNC_FLUSH all waiting calls of an event loop share one thread and do not block it."""
         result = self._refusal() or self._appender.put(message)
         if self._sync_flush and result.stored and _waits(message):
             done = await self.commit.wait_async(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000)
@@ -191,7 +191,7 @@ class MessageStore(ReadSide):
         return result
 
     def refusal_of(self, topic: str) -> str:
-        """Why no message of a topic is taken; empty for one that is."""
+        """Return why no message of a topic is accepted; empty for a topic that is."""
         return self._appender.refusal_of(topic)
 
     def _await_flush(self, result: PutResult) -> None:
@@ -207,7 +207,7 @@ class MessageStore(ReadSide):
         self._path.paused = self._refusal() is not None
 
     def _refusal(self) -> PutResult | None:
-        """Why the store takes no message now."""
+        """Return why the store accepts no messages now, or None if it does."""
         if self._open and not self._dispatch_loop.failure and self.commit.failed is None and not self.retention.full:
             return None
         if not self._open:
@@ -221,7 +221,7 @@ class MessageStore(ReadSide):
     # dispatch
 
     def dispatch_now(self) -> int:
-        """Dispatch to queues and index what the log holds by now. Returns the number of records. Raises TargetError if that fails."""
+        """Dispatch everything in the log to queues and index. Returns the number of records. Raises TargetError if that fails."""
         return self._dispatch_loop.run()
 
     def on_dispatch(self, listener: DispatchListener | None) -> None:
@@ -232,16 +232,16 @@ class MessageStore(ReadSide):
         self._dispatch_loop.set_listener(listener)
 
     def set_put_yield(self, microseconds: int) -> None:
-        """Let each 256th put give way to other threads for so long; 0: none."""
+        """Yield to other threads for this many microseconds on every 256th put (0: never)."""
         self._path.ease = microseconds
 
     @property
     def dispatch_lag(self) -> int:
-        """Bytes of log that are not listed in queues and index yet."""
+        """Bytes of log that are not dispatched yet."""
         return self._dispatch_loop.lag
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
-        """Return once everything put before the call is listed; False after timeout (s)."""
+        """Wait until everything put before the call is dispatched. Returns False after timeout (s)."""
         target = self.log.max_offset
         if not self.config.services:
             self.dispatch_now()
@@ -252,10 +252,10 @@ class MessageStore(ReadSide):
             time.sleep(0.0005)
         return True
 
-    # flushing and cleaning
+    # flush and retention
 
     def flush(self) -> None:
-        """Bring log, queues and checkpoint to disk. Raises TargetError where the disk refuses."""
+        """Bring log, queues and checkpoint to disk. Raises TargetError if the disk refuses."""
         self._loaded.require_open()
         dispatched, dispatched_at = self._dispatch_loop.position, self._dispatch_loop.last_timestamp
         if not self.commit.sync():
@@ -266,17 +266,17 @@ class MessageStore(ReadSide):
         checkpoint.write()
 
     def flush_queues(self, least_pages: int) -> None:
-        """Bring queue files with so many new pages to disk."""
+        """Bring queue files with at least this many new pages to disk."""
         self._loaded.require_open()
         self._loaded.queue_files.sync(least_pages)
 
     def write_checkpoint(self) -> None:
-        """Write what is known to be on disk into the checkpoint."""
+        """Write what is known to be on disk to the checkpoint."""
         self._loaded.require_open()
         self._loaded.checkpoint.write()
 
     def run_retention(self, now: int | None = None) -> RetentionResult:
-        """One run of the cleaning services. now: ms, compared with the times of the log files; by default the time of day."""
+        """Run the cleaning services once. now: ms, compared with the times of the log files; by default the current time."""
         self._loaded.require_open()
         logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatch_loop.position)
         self._update_paused()
@@ -288,28 +288,28 @@ class MessageStore(ReadSide):
         return RetentionResult(logs, queues, indexes)
 
     def delete_queues(self, topic: str) -> int:
-        """What a broker does once a topic is deleted: its consume queues go, and its next message stands at queue offset 0.
+        """Delete the consume queues of a topic, as a broker does after the topic is deleted; its next message gets queue offset 0.
 
-        The messages stay in the log. Returns how many queues went. Raises TargetError where they cannot be removed.
+        The messages stay in the log. Returns the number of queues deleted. Raises TargetError if they cannot be removed.
         """
         with self._appender.lock:
-            if not self.commit.sync():  # what is not on disk may not be dispatched yet
+            if not self.commit.sync():  # with SYNC_FLUSH, 5.3 dispatches only what is on disk
                 raise TargetError(f"{self.commit.failed}; close the store and open it again")
             self.dispatch_now()
             with self._dispatch_loop.lock:
                 queues = self._recovery.queues
-                gone = [queues.pop(key) for key in list(queues) if key[0] == topic]
-                for queue in gone:
+                deleted = [queues.pop(key) for key in list(queues) if key[0] == topic]
+                for queue in deleted:
                     queue.destroy()
             self._appender.next_offset.of_topic(topic.encode("utf-8", "surrogatepass")).clear()
-        return len(gone)
+        return len(deleted)
 
     def delete_files_manually(self) -> None:
-        """Let the next 20 runs of the cleaning services look at the log files, whatever the hour."""
+        """Make the next 20 runs of the cleaning services check the log files at any hour."""
         self.retention.delete_manually()
 
     def persist(self) -> None:
-        """Write the tables under config/ that have changed."""
+        """Write the changed tables under config/."""
         self._loaded.require_open()
         self.offsets.persist(self._config_directory)
         for table in (self.topics, self.groups):
@@ -325,15 +325,15 @@ class MessageStore(ReadSide):
 
     @property
     def log_max(self) -> int:
-        """Physical offset behind the last record."""
+        """Physical offset after the last record."""
         return self.log.max_offset
 
     def queues(self) -> list[AnyQueueImage]:
-        """All consume queues, by topic and queue id."""
+        """Return all consume queues, by topic and queue id."""
         return [queue for _, queue in sorted(self._recovery.queues.copy().items(), key=lambda item: item[0])]
 
     def queue_or_none(self, topic: str, queue_id: int) -> AnyQueueImage | None:
-        """One consume queue; None where nothing was ever listed in it."""
+        """Return one consume queue, or None if nothing was ever dispatched to it."""
         queues = self._recovery.queues
         return queues.get((topic, queue_id, False)) or queues.get((topic, queue_id, True))
 
@@ -345,7 +345,7 @@ class MessageStore(ReadSide):
         return queue
 
     def index_files(self) -> Sequence[IndexImage]:
-        """The index files, oldest first."""
+        """Return the index files, oldest first."""
         return [] if self._recovery.index is None else list(self._recovery.index.files)
 
     def get(
@@ -355,11 +355,11 @@ class MessageStore(ReadSide):
         queue_id: int,
         offset: int,
         max_count: int = 32,
-        filter: TagFilter | str | None = None,  # noqa: A002 - the term of pull requests
+        filter: TagFilter | str | None = None,  # noqa: A002 - the term of the protocol
     ) -> pull.GetResult:
-        """Pull at most max_count messages of a queue from a queue offset on. filter: tags, as `TagA || TagB`.
+        """Pull at most max_count messages of a queue, from a queue offset on. filter: tags, such as `TagA || TagB`.
 
-        group: who asks; an answer does not depend on it. The result holds slices of the log, which are not copied.
+        group: the consumer group; the answer does not depend on it. The result holds slices of the log, which are not copied.
         """
         tags = _tags(filter) if isinstance(filter, str) else filter
         hashes = None if tags is None or tags.everything else pull.wanted_hashes(tags)
@@ -374,13 +374,13 @@ class MessageStore(ReadSide):
             codes = ConsumeQueueExt(self.reading, topic, queue_id, file_size=self.config.consume_queue_ext_file_size).tags_code
         return pull.get_message(self.log, queue, offset, max_count, tags, self._pull_rules, codes)
 
-    # the end
+    # closing
 
     def close(self) -> None:
-        """Shut down in order: everything dispatched, flushed and persisted, `abort` removed, the store given free.
+        """Shut down cleanly: dispatch, flush and persist everything, remove `abort`, release the lock.
 
-        If something could not be dispatched or flushed, `abort` stays, so that the next one recovers; that raises TargetError.
-        It stays too, without an error, if a put or dispatch was interrupted half-way.
+        If something cannot be dispatched or flushed, `abort` stays, so that the next process recovers, and TargetError is raised.
+        `abort` also stays, without an error, if a put or dispatch was interrupted.
         """
         if not self._open:
             return
@@ -405,7 +405,7 @@ class MessageStore(ReadSide):
             self._release()
 
     def abandon(self) -> None:
-        """Let go of the store as a killed process does: nothing is flushed, and `abort` stays."""
+        """Release the store as a killed process does: nothing is flushed, and `abort` stays."""
         if not self._open:
             return
         self._open = False
@@ -427,7 +427,7 @@ class MessageStore(ReadSide):
 
 
 def _waits(message: Message) -> bool:
-    """Whether a message waits for the disk: unless its WAIT says false, or it is delivered after a delay."""
+    """Return whether a put waits for the disk: unless WAIT is false or the message is delivered after a delay."""
     properties = message.properties
     if isinstance(properties, bytes):
         return b"WAIT\x01false" not in properties and not isinstance(message, DueMessage)
@@ -438,5 +438,5 @@ _tags = lru_cache(256)(TagFilter.parse)
 
 
 def _memory() -> int:
-    """Bytes of the machine's memory."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

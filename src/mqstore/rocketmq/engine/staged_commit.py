@@ -1,19 +1,19 @@
-"""Committing staged messages to a store, each once, whatever dies meanwhile.
+"""Committing staged messages to a store, each exactly once, whichever process dies.
 
-The manifest of the store (`rocketmq.sinkmanifest`) says which runs are in the log, and holds the intent of the commit under way.
-All of it happens while the store's lock is held, so nobody else appends:
+The manifest of the store (`engine.sink_manifest`) records which runs are in the log, and holds the intent of the commit in progress.
+Everything happens while the store's lock is held, so no other process appends:
 
     1  is the batch recorded? then there is nothing to do
     2  the log is brought to disk; the intent is written: from here on the batch is decided
-    3  the parts are appended in the order of partitions, listed in the queues, brought to disk
+    3  the parts are appended in the order of partitions, dispatched to the queues, brought to disk
     4  the run is recorded and the intent cleared, by one rename
     5  the stage is removed
 
-Who finds an intent finishes it before anything else. The rows that are there already are found by comparing: they begin where the
-log ended, and the bytes that a staged row makes are known but for its store time and queue offset, which are taken from
-the record compared. The rest is appended. So a death between 2 and 4 neither loses nor repeats a row, and a replayed batch, whose
-rows may come in another order than before, finds itself recorded. A broker may have taken the store over in between, and may have
-appended messages of its own: those are no staged rows, so the comparison ends there.
+A process that finds an intent completes it first. The rows that are already in the log are found by comparison: they begin where the
+log ended, and the bytes of a staged row are known except for its store time and queue offset, which are taken from the record it is
+compared with. The rest is appended. So a death between 2 and 4 neither loses nor repeats a row, and a replayed batch, whose rows may
+come in another order than before, is found recorded. A broker may have had the store in between and appended its own messages: they
+differ from the staged rows, so the comparison ends there.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Sink", "intent_stage"]
 
-FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
+FLUSH_EVERY = 64 << 20  # bytes of log; once flushed, their pages leave the memory of this process
 POLL = 0.2
 _ILLEGAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 def intent_stage(root: Path) -> Path | None:
-    """The stage of a commit that is decided but not done: it must not be removed."""
+    """Return the stage of a commit that is decided but not done: it must not be removed."""
     intent = load_manifest(root).intent
     return None if intent is None else Path(intent.stage)
 
 
 class Sink:
-    """The driver's side of the commits to one store. patience: seconds to wait for somebody else's commit to end."""
+    """The driver's side of the commits to one store. patience: seconds to wait for another process to end its commit."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class Sink:
         self.recorder = recorder
 
     def commit(self, run: str, batch: int, stage: Path, parts: Sequence[StagedPart], *, stored: bool, named: bool) -> CommittedBatch:
-        """Append the parts as one batch of a run, unless that is done. Raises MqstoreError; see `finish` for what holds then."""
+        """Append the parts as one batch of a run, unless that is done. Raises MqstoreError; see `finish` for the state after an error."""
         ordered = tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition))
         while True:
             self.finish()
             with self._opened(self.settings) as store:
                 manifest = load_manifest(self.root)
                 if manifest.intent is not None:
-                    continue  # somebody else's commit died right now
+                    continue  # another process died in its commit just now
                 done = manifest.runs.get(run)
                 if done is None or done.batch < batch:
                     if not stored:
@@ -103,7 +103,7 @@ class Sink:
         return done
 
     def finish(self) -> CommittedBatch | None:
-        """Finish a commit that died, if there is one. If that fails it stays decided, and the next one goes on with it."""
+        """Complete a commit that died, if there is one. After an error it stays decided, and the next call continues."""
         intent = load_manifest(self.root).intent
         if intent is None:
             return None
@@ -115,8 +115,8 @@ class Sink:
             gone = next((part.name for part in intent.parts if not Path(intent.stage, part.name).is_file()), None)
             if gone is not None:
                 raise TargetError(
-                    f"the commit of run {intent.run} ended half-way, and the staged rows in {intent.stage}/{gone} are gone: bring them "
-                    f"back, or see by hand what is stored from physical offset {intent.start} on, and take the intent out of "
+                    f"the commit of run {intent.run} was interrupted, and the staged rows in {intent.stage}/{gone} are missing: bring them "
+                    f"back, or check by hand what is stored from physical offset {intent.start} on, and remove the intent from "
                     f"{self.root / MANIFEST}"
                 )
             done = self._append(store, manifest, intent, _rows_there(store, intent))
@@ -142,14 +142,14 @@ class Sink:
         try:
             yield store
         except BaseException:
-            # what was put is kept, as far as it can be; the error on its way says more than one of closing
+            # keep what was put, if possible; the first error says more than one raised by closing
             with contextlib.suppress(MqstoreError):
                 store.close()
             raise
         store.close()
 
     def _pinned(self, store: MessageStore) -> SinkSettings:
-        """The settings with what decides the bytes of a record written down."""
+        """Return the settings with everything that decides the bytes of a record filled in."""
         return replace(self.settings, version=store.version, store_host=store.config.store_host)
 
     def _refuse_topics(self, store: MessageStore, parts: Sequence[StagedPart]) -> None:
@@ -163,27 +163,27 @@ class Sink:
             directory.write_small(MANIFEST, manifest.encode())
 
     def _append(self, store: MessageStore, manifest: Manifest, intent: Intent, stored: _StoredRows) -> CommittedBatch:
-        """Steps 3 and 4. stored: the rows that are in the log already."""
-        left_out, unflushed, stopped = stored.rows, 0, ""
+        """Do steps 3 and 4. stored: the rows that are already in the log."""
+        skipped, unflushed, stopped = stored.rows, 0, ""
         for batch in _batches(intent):
-            if left_out >= batch.num_rows:
-                left_out -= batch.num_rows
+            if skipped >= batch.num_rows:
+                skipped -= batch.num_rows
                 continue
-            rows = batch.slice(left_out)
-            left_out = 0
+            rows = batch.slice(skipped)
+            skipped = 0
             result = store.put_batch(rows, stored=intent.stored)
             for offset in result.physical_offsets[:1].tolist() + result.physical_offsets[-1:].tolist():
-                stored.saw(offset)
+                stored.add(offset)
             stored.rows += result.count
             unflushed += int(result.sizes.sum())
             if result.count < rows.num_rows:
-                told = f"{stored.rows} of {intent.rows} messages of run {intent.run} are stored"
+                progress = f"{stored.rows} of {intent.rows} messages of run {intent.run} are stored"
                 if result.status not in _ILLEGAL:
                     raise TargetError(
-                        f"{result.detail}; {told}: when that is mended, the next write to this store adds the others, "
+                        f"{result.detail}; {progress}: once that is repaired, the next write to this store adds the others; "
                         "do not run the job again"
                     )
-                stopped = f"{told}, the next one is refused: {result.detail}"
+                stopped = f"{progress}, the next one is refused: {result.detail}"
                 break
             if unflushed >= FLUSH_EVERY:
                 store.dispatch_now()
@@ -201,44 +201,44 @@ def _batches(intent: Intent) -> Iterator[pa.RecordBatch]:
 
 
 def _sync_names(stage: Path) -> None:
-    """The parts are synced by their tasks, their names are not."""
+    """Sync the names of the parts: tasks sync only their contents."""
     for place in (stage, stage.parent):
         with DurableDirectory(place) as directory:
             directory.sync_directory()
 
 
-# which rows are there
+# rows in the log
 
 
 @dataclass(slots=True)
 class _StoredRows:
-    """Rows that are in the log: how many, the physical offsets of the first and the last of them."""
+    """Rows that are in the log: their number, and the physical offsets of the first and the last."""
 
     rows: int = 0
     first: int = -1
     last: int = -1
 
-    def saw(self, offset: int) -> None:
+    def add(self, offset: int) -> None:
         self.first = offset if self.first < 0 else self.first
         self.last = offset
 
 
 def _rows_there(store: MessageStore, intent: Intent) -> _StoredRows:
-    """The rows of an intent that the log holds."""
+    """Return the rows of an intent that are in the log."""
     if store.log_max and store.log_min > intent.start:
         raise TargetError(
-            f"the log before {store.log_min} was deleted, and with it what tells how many messages of run {intent.run} were stored; "
-            f"see by hand, then take the intent out of {store.directory.root / MANIFEST}"
+            f"the log before {store.log_min} was deleted, and with it the evidence of how many messages of run {intent.run} were stored; "
+            f"check by hand, then remove the intent from {store.directory.root / MANIFEST}"
         )
     found = _StoredRows()
     for offset in _matched(store, intent):
         found.rows += 1
-        found.saw(offset)
+        found.add(offset)
     return found
 
 
 def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
-    """Physical offsets of the staged rows that stand in the log from the intent's start on, up to the first that does not."""
+    """Yield the physical offsets of the staged rows in the log from the intent's start on, up to the first that is missing."""
     config = store.config
     five = store.version != "4.9.3"
     rules = RowRules(store.version, config.store_host, config.max_message_size, 0, five and config.enabled_append_prop_crc, intent.stored)
@@ -263,7 +263,7 @@ def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
 
 
 def _records(store: MessageStore, at: int, most: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """(start of a file or offset, bytes from there on, positions in them) of up to so many records from a physical offset on."""
+    """Return (offset, bytes from there on, positions in them) of up to `most` records from a physical offset on."""
     nothing = np.empty(0, np.int64)
     while (file := store.log.file_at(at)) is not None and at < store.log_max:
         data = np.frombuffer(store.log.view(file), np.uint8)
@@ -278,7 +278,7 @@ def _records(store: MessageStore, at: int, most: int) -> tuple[int, np.ndarray, 
 
 
 def _fitting(columns: BatchColumns, special: np.ndarray, row: int, data: np.ndarray, positions: np.ndarray) -> int:
-    """How many of the records are the rows from `row` on."""
+    """Return how many of the records equal the rows from `row` on."""
     fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
     frames.fields(data, positions, fields)
     ends = positions + fields[frames.SIZE]
@@ -309,6 +309,6 @@ def _fitting(columns: BatchColumns, special: np.ndarray, row: int, data: np.ndar
 
 
 def _same_message(columns: BatchColumns, row: int, raw: bytes) -> bool:
-    """Whether a record is a row that is stored otherwise than it stands: waiting for its delay, or with more properties."""
+    """Return whether a record is a row that is stored in another form: delayed, or with more properties."""
     message, found = message_of_row(columns, row), record.decode(raw)
     return (found.body, found.flag, found.born_timestamp) == (message.body, message.flag, message.born_timestamp)

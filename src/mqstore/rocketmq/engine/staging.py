@@ -1,13 +1,13 @@
-"""Staged messages: what the tasks of a job have checked and put on disk before a store is opened for them.
+"""Staged messages: what the tasks of a job checked and put on disk before a store is opened for them.
 
     .STORE-1c29ab07.mqstore-sink-RUN@5f0c2d81/    beside the store, or in the option `staging`: the stage of one run of one job
-        owner                                     which process will commit it
+        owner                                     the process that will commit it
         000003.17.5f0c2d.arrow                    part of partition 3, by attempt 17: an Arrow file of message columns
 
-A part holds only rows that the store takes: each is checked by `encoding.BatchColumns`, the way of puts itself. Its name belongs
-to one attempt, so that a repeated or speculative task never touches what another one wrote, and it is synced before the task
-ends. A task never makes the stage: one that is late, when its run is over, finds no place to write to. A job that is run again has a
-stage of its own: what is left of its dead predecessor, in whose Java process an abort may still be under way, cannot take it away.
+A part holds only rows that the store accepts: each is checked by `append.record_encoder.BatchColumns`, as puts are. Its name belongs to
+one attempt, so a repeated or speculative task never touches what another one wrote, and it is synced before the task ends. A task never
+creates the stage: a late one, after its run is over, finds nowhere to write. A job that is run again has another stage: the remains of
+its dead predecessor, whose Java process may still be aborting, cannot remove it.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ __all__ = [
 ]
 
 MARK = ".mqstore-sink-"
-OF_JOB = "@"  # no run has one in its name
+OF_JOB = "@"  # cannot be part of the name of a run
 OWNER = "owner"
-FORGOTTEN = 7 * 86_400  # seconds after which a stage on a shared disk, whose owner another host would have to tell, counts as left behind
+FORGOTTEN = 7 * 86_400  # seconds after which a stage on a shared disk is abandoned, if its owner ran on another host
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_LINEAGE = "store"  # which of several stores a row was read from; its other lineage columns are columns of every store
+_LINEAGE = "store"  # the store that a row was read from; the other lineage columns belong to the table itself
 
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a row must fit. max_record_size: bytes of the longest record that a log file takes. stored: the rows were read from a store."""
+    """What a row must fit. max_record_size: bytes of the longest record that a log file holds. stored: the rows were read from a store."""
 
     version: str
     store_host: str
@@ -76,7 +76,7 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What one task wrote; name is empty where it had no rows. topics: all different ones."""
+    """What one task wrote; name is empty if it had no rows. topics: all distinct ones."""
 
     partition: int
     name: str
@@ -86,14 +86,14 @@ class StagedPart:
 
 
 def check_run(run: str) -> str:
-    """The name of a run, which is a part of file names. Raises UsageError."""
+    """Check the name of a run, which is a part of file names, and return it. Raises UsageError."""
     if not _RUN.fullmatch(run):
         raise UsageError(f"option runId is {run!r}: give up to 100 letters, digits, dots, dashes and underscores, a letter or digit first")
     return run
 
 
 def columns_of(batch: pa.RecordBatch, rules: RowRules, first_row: int = 0) -> BatchColumns:
-    """The columns of a batch as the store will write them. Raises UsageError that names column and row."""
+    """Return the columns of a batch as the store will write them. Raises UsageError that names column and row."""
     if _LINEAGE in batch.schema.names:
         batch = batch.drop_columns([_LINEAGE])
     return BatchColumns.from_arrow(
@@ -108,7 +108,7 @@ def columns_of(batch: pa.RecordBatch, rules: RowRules, first_row: int = 0) -> Ba
 
 
 def write_part(batches: Iterable[pa.RecordBatch], stage: str, partition: int, attempt: int, rules: RowRules) -> StagedPart:
-    """Check the rows of one task and write them, synced. Raises UsageError that names column and row, TargetError."""
+    """Check the rows of one task, and write and sync them. Raises UsageError that names column and row, TargetError."""
     import pyarrow as pa
 
     name = f"{partition:06d}.{attempt}.{secrets.token_hex(3)}.arrow"
@@ -137,7 +137,7 @@ def write_part(batches: Iterable[pa.RecordBatch], stage: str, partition: int, at
 
 
 def _complete(batch: pa.RecordBatch, rules: RowRules, born: int, first_row: int) -> pa.RecordBatch:
-    """The batch with a born time for every row, so that the same bytes come of it whenever it is put. Raises UsageError."""
+    """Return the batch with a born time for every row, so that it always produces the same bytes. Raises UsageError."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -146,7 +146,7 @@ def _complete(batch: pa.RecordBatch, rules: RowRules, born: int, first_row: int)
     if rules.stored:
         lost = batch.column("body").is_null()
         if lost.true_count:
-            raise bad_row("body", pc.index(lost, True).as_py(), first_row, "it is null: the store it comes from could not tell its body")
+            raise bad_row("body", pc.index(lost, True).as_py(), first_row, "it is null: the store it comes from could not read the body")
     if "born_timestamp" not in batch.schema.names:
         return batch.append_column("born_timestamp", pa.repeat(pa.scalar(born, pa.int64()), batch.num_rows))
     place = batch.schema.get_field_index("born_timestamp")
@@ -158,7 +158,7 @@ def _complete(batch: pa.RecordBatch, rules: RowRules, born: int, first_row: int)
 
 
 def _check(columns: BatchColumns, rules: RowRules, first_row: int) -> None:
-    """What a put would refuse beyond the columns' own rules."""
+    """Refuse what a put would refuse beyond the rules of the columns. Raises UsageError."""
     if len(columns) and columns.sizes.max() > rules.max_record_size:
         row = int(np.argmax(columns.sizes > rules.max_record_size))
         raise bad_row(
@@ -174,22 +174,22 @@ def _check(columns: BatchColumns, rules: RowRules, first_row: int) -> None:
         except ValueError as error:
             raise bad_row("properties", row, first_row, str(error)) from None
         if asks_for_timer(message, rules.version):
-            why = "it asks for the timer wheel of 5.x (TIMER_ properties), which is not written here; use a delay level"
+            why = "it asks for the timer wheel of 5.x (TIMER_ properties), which is not supported; use a delay level"
             raise bad_row("properties", row, first_row, why)
     if (columns.fields[frames.BORN_TIMESTAMP] < 0).any():
         row = int(np.argmax(columns.fields[frames.BORN_TIMESTAMP] < 0))
-        raise bad_row("born_timestamp", row, first_row, "it lies before 1970")
+        raise bad_row("born_timestamp", row, first_row, "it is before 1970")
 
 
 def batches_of(stage: str, part: StagedPart) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, mapped, not copied. Raises TargetError where it is not as its task left it."""
+    """Yield the rows of a part, mapped and not copied. Raises TargetError if the file is not what its task wrote."""
     import pyarrow as pa
 
     path = Path(stage, part.name)
     try:
         with pa.memory_map(str(path)) as source:
             if source.size() != part.bytes:
-                raise TargetError(f"{path} has {source.size()} bytes, but its task wrote {part.bytes}: it is not what was staged")
+                raise TargetError(f"{path} has {source.size()} bytes, but its task wrote {part.bytes}: the file was changed")
             file = pa.ipc.open_file(source)
             for number in range(file.num_record_batches):
                 yield file.get_batch(number)
@@ -201,7 +201,7 @@ def batches_of(stage: str, part: StagedPart) -> Iterator[pa.RecordBatch]:
 
 
 def stage_of(store: Path, run: str, staging: str | None = None) -> Path:
-    """Where the parts of a run lie: every process of a job (`_owner`) finds the same place, another job of the run another one."""
+    """Return the stage of a run: the same for all processes of a job (`_owner`), another one for another job of the same run."""
     place = Path(os.path.abspath(store))
     parent = place.parent if staging is None else Path(os.path.abspath(staging))
     job = hashlib.sha256(json.dumps(_owner()).encode()).hexdigest()[:8]
@@ -209,14 +209,14 @@ def stage_of(store: Path, run: str, staging: str | None = None) -> Path:
 
 
 def _prefix(store: Path) -> str:
-    # two stores of one name may share a staging directory
+    # two stores with the same name may share a staging directory
     return f".{os.fsdecode(os.fsencode(store.name)[:80])}-{hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()[:8]}{MARK}"
 
 
 def open_stage(stage: Path) -> None:
-    """Make the stage of a run unless it is there, owned by this job. Raises TargetError."""
+    """Create the stage of a run unless it exists, owned by this job. Raises TargetError."""
     if not stage.parent.is_dir():
-        raise TargetError(f"{stage.parent} is no directory: make it first, or name another with the option staging")
+        raise TargetError(f"{stage.parent} is not a directory: create it first, or choose another with the option staging")
     with DurableDirectory(stage.parent) as parent:
         parent.make_directory(stage.name)
     with DurableDirectory(stage) as directory:
@@ -224,13 +224,13 @@ def open_stage(stage: Path) -> None:
 
 
 def remove_stage(stage: Path) -> None:
-    """Remove a stage with all that lost attempts have left in it. Never raises: what cannot be removed now goes with a later run."""
+    """Remove a stage with everything in it. Never raises: what cannot be removed now is removed by a later run."""
     with contextlib.suppress(TargetError), DurableDirectory(stage.parent) as parent:
         parent.discard(stage.name)
 
 
 def remove_left_behind(store: Path, staging: str | None, run: str, keep: Iterable[Path]) -> None:
-    """Remove the stages of the same store whose jobs are dead, or of the run that is committed now, whoever's they are."""
+    """Remove the stages of the same store whose jobs are dead, and all stages of the run that is committed now."""
     place = Path(os.path.abspath(store))
     parent = place.parent if staging is None else Path(os.path.abspath(staging))
     kept = {path.name for path in keep if path.parent == parent}
@@ -256,7 +256,7 @@ def _is_left_behind(stage: Path) -> bool:
 
 
 def _owner() -> dict[str, object]:
-    """The process whose end ends the job: Spark's Java process above this one, or this one."""
+    """Return the process whose end is the end of the job: the Java process of Spark above this one, or this one."""
     pid = at = os.getpid()
     while at > 1:
         fields = _stat(at)
@@ -277,7 +277,7 @@ def _owner() -> dict[str, object]:
 
 
 def _stat(pid: int) -> list[str]:
-    """(command, state, parent, …) of a process, empty where there is none."""
+    """Return (command, state, parent, …) of a process; empty if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -252,7 +252,7 @@ def test_an_empty_file_loads_nothing(tmp_path: Path, small: Path) -> None:
         ({"topic": "a", "queue_id": 1 << 40}, "column queue_id: 1099511627776 does not fit"),
         ({"topic": "a", "flag": True}, "column flag must be a whole number of 64 bits, not true"),
         ({"topic": "a", "born_timestamp": 1 << 70}, "column born_timestamp must be a whole number of 64 bits"),
-        ({"topic": "a", "born_host": "nowhere"}, "column born_host: 'nowhere' is no ip:port"),
+        ({"topic": "a", "born_host": "nowhere"}, "column born_host: 'nowhere' is not ip:port"),
         ({"topic": "a", "properties": "k=v"}, "column properties must be an object of texts"),
         ({"topic": "a", "properties": {"k": 1}}, "column properties must be text, not 1"),
         ({"topic": "a", "properties": {"k": "v" * 40_000}}, "column properties: a text of 40003 bytes"),
@@ -262,7 +262,7 @@ def test_an_empty_file_loads_nothing(tmp_path: Path, small: Path) -> None:
         ({"topic": "a", "body": "x" * 70_000}, "column body: a record of 70"),
         ({"topic": "a", "body": "x", "body_sha256": "00"}, "its body fits body_sha256 neither as base64 nor as text"),
         ({"topic": "a", "body_len": 4, "body_sha256": "00"}, "without its body; print it with --body base64"),
-        ({"topic": "a", "properties": {"DELAY": "soon"}}, "DELAY is 'soon', which is no delay level"),
+        ({"topic": "a", "properties": {"DELAY": "soon"}}, "DELAY is 'soon', which is not a delay level"),
     ],
 )
 def test_a_bad_line_is_named_and_everything_before_it_is_stored(tmp_path: Path, small: Path, line: object, told: str) -> None:
@@ -303,7 +303,7 @@ def test_parquet_with_wrong_columns_is_refused_before_a_store_is_made(tmp_path: 
 def test_a_row_whose_body_its_store_had_lost_is_named(tmp_path: Path, small: Path) -> None:
     pq.write_table(pa.table({"topic": ["a", "b"], "physical_offset": [0, 100], "body": [b"x", None]}), tmp_path / "rows.parquet")
     said = sentence(load(tmp_path / "new", tmp_path / "rows.parquet", "--create", "--config", small))
-    assert "row 2: the store it comes from could not tell its body" in said
+    assert "row 2: the store it comes from could not read the body" in said
     assert "1 message is stored: mend row 2 and go on with --skip 1" in said
 
 

@@ -255,7 +255,7 @@ def test_staged_rows_that_are_gone_are_told(root: Path, monkeypatch: pytest.Monk
         with pytest.raises(Died):
             sink(root).commit("dead", 0, stage, parts, stored=False, named=False)
     shutil.rmtree(stage)
-    with pytest.raises(TargetError, match=r"staged rows in .* are gone.*take the intent out of"):
+    with pytest.raises(TargetError, match=r"staged rows in .* are missing.*remove the intent from"):
         sinks.finish(root)
 
 
@@ -575,7 +575,7 @@ def test_a_schema_that_cannot_be_messages_is_told_by_its_column(columns: list[st
         (["'a' topic", "-1 queue_id"], "column queue_id, row 0: a queue id is not negative"),
         (["'a' topic", "map('DELAY', 'soon') properties"], "column properties, row 0: DELAY is 'soon'"),
         (["'a' topic", "map('TIMER_DELAY_SEC', '5') properties"], "column properties, row 0: it asks for the timer wheel"),
-        (["'a' topic", "'nowhere' born_host"], "column born_host, row 0: 'nowhere' is no ip:port"),
+        (["'a' topic", "'nowhere' born_host"], "column born_host, row 0: 'nowhere' is not ip:port"),
         (["'a' topic", "cast(repeat('x', 20000) as binary) body"], "column body, row 0: a record of 20092 bytes, at most 16376 fit"),
         (["repeat('t', 130) topic"], "column topic: "),
     ],
@@ -601,7 +601,7 @@ def test_a_row_that_cannot_be_a_message_is_told_and_nothing_is_written(
         ({"create": "true", "runId": "a/b"}, "option runId is 'a/b'"),
         ({"create": "true", "batchId": "1"}, "set the option runId too"),
         ({"create": "true", "runId": "a", "batchId": "first"}, "option batchId is 'first': give a whole number"),
-        ({"create": "true", "staging": "/nowhere/at/all"}, "/nowhere/at is no directory|/nowhere/at/all is no directory"),
+        ({"create": "true", "staging": "/nowhere/at/all"}, "/nowhere/at is not a directory|/nowhere/at/all is not a directory"),
         ({"create": "true", "config": "/nowhere.conf"}, "/nowhere.conf does not exist"),
         ({"create": "true", "storeHost": "here"}, "'here'"),
     ],

@@ -207,7 +207,7 @@ def test_damage_is_passed_over_in_parquet_and_ends_a_copy(spark: SparkSession, t
     store.patch_log(store.puts[2].offset + 4, b"\xff" * 4)
     report = once(spark, path, tmp_path / "out", "parquet")
     assert (report.messages, report.ok, len(report.damage)) == (5, False, 1)
-    with pytest.raises(TargetError, match=f"no sound record at {store.puts[2].offset} "):
+    with pytest.raises(TargetError, match=f"no valid record at {store.puts[2].offset} "):
         once(spark, path, tmp_path / "copy", "store")
 
 

@@ -98,7 +98,7 @@ def test_without_a_level_above_zero_a_message_is_left_as_it_is(version: str, lev
 
 @pytest.mark.parametrize("text", ["x", "1.5", " 3", "99999999999"])
 def test_a_level_that_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="which is no delay level"):
+    with pytest.raises(ValueError, match="which is not a delay level"):
         delay_level(encode_properties({"DELAY": text}))
     assert delay_level(encode_properties({"DELAY": "+3"})) == 3
     assert delay_level(b"MYDELAY\x01x") == 0
@@ -128,7 +128,9 @@ def test_a_delivered_message_does_not_wait_again_although_its_text_has_the_level
 
 @pytest.mark.parametrize("properties", [{}, {"REAL_TOPIC": "T"}, {"REAL_QID": "1"}, {"REAL_TOPIC": "T", "REAL_QID": "x"}])
 def test_a_waiting_record_that_names_no_queue_cannot_be_delivered(properties: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="the record at 77 waits in SCHEDULE_TOPIC_XXXX, but its REAL_TOPIC and REAL_QID name no queue"):
+    with pytest.raises(
+        ValueError, match="the record at 77 waits in SCHEDULE_TOPIC_XXXX, but its REAL_TOPIC and REAL_QID do not name a queue"
+    ):
         deliverable(Record(SCHEDULE_TOPIC, b"", physical_offset=77, properties=encode_properties(properties)), "5.3.3")
 
 
@@ -239,7 +241,7 @@ def test_a_half_message_that_waits_is_dropped_as_is_one_that_names_no_queue(tmp_
         store.wait_dispatched()
         clock.now += 1000
         assert (store.delays.run_once(), store.delays.dropped) == (1, 2)
-        assert "name no queue" in store.delays.failure
+        assert "do not name a queue" in store.delays.failure
         assert (bodies(store), store.max_offset(HALF_TOPIC, 0)) == ([b"good"], 0)
         assert store.delays.offsets() == {1: 3}
 
@@ -255,7 +257,7 @@ def test_a_message_that_cannot_be_put_is_tried_again_and_holds_up_its_level_only
         clock.now += 5000
         for delivered in (1, 0):
             assert store.delays.run_once() == delivered
-            assert store.delays.failure.startswith("level 1 stands still at its message 0: MESSAGE_ILLEGAL")
+            assert store.delays.failure.startswith("level 1 is blocked at its message 0: MESSAGE_ILLEGAL")
         assert (bodies(store), store.delays.offsets()) == ([b"other"], {2: 1})
 
 

@@ -302,7 +302,7 @@ def test_writing_goes_on_in_the_next_file() -> None:
         ({"topic": [1]}, "column topic is of type int64, it must be text"),
         ({"topic": ["T"], "keys": pa.array([[b"\xff"]], pa.list_(pa.binary()))}, "column keys is not UTF-8 text"),
         ({"topic": [b"\xff"]}, "column topic is not UTF-8 text"),
-        ({"topic": ["T"], "body": ["x" * 5000]}, "column body, row 10: its record takes 5092 bytes, the store takes 4096"),
+        ({"topic": ["T"], "body": ["x" * 5000]}, "column body, row 10: its record takes 5092 bytes, the store accepts 4096"),
         ({"topic": ["T"], "body": [1]}, "column body is of type int64, it must be text or bytes"),
         ({"topic": ["T", "T"], "tags": ["x", "y" * 32762]}, "column body, row 11: its record takes"),
         ({"topic": ["T", "T"], "queue_id": [0, -1]}, "column queue_id, row 11: a queue id is not negative"),
@@ -310,8 +310,8 @@ def test_writing_goes_on_in_the_next_file() -> None:
         ({"topic": ["T"], "flag": ["1"]}, "column flag is of type string, it must be whole numbers"),
         ({"topic": ["T"], "flag": [1.5]}, "column flag holds what is no whole number of 64 bits"),
         ({"topic": ["T"], "born_timestamp": ["now"]}, "column born_timestamp is of type string, it must be whole numbers"),
-        ({"topic": ["T", "T"], "born_host": [None, "nowhere:1"]}, "column born_host, row 11: 'nowhere:1' is no ip:port"),
-        ({"topic": ["T"], "store_host": ["1.2.3.4:99999999999"]}, "column store_host, row 10: '1.2.3.4:99999999999' is no ip:port"),
+        ({"topic": ["T", "T"], "born_host": [None, "nowhere:1"]}, "column born_host, row 11: 'nowhere:1' is not ip:port"),
+        ({"topic": ["T"], "store_host": ["1.2.3.4:99999999999"]}, "column store_host, row 10: '1.2.3.4:99999999999' is not ip:port"),
         ({"topic": ["T", "T"], "tags": ["a", "x\x02y"]}, "column tags, row 11: a byte 02 would end the property"),
         ({"topic": ["T", "T"], "keys": [["a"], ["a", None]]}, "column keys, row 11: one of the keys is null"),
         ({"topic": ["T"], "keys": [[1]]}, "column keys is of type list"),
@@ -350,5 +350,5 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
 
 
 def test_the_default_host_is_judged() -> None:
-    with pytest.raises(UsageError, match="store_host 'here' is no ip:port"):
+    with pytest.raises(UsageError, match="store_host 'here' is not ip:port"):
         BatchColumns.from_arrow(pa.RecordBatch.from_pydict({"topic": ["T"]}), born_host="1.2.3.4:5", store_host="here")

@@ -1,14 +1,14 @@
-"""The put path: from a message to bytes at the end of the commit log.
+"""The put path: from a message to its bytes at the end of the commit log.
 
-The same checks in the same order as the broker's, a status for each way to fail, and queue offsets from a table in memory that is
+The checks are those of the broker, in its order, with one status for each way to fail; queue offsets come from a table in memory that is
 rebuilt from the queues at start. One thread appends at a time:
 
     with the append lock held    store time = now; queue offset = table[topic, queue], 0 for prepared and rolled back records;
                                  does the record fit (its size + 8)? no: BLANK, next file;
                                  write it; table + 1
-    after it is released         with SYNC_FLUSH, wait for the disk unless the message says WAIT=false
+    after it is released         with SYNC_FLUSH, wait for the disk unless the message has WAIT=false
 
-What a broker of 4.9.3 does inside its store and one of 5.3.3 in hooks before it (delay levels, checks) happens here for both.
+What a 4.9.3 broker does inside its store, and a 5.3.3 broker in hooks before it (delay levels, checks), happens here for both.
 
 Format: docs/formats/rocketmq.md, section 3.
 """
@@ -44,12 +44,12 @@ from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveL
 
 __all__ = ["QUEUED_TYPES", "Appender"]
 
-RECORD_MARGIN = 65536  # a 5.3 record may be so much longer than the longest body
+RECORD_MARGIN = 65536  # bytes by which a 5.3 record may be longer than the longest body
 INNER_BATCH = 0xC0
-_NUMBERS = struct.Struct(">iiiq")  # queue id, flags of the system, reconsume times, born timestamp
+_NUMBERS = struct.Struct(">iiiq")  # queue id, system flag, reconsume times, born timestamp
 _FLAG = struct.Struct(">i")
 
-QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records consume queues list
+QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)  # transaction types whose records get consume queue entries
 
 
 class AppendLock:
@@ -120,10 +120,10 @@ class Appender:
                 self.multi_offset[f"{topic}-0"] = offset
         self.admission = Admission(config, version, self.path, self.next_offset)
 
-    # what is put
+    # puts
 
     def put(self, message: Message) -> PutResult:
-        """Append one message; the caller has checked that the store takes messages."""
+        """Append one message; the caller has checked that the store accepts messages."""
         return self.path.put(message) or self.put_slow(message)
 
     def put_slow(self, message: Message) -> PutResult:
@@ -219,7 +219,7 @@ class Appender:
     # appending
 
     def stop(self) -> None:
-        """Take nothing more. When this returns, nobody is appending."""
+        """Accept nothing more. When this returns, no thread is appending."""
         with self.lock:
             self.closed = True
             self.path.release()
@@ -227,10 +227,11 @@ class Appender:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a put was ended half-way, by an interrupt from the keyboard or the like. Nothing more is taken then."""
+        """Whether a put was interrupted, for example from the keyboard. Nothing more is accepted then."""
         return self.lock.interrupted
 
     def _failed(self, error: MqstoreError) -> PutResult:
+        """Return the result for a message that could not be written."""
         status = PutStatus.SERVICE_NOT_AVAILABLE if self.closed or self.interrupted else PutStatus.CREATE_MAPPED_FILE_FAILED
         return PutResult(status, detail=str(error))
 
@@ -303,11 +304,11 @@ class Appender:
         return PutResult(PutStatus.PUT_OK, offset, queue_offset, written, now, store_host)
 
     def room(self, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
-        """The file to append to, with blocks for a record of that size behind its end, and the writer of its map."""
+        """Return the file to append to, with blocks reserved for a record of that size, and the writer of its map."""
         if self.closed:
             raise TargetError("the store is closed")
         if self.lock.interrupted:
-            raise TargetError("a put was interrupted half-way; close the store and open it again")
+            raise TargetError("a put was interrupted; close the store and open it again")
         file = self._log.files[-1] if self._log.files else None
         if file is None or file.written >= file.size or file.map is None:
             if file is not None and file.written >= file.size:
@@ -330,12 +331,12 @@ class Appender:
         return file, self._writer
 
     def next_file(self, file: LiveFile, size: int, now: int) -> tuple[LiveFile, encode.LogFileWriter]:
-        """End a file in which a record has no room, and go on to the next."""
+        """End a file that has no room for a record of that size, and return the next one as `room` does."""
         self._log.end_file(file)
         return self.room(size, now)
 
     def count(self, file: LiveFile, size: int, now: int) -> None:
-        """A record of that size now stands at the end of the file."""
+        """Count a record of that size that was written at the end of the file."""
         if self._recorded:
             assert file.map is not None
             file.map.wrote(file.written, file.written + size)
@@ -357,7 +358,7 @@ class Appender:
             _NUMBERS.pack(envelope.queue_id, envelope.sys_flag, envelope.reconsume_times, envelope.born_timestamp or 0)
             for inner in messages:
                 _FLAG.pack(inner.flag)
-        except struct.error as error:  # before the first record is written, or half a batch would stand in the log
+        except struct.error as error:  # before the first record is written, so that the log never has half a batch
             return illegal(f"a number of the batch does not fit its field: {error}")
         total = sum(sizes)
         if total > self.max_record_size:
@@ -400,17 +401,17 @@ class Appender:
         return PutResult(PutStatus.PUT_OK, offset, first, total, now, store_host, sizes)
 
     def _put_inner(self, message: Message, known: Topic, properties: bytes) -> PutResult:
-        """A whole batch as one record (5.3, batch queue): its properties get the queue offset of its first message."""
+        """Append a whole batch as one record (5.3, batch queue); its properties get the queue offset of its first message."""
         count = _inner_count(record.decode_properties(properties))
         if count < 1 or message.sys_flag & INNER_BATCH != INNER_BATCH:
-            return illegal("INNER_NUM must be a number above 0, on a message whose SYSFLAG says inner batch")
+            return illegal("INNER_NUM must be a number above 0, on a message with the inner batch bits in SYSFLAG")
         with self.lock:
             base = self.next_offset.get((known.raw, message.queue_id))
             text = reencode(properties, {"INNER_BASE": str(base)}, self.version)
             return self.put_stored(self._as_record(message, text))
 
     def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
-        """A message that is listed in further queues: the offsets it gets there are part of it."""
+        """Append a message that is also dispatched to other queues; the offsets it gets there become part of it."""
         if self.is_v5 and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
@@ -442,6 +443,6 @@ class Appender:
 
 
 def _inner_count(properties: Mapping[str, str]) -> int:
-    """INNER_NUM, 1 where it is not given or no number."""
+    """Return INNER_NUM, or 1 if it is missing or not a number."""
     text = properties.get("INNER_NUM", "1")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1

@@ -1,8 +1,8 @@
-"""Many messages at once: a batch of Arrow columns goes into the log by the kernel, a file's worth at a time.
+"""Appending many messages at once: the kernel writes a batch of Arrow columns into the log, one file at a time.
 
-The messages are independent, as if each had been put alone, and stored in their order; other producers may come in between, after
-every few thousand. Those that need more than bytes (a delay level, further queues, inner batches) take the way of single
-messages. A batch with a row that no store could take is refused before anything of it is written.
+The messages are independent, as if each had been put alone, and are stored in order; other producers may append in between, after
+every few thousand. Messages that need more than copying (a delay level, further queues, inner batches) are put one by one. A batch with a
+row that no store could accept is refused before any of it is written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class BatchResult:
-    """What became of a batch: its first `count` messages are stored, at these offsets. status, detail: why the others are not.
+    """The result of a batch: its first `count` messages are stored, at these offsets. status, detail: why the rest is not.
 
     physical_offsets, queue_offsets, sizes: one for each stored message; sizes in bytes.
     """
@@ -52,17 +52,17 @@ class BatchResult:
 
     @property
     def count(self) -> int:
-        """How many messages are stored."""
+        """Number of stored messages."""
         return len(self.physical_offsets)
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last stored message; 0 if none is."""
+        """Physical offset after the last stored message; 0 if none is stored."""
         return int(self.physical_offsets[-1] + self.sizes[-1]) if self.count else 0
 
 
 def put_each(appender: Appender, messages: Sequence[Message]) -> BatchResult:
-    """Append messages one by one, until one is refused."""
+    """Append messages one by one until one is refused."""
     offsets = np.empty((3, len(messages)), np.int64)
     for number, message in enumerate(messages):
         result = appender.put(message)
@@ -74,10 +74,10 @@ def put_each(appender: Appender, messages: Sequence[Message]) -> BatchResult:
 
 
 def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stored: bool = False, first_row: int = 0) -> BatchResult:
-    """Append the rows of an Arrow batch. Raises UsageError for a row no store takes.
+    """Append the rows of an Arrow batch. Raises UsageError for a row that no store accepts.
 
-    stored: the rows come from a store: what they say of a delay has been seen to, and of a checksum no longer holds.
-    first_row: what its first row is called in errors.
+    stored: the rows come from a store: their delay is already over, and their checksum property no longer holds.
+    first_row: number of the first row in errors.
     """
     config = appender.config
     columns = BatchColumns.from_arrow(
@@ -122,7 +122,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
 
 
 def special_rows(columns: BatchColumns, stored: bool) -> NDArray[np.bool_]:
-    """Which rows take the way of single messages, and may be stored otherwise than they stand here."""
+    """Return which rows are put one by one, because they may be stored in another form."""
     special = np.zeros(len(columns), np.bool_)
     for part in _SPECIAL if stored else (*_SPECIAL, *_WAITING):
         special |= columns.holding(part)
@@ -130,7 +130,7 @@ def special_rows(columns: BatchColumns, stored: bool) -> NDArray[np.bool_]:
 
 
 def _put_range(appender: Appender, columns: BatchColumns, first: int, stop: int) -> tuple[int, str]:
-    """Append rows first … stop-1; the first row that is not stored, and why."""
+    """Append rows first … stop-1. Returns the first row that is not stored, and the reason."""
     keys = [(topic.encode("utf-8", "surrogatepass"), queue_id) for topic, queue_id in columns.groups]
     while first < stop:
         total = np.cumsum(columns.sizes[first : min(stop, first + ROWS_AT_ONCE)])
@@ -159,7 +159,7 @@ def _put_range(appender: Appender, columns: BatchColumns, first: int, stop: int)
 
 
 def _fill(appender: Appender, columns: BatchColumns, first: int, until: int, now: int) -> int:
-    """Write rows into the current file until it is full; the first row not written."""
+    """Write rows into the current file until it is full. Returns the first row not written."""
     size = int(columns.sizes[first])
     file, writer = appender.room(size, now)
     if file.written + size + END_OF_FILE > file.size:
@@ -185,7 +185,7 @@ def _fill(appender: Appender, columns: BatchColumns, first: int, until: int, now
 
 
 def message_of_row(columns: BatchColumns, row: int) -> Message:
-    """One row as a message of its own."""
+    """Return one row as a message."""
     fields = columns.fields[:, row].tolist()
 
     def text(source: NDArray[np.uint8], start: int, length: int) -> bytes:

@@ -1,18 +1,18 @@
 """Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until their time has come.
 
-    put         property DELAY = level > 0: topic and queue are kept in REAL_TOPIC and REAL_QID,
+    put         property DELAY = level > 0: topic and queue are saved in REAL_TOPIC and REAL_QID,
                 the record goes to SCHEDULE_TOPIC_XXXX, queue level - 1
     dispatch    the queue entry's tags code is the time of delivery: store time + delay of the level
-    delivery    the message is put again, into REAL_TOPIC and REAL_QID; its text still has DELAY, REAL_TOPIC and REAL_QID
+    delivery    the message is put again, into REAL_TOPIC and REAL_QID; its properties still have DELAY, REAL_TOPIC and REAL_QID
     progress    next queue offset per level, in config/delayOffset.json
 
     >>> waiting = delayed(Message("orders", b"paid", queue_id=2, properties={"DELAY": "99"}), parse_delays("1s 5s 1m"), "4.9.3")
     >>> waiting.topic, waiting.queue_id, waiting.properties
     ('SCHEDULE_TOPIC_XXXX', 2, b'REAL_TOPIC\\x01orders\\x02DELAY\\x013\\x02REAL_QID\\x012')
 
-A queue is delivered in its order: what is due behind a message that is not has to wait. After a crash messages may be
+A queue is delivered in order: a message that is due waits for the messages before it. After a crash messages may be
 delivered again, from the progress that was last written. 4.9.3 writes too small a progress after delivering several messages
-at once; here it is right for both versions.
+at once; here it is correct for both versions.
 
 Format: docs/formats/rocketmq.md, sections 1.5, 3.2 and 3.7.
 """
@@ -46,13 +46,13 @@ _TIMER = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 class DueMessage(Message):
-    """A message whose delay is over: `delayed` leaves it alone although its text still has DELAY, and no put waits for its flush."""
+    """A message whose delay is over: `delayed` ignores the DELAY in its properties, and puts do not wait for its flush."""
 
     __slots__ = ()
 
 
 def delay_level(properties: bytes) -> int:
-    """The delay level in a property text, 0 without one. Raises ValueError for what is no number."""
+    """Return the delay level in a property text, 0 without one. Raises ValueError if it is not a number."""
     if b"DELAY\x01" not in properties:
         return 0
     text = record.decode_properties(properties).get("DELAY")
@@ -60,15 +60,15 @@ def delay_level(properties: bytes) -> int:
         return 0
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal() or not -(1 << 31) <= int(text) < 1 << 31:
-        raise ValueError(f"DELAY is {text!r}, which is no delay level; give a number such as 3, or leave the property out")
+        raise ValueError(f"DELAY is {text!r}, which is not a delay level; give a number such as 3, or leave the property out")
     return int(text)
 
 
 def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
-    """The message as it is stored: itself, or the form in which it waits if it asks for a delay.
+    """Return the message as it is stored: itself, or the form in which it waits if it asks for a delay.
 
     levels: ms of each delay level; a level beyond them is the last one. Prepared and rolled back transactions never wait.
-    Raises ValueError for a DELAY that is no number.
+    Raises ValueError for a DELAY that is not a number.
     """
     if isinstance(message, DueMessage) or message.sys_flag & record.TRANSACTION_MASK not in (
         record.TRANSACTION_NONE,
@@ -91,7 +91,7 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
 
 
 def asks_for_timer(message: Message, version: str) -> bool:
-    """Whether a message asks for the timer wheel of 5.x, which is not supported here; a delay level goes before it."""
+    """Return whether a message needs the timer wheel of 5.x, which is not supported here; a delay level takes precedence."""
     if version == "4.9.3" or isinstance(message, DueMessage):
         return False
     properties = message.encoded_properties(version)
@@ -102,12 +102,12 @@ def asks_for_timer(message: Message, version: str) -> bool:
 
 
 def deliverable(waiting: record.Record, version: str) -> DueMessage:
-    """The message that is put when the delay of a record of SCHEDULE_TOPIC_XXXX is over. Raises ValueError if it names no queue."""
+    """Return the message to put when the delay of a record of SCHEDULE_TOPIC_XXXX is over. Raises ValueError if it names no queue."""
     found = parsed(waiting.properties, version)
     topic, queue_id = found.get("REAL_TOPIC"), found.get("REAL_QID")
     if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
         raise ValueError(
-            f"the record at {waiting.physical_offset} waits in {SCHEDULE_TOPIC}, but its REAL_TOPIC and REAL_QID name no queue; "
+            f"the record at {waiting.physical_offset} waits in {SCHEDULE_TOPIC}, but its REAL_TOPIC and REAL_QID do not name a queue; "
             "it cannot be delivered"
         )
     return DueMessage(
@@ -152,10 +152,10 @@ class DelayStore(Protocol):
 
 
 class DelayService:
-    """Delivers what is due, and keeps how far each level is. One thread at a time; `start` runs it on a thread of its own.
+    """Delivers messages that are due, and keeps the progress of each level. One thread at a time; `start` runs it in a thread.
 
-    dropped: records of which no delivery was made: half messages, those that name no queue, and lost ones. failure: why delivery
-    last stood still.
+    dropped: number of records that were not delivered: half messages, records that do not name a queue, and lost ones.
+    failure: why the last delivery stopped.
     """
 
     def __init__(self, store: DelayStore) -> None:
@@ -167,17 +167,17 @@ class DelayService:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # its own: a durable directory serves one thread
+        # a separate one: a durable directory serves one thread
         self._directory = DurableDirectory(store.directory.root, recorder=store.config.recorder)
         self._table = DelayOffsetTable.load(store.reading, store.version, clock=self._clock)
         self._persisted = self._table.levels()
 
     def offsets(self) -> dict[int, int]:
-        """Delay level -> next queue offset to deliver, of the levels that have delivered something."""
+        """Return delay level -> next queue offset to deliver, for levels that have delivered something."""
         return self._table.levels()
 
     def run_once(self, now: int | None = None) -> int:
-        """Deliver what is due at `now` (ms; the store's clock). Returns how many messages were put."""
+        """Deliver everything due at `now` (ms; by default the store's clock). Returns the number of messages put."""
         with self._lock:
             moment = self._clock() if now is None else now
             return sum(self._run_level(level, moment) for level in range(1, len(self.levels) + 1) if not self._stop.is_set())
@@ -193,14 +193,14 @@ class DelayService:
             return True
 
     def start(self) -> None:
-        """Deliver on a thread from now on, and persist the progress every flush_delay_offset_interval."""
+        """Start delivering in a thread, and persist the progress every flush_delay_offset_interval."""
         if self._thread is None:
             self._stop.clear()
             self._thread = threading.Thread(target=self._serve, name="mqstore-delay", daemon=True)
             self._thread.start()
 
     def stop(self, *, persist: bool = True) -> None:
-        """End the thread. persist: write the progress, as a clean shutdown does."""
+        """Stop the thread. persist: write the progress, as a clean shutdown does."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -225,14 +225,14 @@ class DelayService:
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """A disk that is full or broken now may be well again later: the service goes on and keeps what was wrong."""
+        """Keep an error as `failure` and continue: a disk that is full or broken may recover."""
         try:
             yield
         except (MqstoreError, OSError) as error:
             self.failure = str(error)
 
     def _clamp(self, level: int) -> int:
-        """The saved progress of a level, moved into its queue."""
+        """Return the saved progress of a level, clamped to its queue."""
         saved = self._table.get(level)
         queue = self._store.queue_or_none(SCHEDULE_TOPIC, level - 1)
         inside = 0 if queue is None else min(max(saved or 0, queue.min_offset), queue.max_offset)
@@ -241,7 +241,7 @@ class DelayService:
         return inside
 
     def _run_level(self, level: int, now: int) -> int:
-        """Deliver the head of one level's queue. Returns how many messages were put."""
+        """Deliver the head of one level's queue. Returns the number of messages put."""
         queue = self._store.queue_or_none(SCHEDULE_TOPIC, level - 1)
         at = self._clamp(level)
         if queue is None:
@@ -256,7 +256,7 @@ class DelayService:
                 if message is not None:
                     put = self._store.put(message)
                     if not put.stored:
-                        self.failure = f"level {level} stands still at its message {at}: {put.status.value}, {put.detail}"
+                        self.failure = f"level {level} is blocked at its message {at}: {put.status.value}, {put.detail}"
                         return delivered
                     delivered += 1
                 at += 1
@@ -264,7 +264,7 @@ class DelayService:
         return delivered
 
     def _due_at(self, level: int, physical: int, tags_code: int, now: int) -> int:
-        """When an entry is due, ms; a time that no put by this clock can have given it counts as now."""
+        """Return when an entry is due, ms; a time later than any put by this clock could have assigned counts as now."""
         delay = self.levels[level - 1]
         if is_address(tags_code):
             tags_code = ConsumeQueueExt(self._store.reading, SCHEDULE_TOPIC, level - 1).tags_code(tags_code)
@@ -274,7 +274,7 @@ class DelayService:
         return now if tags_code > now + delay else tags_code
 
     def _message(self, physical: int) -> DueMessage | None:
-        """What to put for an entry; None if nothing."""
+        """Return the message to put for an entry, or None."""
         found = self._store.record_at(physical)
         if found is not None:
             try:

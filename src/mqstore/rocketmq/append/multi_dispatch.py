@@ -1,12 +1,12 @@
-"""Multi-dispatch at put: one record that is listed in further queues, light message queues (LMQ) among them.
+"""Multi-dispatch at put: one record that also gets entries in other queues, among them light message queues (LMQ).
 
-The property INNER_MULTI_DISPATCH names the queues, with commas between. Under the append lock the broker looks up the next
-offset of each, writes them as INNER_MULTI_QUEUE_OFFSET and encodes the properties anew, 4.9.3 without WAIT. After the append
-each offset is advanced by one, in 4.9.3 only where queues list such a record (not prepared or rolled back ones). Dispatch then
-finds both lists in the record (`dispatch.request`).
+The property INNER_MULTI_DISPATCH names the queues, separated by commas. Under the append lock the broker looks up the next
+offset of each, writes them as INNER_MULTI_QUEUE_OFFSET and encodes the properties again, 4.9.3 without WAIT. After the append
+each offset is advanced by one, in 4.9.3 only for records that get queue entries (not prepared or rolled back ones). Dispatch then
+finds both lists in the record (`dispatch.dispatcher.request`).
 
     queue            its offset is kept under           5.3.3
-    name             `name-<queue id of the message>`   has none: an empty item
+    name             `name-<queue id of the message>`   has no offset: an empty item
     %LMQ%name        `%LMQ%name-0` where LMQ is on      `%LMQ%name-0`
 
     >>> text = b"INNER_MULTI_DISPATCH\\x01%LMQ%a,mirror\\x02WAIT\\x01true"
@@ -34,7 +34,7 @@ _MARK = f"{NAMES}\x01".encode()
 
 
 def applies(topic: str, properties: bytes, version: str, *, multi_dispatch: bool, lmq: bool) -> bool:
-    """Whether a put of this message asks for queue offsets. multi_dispatch, lmq: the broker's enableMultiDispatch, enableLmq."""
+    """Return whether a put of this message needs offsets of other queues. multi_dispatch, lmq: enableMultiDispatch, enableLmq."""
     if _MARK not in properties:
         return False
     if version == "4.9.3":
@@ -43,17 +43,17 @@ def applies(topic: str, properties: bytes, version: str, *, multi_dispatch: bool
 
 
 def queue_key(name: str, queue_id: int, *, lmq: bool) -> str:
-    """The key of a further queue in the offset table."""
+    """Return the key of another queue in the offset table."""
     return f"{name}-{0 if lmq and name.startswith(LMQ_PREFIX) else queue_id}"
 
 
 def with_queue_offsets(
     properties: bytes, queue_id: int, offset_of: Callable[[str], int | None], version: str, lmq: bool
 ) -> tuple[bytes, tuple[str, ...]]:
-    """(property text to store, keys to advance by one after the append).
+    """Return (property text to store, keys to advance by one after the append).
 
-    queue_id: of the message. offset_of: next queue offset under a key, None or 0 for a queue that is new. A message that
-    names no queue is left as it is. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
+    queue_id: of the message. offset_of: next queue offset under a key, None or 0 for a new queue. A message that
+    names no queue is unchanged. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
     """
     found = java_map.parsed(properties, version)
     named = found.get(NAMES)
@@ -73,5 +73,5 @@ def with_queue_offsets(
     found.put(OFFSETS, ",".join(offsets))
     wait = found.remove("WAIT")
     if wait is not None and version != "4.9.3":
-        found.put("WAIT", wait)  # behind the others of its bucket
+        found.put("WAIT", wait)  # after the others of its bucket
     return found.encoded(version), tuple(keys)

@@ -1,8 +1,8 @@
 """Property texts from columns: `keys`, `tags`, `uniq_key` and `properties` of a message table.
 
-The pairs stand in this order: KEYS, TAGS, UNIQ_KEY, then the map's, as they come. A name that the map of a row holds itself
-is the map's to say, value and place: so the table of a store, which tells these columns and the whole map, gives back each
-property text as it was. A property text (a column of bytes) is stored as it is, and stands alone.
+The order of the pairs is KEYS, TAGS, UNIQ_KEY, then those of the map, in its order. If the map of a row has one of these names,
+the map decides its value and position: so the table of a store, which has these columns and the whole map, reproduces each
+property text. A property text (a column of bytes) is stored unchanged, and cannot be combined with the other columns.
 
     >>> import pyarrow as pa
     >>> columns = {"keys": pa.array([["a", "b"], []]), "tags": pa.array(["x", "y"])}
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["property_texts"]
 
 NAMES = {"keys": b"KEYS", "tags": b"TAGS", "uniq_key": b"UNIQ_KEY"}
-_NAMES_END = "a byte 01 would end the property's name; leave it out"
+_NAMES_END = "a byte 01 would end the name of the property; leave it out"
 _SEPARATES = "a byte 02 would end the property; leave it out"
 
 
 class _Pairs(NamedTuple):
-    """The pairs of all maps, one after the other. row: whose each is; bounds: where those of each row begin, and the end."""
+    """The pairs of all maps, concatenated. row: the row of each pair; bounds: where the pairs of each row begin, and the end."""
 
     row: Longs
     names: Spans
@@ -46,9 +46,9 @@ class _Pairs(NamedTuple):
 
 
 def property_texts(columns: Mapping[str, pa.Array], n: int, *, trailing: bool, drop_crc: bool = False, first_row: int = 0) -> Spans:
-    """The property text of each of n rows. trailing: with the last 02, as 5.3 writes it. Raises UsageError.
+    """Return the property text of each of n rows. trailing: with a final 02, as 5.3 writes it. Raises UsageError.
 
-    drop_crc: without a `__CRC32#` property, because the store will write its own.
+    drop_crc: leave out a `__CRC32#` property, because the store writes a new one.
     """
     import pyarrow as pa
 
@@ -91,7 +91,7 @@ def _bytes(text: bytes) -> Bytes:
 
 
 def _strings(column: str, array: pa.Array, first_row: int) -> Spans:
-    """A column of text; a list of keys is joined with blanks, an empty one is no property. The lengths may be changed."""
+    """Return a column of text; lists of keys are joined with spaces, an empty list gives no property. The lengths are a copy."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -113,7 +113,7 @@ def _strings(column: str, array: pa.Array, first_row: int) -> Spans:
 
 
 def _pairs(given: pa.Array, drop_crc: bool, first_row: int) -> _Pairs:
-    """The pairs of a map column; a pair without a value has length -1."""
+    """Return the pairs of a map column; a pair without a value has length -1."""
     bounds = given.offsets.to_numpy().astype(np.int64)
     low, count = int(bounds[0]), int(bounds[-1] - bounds[0])
     bounds -= low
@@ -132,7 +132,7 @@ def _pairs(given: pa.Array, drop_crc: bool, first_row: int) -> _Pairs:
 
 
 def _as_given(texts: Spans, named: Mapping[str, Spans], drop_crc: bool, first_row: int) -> Spans:
-    """Property texts as they are."""
+    """Return property texts as given. Raises UsageError if other columns would have to be added."""
     for column, spans in named.items():
         both = np.flatnonzero((texts.lengths >= 0) & (spans.lengths >= 0))
         if len(both):

@@ -1,6 +1,6 @@
 """The next queue offset of every queue, as the append lock protects it.
 
-The offsets of one topic are a dictionary of their own, which the compiled fast path of puts (`kernels.rocketmq.put`) shares.
+The offsets of one topic are a separate dictionary, which the compiled fast path of puts (`kernels.rocketmq.put`) shares.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""From a message table to commit log records: the columns of a batch in the shape that the kernel writes.
+"""From a message table to commit log records: the columns of a batch in the layout that the kernel writes.
 
-A batch has the columns of the message table (docs/guide/message-table.md); only `topic` must be there. What the store decides
-itself (offsets, sizes, CRCs, store times, ids, verdicts) is not looked at.
+A batch has the columns of the message table (docs/guide/message-table.md); only `topic` is required. Columns that the store fills
+(offsets, sizes, CRCs, store times, ids, verdicts) are ignored.
 
     column                           taken as
     topic                            text; plain or dictionary-encoded, as every column
     body                             bytes or text; empty where null
     queue_id, flag, sys_flag, reconsume_times, prepared_transaction_offset    numbers; 0 where null
     born_timestamp                   a timestamp, or ms as a number; the time of the call where null
-    born_host, store_host            `ip:port` or `[ip]:port`; the store's own where null
-    keys                             text, or a list of keys; with tags and uniq_key: pairs in front of the properties
-    properties                       a map; or the property text itself as bytes, stored as it is
+    born_host, store_host            `ip:port` or `[ip]:port`; the store's host where null
+    keys                             text, or a list of keys; like tags and uniq_key, put before the properties
+    properties                       a map; or the property text as bytes, stored unchanged
 
 Bodies of a message table are expanded, so SYSFLAG's compression bits are cleared; `expanded=False` is for bodies as stored.
 
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 __all__ = ["BatchColumns", "topic_fault"]
 
 COMPRESSION_BITS = 0x701
-# bytes of a body from which a library's CRC before the writing is faster than the kernel's while it writes
+# bytes of a body from which a library's CRC before writing is faster than the kernel's CRC while writing
 _LONG_BODY = LONG_SPAN and max(LONG_SPAN, 2048)
-_DENSE = 1 << 22  # (topic, queue id) pairs that a look-up table may have
+_DENSE = 1 << 22  # size limit of the look-up table of (topic, queue id) pairs
 _INT = (frames.QUEUE_ID, frames.FLAG, frames.SYS_FLAG, frames.RECONSUME_TIMES)
 _NUMBERS = {
     "queue_id": frames.QUEUE_ID,
@@ -73,10 +73,10 @@ _NUMBERS = {
 
 @dataclass(slots=True)
 class BatchColumns:
-    """Messages ready to be written. `fields` has the rows of `kernels.frames`, a column for each message.
+    """Messages ready to be written. `fields` has the rows of `kernels.rocketmq.frames`, one column for each message.
 
-    group: for each message the number of its topic and queue in `groups`. STORE_TIMESTAMP and QUEUE_OFFSET are the
-    store's to fill in (`stamp`, `assign_offsets`) before `write`.
+    group: for each message the number of its topic and queue in `groups`. The store fills in STORE_TIMESTAMP and QUEUE_OFFSET
+    (`stamp`, `assign_offsets`) before `write`.
     """
 
     fields: Longs
@@ -98,7 +98,7 @@ class BatchColumns:
         return found
 
     def holding(self, part: bytes) -> NDArray[np.bool_]:
-        """Whether the property text of each message holds these bytes."""
+        """Return which property texts contain these bytes."""
         return Spans(self.texts, self.fields[frames.PROPERTIES_START], self.fields[frames.PROPERTIES_LENGTH]).holding(part)
 
     def stamp(self, store_timestamp: int | Longs, first: int = 0) -> None:
@@ -106,11 +106,11 @@ class BatchColumns:
         self.fields[frames.STORE_TIMESTAMP, first:] = store_timestamp
 
     def assign_offsets(self, following: Longs, first: int = 0, stop: int | None = None) -> None:
-        """Number the messages first … stop-1 in their queues; following[g]: next queue offset of groups[g], moved on in place."""
+        """Number messages first … stop-1 in their queues. following[g]: next queue offset of groups[g], advanced in place."""
         encode.assign_queue_offsets(self.fields, first, len(self) if stop is None else stop, self.group, following)
 
     def write(self, file: LogFileWriter, position: int, limit: int, physical_offset: int, first: int = 0) -> tuple[int, int]:
-        """Write from message `first` on, as many as fit before limit; returns the first not written and the position behind the last."""
+        """Write messages from `first` on, as many as fit before limit. Returns the first not written and the position after the last."""
         return file.append_batch(
             position,
             limit,
@@ -140,13 +140,13 @@ class BatchColumns:
         stored: bool = False,
         first_row: int = 0,
     ) -> BatchColumns:
-        """The columns of a batch. Raises UsageError that names the column and the row that no store of this version takes.
+        """Return the columns of a batch. Raises UsageError with the column and row that no store of this version accepts.
 
-        The chunks of a table are joined, which copies them; `table.to_batches()`, one by one, are not copied.
+        The chunks of a table are joined, which copies them; pass `table.to_batches()` one by one to avoid that.
 
-        born_host, store_host, now: for messages that tell none (born_host None: store_host). property_crc: with a `__CRC32#`
-        property (5.3). stored: the rows come from a store; a `__CRC32#` among their properties fitted the record there, and is dropped.
-        first_row: what the first row is called in errors.
+        born_host, store_host, now: for messages without them (born_host None: store_host). property_crc: add a `__CRC32#` property
+        (5.3). stored: the rows come from a store; a `__CRC32#` among their properties belongs to the record there, and is dropped.
+        first_row: number of the first row in errors.
         """
         import pyarrow as pa
 
@@ -186,10 +186,10 @@ class BatchColumns:
             raise bad_row("properties", bad, first_row, f"a text of {lengths[bad]} bytes{with_crc} is longer than the 32767 that fit")
         old = version == "4.9.3"
         limited, named = (self.sizes, "its record") if old else (self.fields[frames.BODY_LENGTH], "it")
-        for measured, what, most in ((limited, named, max_message_size), (self.sizes, "its record", max_message_size + 65536)):
-            if len(measured) and measured.max() > most:
-                row = int(np.argmax(measured > most))
-                raise bad_row("body", row, first_row, f"{what} takes {measured[row]} bytes, the store takes {most}")
+        for measured, what, limit in ((limited, named, max_message_size), (self.sizes, "its record", max_message_size + 65536)):
+            if len(measured) and measured.max() > limit:
+                row = int(np.argmax(measured > limit))
+                raise bad_row("body", row, first_row, f"{what} takes {measured[row]} bytes, the store accepts {limit}")
 
 
 def _joined(table: pa.Table) -> pa.RecordBatch:
@@ -197,7 +197,7 @@ def _joined(table: pa.Table) -> pa.RecordBatch:
 
     batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
-        raise UsageError("a column of the table holds more than 2 GiB; put the table in parts")
+        raise UsageError("a column of the table holds more than 2 GiB; put it in parts")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
@@ -214,7 +214,7 @@ def _by_name(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _hosts(fields: Longs, by_name: Mapping[str, pa.Array], born: str, store: str, first_row: int) -> Bytes:
-    """Host bytes one behind the other; fills in where each row's are, and SYSFLAG's bits."""
+    """Return the bytes of all hosts, concatenated; set each row's position and the IPv6 bits of SYSFLAG."""
     raw = bytearray()
     for name, default, row, bit in (
         ("born_host", born, frames.BORN_HOST, BORN_HOST_IPV6),
@@ -230,19 +230,19 @@ def _hosts(fields: Longs, by_name: Mapping[str, pa.Array], born: str, store: str
                 packed = parse_host(text)
             except (ValueError, struct.error):
                 if k == len(texts):
-                    raise UsageError(f"{name} {text!r} is no ip:port or [ip]:port") from None
-                raise bad_row(name, int(np.argmax(codes == k)), first_row, f"{text!r} is no ip:port or [ip]:port") from None
+                    raise UsageError(f"{name} {text!r} is not ip:port or [ip]:port") from None
+                raise bad_row(name, int(np.argmax(codes == k)), first_row, f"{text!r} is not ip:port or [ip]:port") from None
             places[k] = len(raw)
             bits[k] = bit if len(packed) == 20 else 0
             raw += packed
-        # a row without a host has number -1: the default, which stands last
+        # a row without a host has number -1: the default, which is the last
         fields[row] = places[codes]
         fields[frames.SYS_FLAG] |= bits[codes]
     return np.frombuffer(bytes(raw), np.uint8)
 
 
 def _topics(fields: Longs, array: pa.Array, version: str, first_row: int) -> tuple[Bytes, NDArray[np.int32], list[tuple[str, int]]]:
-    """(topic bytes, group of each row, groups); fills in where each row's topic is."""
+    """Return (topic bytes, group of each row, groups); set each row's topic position and length."""
     codes, topics = values_of("topic", array)
     if (codes < 0).any():
         raise bad_row("topic", int(np.argmax(codes < 0)), first_row, "it is null; each message needs a topic")
@@ -276,10 +276,10 @@ def _topics(fields: Longs, array: pa.Array, version: str, first_row: int) -> tup
 
 
 def topic_fault(topic: str, version: str) -> str | None:
-    """Why a store of this version takes no message of the topic; None if it does.
+    """Return why a store of this version accepts no message of the topic; None if it does.
 
     >>> topic_fault("orders/eu", "5.3.3")
-    "'orders/eu' cannot be the name of a directory, in which its queues would lie"
+    "'orders/eu' cannot be the name of a directory, in which its queues are stored"
     """
     raw = topic.encode("utf-8", "surrogatepass")
     most = 127 if version == "4.9.3" or len(topic.encode("utf-16-le", "surrogatepass")) <= 2 * 127 else 255
@@ -288,5 +288,5 @@ def topic_fault(topic: str, version: str) -> str | None:
     if len(raw) > most:
         return f"a topic of {len(raw)} bytes is longer than the {most} that fit"
     if not usable_topic(topic):
-        return f"{topic!r} cannot be the name of a directory, in which its queues would lie"
+        return f"{topic!r} cannot be the name of a directory, in which its queues are stored"
     return None

@@ -1,20 +1,20 @@
-"""The broker's send path: what it puts into the properties of a message, and how a consumer sends a message back.
+"""The broker's send path: the properties it adds to a message, and how a consumer sends a message back.
 
-    4.9.3   CLUSTER added; WAIT left out of the text, unless a later step encodes the properties anew (delay, half message)
+    4.9.3   CLUSTER added; WAIT left out of the text, unless a later step encodes the properties again (delay, half message)
     5.3.3   MSG_REGION, TRACE_ON, UNIQ_KEY (if missing) and CLUSTER added; WAIT stored
-    batch   the same for the text that all its messages share, but 4.9.3 leaves WAIT in
+    batch   the same for the text that all its messages share, but 4.9.3 keeps WAIT
 
     >>> message = Message("orders", b"paid", keys="o-1", properties={"WAIT": "true"})
     >>> as_sent(message, "4.9.3").properties
     b'KEYS\\x01o-1\\x02CLUSTER\\x01DefaultCluster'
 
-A message that a consumer could not work on goes to the topic of its group, later from try to try, and in the end aside:
+A message that a consumer could not process goes to the retry topic of its group, and after the last attempt to the dead letter topic:
 
-    %RETRY%group   by the delay level asked for, or 3 + earlier tries where that is 0
-    %DLQ%group     after the last try, or where a level below 0 is asked for
+    %RETRY%group   with the delay level requested, or 3 + earlier attempts if that is 0
+    %DLQ%group     after the last attempt, or if a level below 0 is requested
 
-A client's unique id (UNIQ_KEY) is 16 or 28 bytes in upper-case hex: its IP address (4 or 16), its process id (2), a hash (4), ms
-since the month began (4) and a counter (2).
+A client's unique id (UNIQ_KEY) is 16 or 28 bytes in upper-case hex: IP address (4 or 16), process id (2), a hash (4), ms
+since the beginning of the month (4) and a counter (2).
 
     >>> ids = UniqueIds("10.0.0.1", process=0x5344, loader=0x4E0E2F2A, clock=lambda: 1_795_230_189_770)
     >>> ids.next(), ids.next()
@@ -42,16 +42,16 @@ from mqstore.rocketmq.format.message import Message, MessageBatch
 __all__ = ["UniqueIds", "as_sent", "batch_as_sent", "dead_letter_topic", "retry_topic", "sent_back", "unique_id_time"]
 
 _TAIL = struct.Struct(">HIIH")
-_EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # what `as_sent` reads the values of
+_EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # names whose values `as_sent` reads
 
 
 def retry_topic(group: str) -> str:
-    """Where messages of a consumer group wait for another try."""
+    """Return the topic in which messages of a consumer group wait for another attempt."""
     return f"%RETRY%{group}"
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where messages of a consumer group end that nothing helped."""
+    """Return the topic for messages of a consumer group whose attempts all failed."""
     return f"%DLQ%{group}"
 
 
@@ -60,9 +60,9 @@ def _month(now: int, zone: datetime.tzinfo) -> datetime.datetime:
 
 
 class UniqueIds:
-    """Makes client unique ids. Safe for threads.
+    """Generator of client unique ids. Thread-safe.
 
-    ip: of the client. process: its id. loader: any 32-bit number that tells two clients of one process apart (Java takes the hash of
+    ip: of the client. process: its id. loader: any 32-bit number that distinguishes clients of one process (Java takes the hash of
     its class loader). clock: ms. zone: of the client; the id counts from the beginning of its month.
     """
 
@@ -83,7 +83,7 @@ class UniqueIds:
         self._counter = itertools.count()
 
     def next(self) -> str:
-        """A new id."""
+        """Return a new id."""
         now = self._clock()
         since = now - round(_month(now, self._zone).timestamp() * 1000)
         tail = _TAIL.pack(self._process, self._loader, since & 0xFFFFFFFF, next(self._counter) & 0xFFFF)
@@ -91,7 +91,7 @@ class UniqueIds:
 
 
 def unique_id_time(text: str, now: int, zone: datetime.tzinfo = datetime.UTC) -> int:
-    """When a unique id was made, in ms: in the month of `now`, or in the one before if that time has yet to come. Raises ValueError.
+    """Return when a unique id was made, in ms: in the month of `now`, or the month before if that is in the future. Raises ValueError.
 
     >>> unique_id_time("0A00000153444E0E2F2A67A6E0CA0000", 1_795_230_189_999)
     1795230189770
@@ -107,8 +107,8 @@ def unique_id_time(text: str, now: int, zone: datetime.tzinfo = datetime.UTC) ->
     return int(made)
 
 
-def _encoded_anew(found: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
-    """Whether a later step of 4.9.3 encodes the properties again, from the map that still has WAIT."""
+def _encoded_again(found: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
+    """Return whether a later step of 4.9.3 encodes the properties again, from the map that still has WAIT."""
     if (found.get("TRAN_MSG") or "").lower() == "true":
         return True
     plain = sys_flag & record.TRANSACTION_MASK in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
@@ -122,7 +122,7 @@ def _with_broker_properties(found: JavaMap, version: str, cluster: str, region: 
     if version != "4.9.3":
         found.put("MSG_REGION", region)
         found.put("TRACE_ON", "true")
-        found = parsed(found.encoded(version), version)  # the two go into the request, which is then parsed as it came
+        found = parsed(found.encoded(version), version)  # the two are added to the request, whose text is then parsed again
         if ids is not None and not found.get("UNIQ_KEY"):
             found.put("UNIQ_KEY", ids.next())
     found.put("CLUSTER", cluster)
@@ -138,10 +138,10 @@ def as_sent(
     ids: UniqueIds | None = None,
     multi_dispatch: bool = False,
 ) -> Message:
-    """The message as the broker hands it to its store.
+    """Return the message as the broker passes it to its store.
 
-    ids: what 5.3.3 takes a missing UNIQ_KEY from; None leaves it missing. multi_dispatch: the broker's enableMultiDispatch, with
-    which 4.9.3 drops WAIT from messages of several queues only later.
+    ids: source of a missing UNIQ_KEY for 5.3.3; None leaves it missing. multi_dispatch: the broker's enableMultiDispatch, with
+    which 4.9.3 drops WAIT from messages for several queues in a later step.
     """
     given = message.encoded_properties(version)
     properties = _rearranged(given, version, cluster, region)
@@ -150,7 +150,7 @@ def as_sent(
         found = _with_broker_properties(found, version, cluster, region, ids)
         if version == "4.9.3":
             wait = found.remove("WAIT")
-            if wait is not None and _encoded_anew(found, message.sys_flag, multi_dispatch):
+            if wait is not None and _encoded_again(found, message.sys_flag, multi_dispatch):
                 found.put("WAIT", wait)
         properties = found.encoded(version)
     return Message(
@@ -169,7 +169,7 @@ def as_sent(
 
 
 def _rearranged(properties: bytes, version: str, cluster: str, region: str) -> bytes | None:
-    """The properties of an ordinary message as the broker stores them, without a look into their values; None for any other message."""
+    """Return the stored properties of an ordinary message, without reading their values; None for any other message."""
     if not properties.isascii() or not region.isalnum():
         return None
     pieces = properties.split(b"\x02")
@@ -186,7 +186,7 @@ def _rearranged(properties: bytes, version: str, cluster: str, region: str) -> b
 
 @lru_cache(1024)
 def _order(names: tuple[bytes, ...], version: str) -> tuple[int, ...] | None:
-    """Which pieces follow each other, -3, -2, -1 being the broker's own; None for names that take more than an order.
+    """Return the order of the pieces, -3, -2, -1 being the broker's; None if the names need more than an order.
 
     >>> _order((b"KEYS", b"UNIQ_KEY", b"WAIT"), "4.9.3")
     (0, 1, -1)
@@ -214,17 +214,17 @@ def batch_as_sent(
     region: str = "DefaultRegion",
     ids: UniqueIds | None = None,
 ) -> MessageBatch:
-    """The batch as the broker hands it to its store: only the shared properties change."""
+    """Return the batch as the broker passes it to its store: only the shared properties change."""
     found = parsed(batch.envelope.encoded_properties(version), version)
     found = _with_broker_properties(found, version, cluster, region, ids)
     return replace(batch, envelope=batch.envelope.replaced(properties=found.encoded(version)))
 
 
 def sent_back(source: record.Record, group: str, delay_level: int, max_reconsume: int, version: str, *, queue_id: int = 0) -> Message:
-    """The message that is stored when a consumer of the group sends this record back.
+    """Return the message that is stored when a consumer of the group sends this record back.
 
-    delay_level: 0 lets the number of tries decide, below 0 gives up. max_reconsume: tries after which it is a dead letter. queue_id: of the
-    retry topic; a dead letter goes to queue 0. The store delays what has a level above 0.
+    delay_level: 0 lets the number of attempts decide, below 0 gives up. max_reconsume: attempts after which it is a dead letter. queue_id:
+    of the retry topic; a dead letter goes to queue 0. The store delays a message with a level above 0.
     """
     found = parsed(source.properties, version)
     if found.get("RETRY_TOPIC") is None:

@@ -1,16 +1,16 @@
 """Transactions: messages that consumers see only once their producer has committed them.
 
-A commit puts the real message, then an op message; a rollback puts the op message alone (their forms: `halfmessage`). Every
+A commit puts the real message, then an op message; a rollback puts only the op message (their forms: `format.half_message`). Every
 record is an ordinary one with a queue entry: a half message is undecided as long as no op message names its queue offset.
 
-    half queue    0  1  2  3  4  5          progress 2: all before it is settled, renewed or put aside
+    half queue    0  1  2  3  4  5          progress 2: everything before it is settled, renewed or put aside
                   .  .  ?  .  ?  ?          `?` undecided
-    op queue      0: "0"  1: "3"            progress 1: op 1 names a half message at or behind progress
+    op queue      0: "0"  1: "3"            progress 1: op 1 names a half message at or after the progress
 
-A check finds a half message undecided for too long, puts it again with TRANSACTION_CHECK_TIMES one higher, and asks its producer
+A check finds a half message that is undecided for too long, puts it again with TRANSACTION_CHECK_TIMES one higher, and asks its producer
 about the new one; progress moves past the old one. Progress of both queues is kept in the consumer offsets, under the group
-CID_RMQ_SYS_TRANS. After a crash the check goes on from the progress that was last written, and may ask again; a commit that
-dies between its two messages is asked about again too, so that consumers may see its message twice.
+CID_RMQ_SYS_TRANS. After a crash the check continues from the progress that was last written, and may ask again; it also asks again
+about a commit that died between its two messages, so consumers may see its message twice.
 
 Format: docs/formats/rocketmq.md, section 3.8.
 """
@@ -82,10 +82,10 @@ class TransactionStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """What one check did. asked: half messages put again, whose producer was asked. committed, rolled_back: by the answers.
+    """The outcome of one check. asked: half messages put again, whose producer was asked. committed, rolled_back: by the answers.
 
-    settled: half messages that op messages had named. given_up: put aside. postponed: put again within their immunity time. failure: why
-    the check ended early, empty if it did not.
+    settled: half messages that op messages had named. given_up: put aside. postponed: put again within their immunity time.
+    failure: why the check ended early, empty if it did not.
     """
 
     asked: int = 0
@@ -98,28 +98,28 @@ class CheckRun:
 
 
 class _EndOfCheckError(Exception):
-    """The check goes no further. The text says why; empty where there is nothing more to do yet."""
+    """The check ends here. The text is the reason; empty if there is simply nothing more to do yet."""
 
 
 class Transactions:
-    """The transactions of a writable store. Safe for threads.
+    """The transactions of a writable store. Thread-safe.
 
-    What op messages say is read once, and remembered as far as it lies behind the progress.
+    Op messages are read once and remembered as far as they are after the progress.
     """
 
     def __init__(self, store: TransactionStore) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._settled: set[int] = set()  # queue offsets of half messages
-        self._underway: set[int] = set()  # those whose commit or rollback is being put
-        self._ops: dict[int, tuple[int, ...]] = {}  # queue offset of an op message -> what it names
+        self._underway: set[int] = set()  # queue offsets whose commit or rollback is in progress
+        self._ops: dict[int, tuple[int, ...]] = {}  # queue offset of an op message -> queue offsets that it names
         self._op_read = -1
-        self._renewed: dict[int, int] = {}  # queue offset of a half message -> of the one that took its place
+        self._renewed: dict[int, int] = {}  # queue offset of a half message -> of the one that replaced it
 
     def prepare(self, message: Message) -> PutResult:
         """Put a message as a half message. The result is that of the half record: `commit` and `rollback` take its physical offset.
 
-        TRAN_MSG is added if it is missing. A delay is taken out, as a producer's client does: the broker would lose the message.
+        TRAN_MSG is added if it is missing. A delay is removed, as a producer's client does: the broker would lose the message.
         """
         version = self._store.version
         properties = message.encoded_properties(version)
@@ -131,7 +131,7 @@ class Transactions:
     def commit(self, physical_offset: int, *, producer_group: str | None = None) -> PutResult:
         """Put the real message of the half record at this offset, and settle it. Returns the result of the real message.
 
-        producer_group: must be the one that prepared it, where given. Raises NotFoundError, RefusedError.
+        producer_group: if given, must be the group that prepared the message. Raises NotFoundError, RefusedError.
         """
         with self._settling(physical_offset, producer_group) as (found, queue_offset):
             put = self._store.put(half_message.committed(found, self._store.version))
@@ -148,7 +148,7 @@ class Transactions:
             return self._put_op(queue_offset)
 
     def pending(self) -> list[record.Record]:
-        """The half records that are undecided."""
+        """Return the undecided half records."""
         with self._lock:
             self._store.wait_dispatched()
             self._read_ops()
@@ -162,10 +162,10 @@ class Transactions:
         max_checks: int = 15,
         hook: Callable[[record.Record], Decision] = lambda _: None,
     ) -> CheckRun:
-        """Go through what is undecided, and ask about all that has been so for more than `timeout` ms.
+        """Go through the undecided half messages, and ask about those that are older than `timeout` ms.
 
-        hook: is asked with the renewed half record under its real topic and queue id; None leaves it undecided. A property
-        CHECK_IMMUNITY_TIME_IN_SECONDS takes the place of timeout. max_checks: after so many a message is put aside.
+        hook: called with the renewed half record under its real topic and queue id; None leaves it undecided. A property
+        CHECK_IMMUNITY_TIME_IN_SECONDS overrides timeout. max_checks: checks after which a message is put aside.
         """
         with self._lock:
             moment = self._store.config.clock() if now is None else now
@@ -195,7 +195,7 @@ class Transactions:
     def _check_one(
         self, queue_offset: int, found: record.Record, now: int, timeout: int, max_checks: int
     ) -> tuple[str, record.Record | None]:
-        """(what became of it, the renewed record its producer is to be asked about)."""
+        """Return (field of `CheckRun` to count, renewed record whose producer is to be asked)."""
         if self._is_settled(queue_offset, found):
             return "settled", None
         if queue_offset in self._underway:
@@ -238,7 +238,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def _settling(self, physical_offset: int, producer_group: str | None) -> Iterator[tuple[record.Record, int]]:
-        """(half record, queue offset of the one that has taken its place by now), kept from anyone else meanwhile."""
+        """Yield (half record, queue offset of its latest renewal), protected from any other decision meanwhile."""
         found = self._store.record_at(physical_offset)
         if found is None or found.topic != HALF_TOPIC:
             what = "no record" if found is None else f"a record of {found.topic}"
@@ -255,7 +255,7 @@ class Transactions:
             if queue_offset in self._settled or queue_offset in self._underway or queue_offset < self._progress(HALF_TOPIC):
                 raise RefusedError(
                     f"the half message at {physical_offset} is no longer undecided: it was committed, rolled back, put aside or renewed; "
-                    "`pending` tells which ones are"
+                    "`pending` lists those that are"
                 )
             self._underway.add(queue_offset)
         try:
@@ -284,13 +284,13 @@ class Transactions:
         return known_by is not None and _number(known_by) in self._settled
 
     def _progress(self, topic: str) -> int:
-        """Next queue offset to look at."""
+        """Return the next queue offset to look at."""
         queue = self._store.queue_or_none(topic, 0)
         saved = self._store.offsets.query(CHECK_GROUP, topic, 0)
         return max(saved, 0) if queue is None else min(max(saved, queue.min_offset), queue.max_offset)
 
     def _advance(self, before: int, progress: int) -> None:
-        """Move both progresses, and forget what lies before them."""
+        """Move both progresses, and drop what is before them."""
         offsets = self._store.offsets
         if progress != before:
             offsets.commit(CHECK_GROUP, HALF_TOPIC, 0, progress)
@@ -304,7 +304,7 @@ class Transactions:
         self._renewed = {old: latest for old in self._renewed if (latest := self._latest(old)) >= progress}
 
     def _read_ops(self) -> None:
-        """Take in the op messages that came since the last time."""
+        """Read the op messages that were added since the last time."""
         if self._op_read < 0:
             self._op_read = self._progress(OP_TOPIC)
         for queue_offset, found in self._records(OP_TOPIC, self._op_read):
@@ -319,7 +319,7 @@ class Transactions:
         return ((at, found) for at, found in self._records(HALF_TOPIC, start) if found is not None)
 
     def _records(self, topic: str, start: int) -> Iterator[tuple[int, record.Record | None]]:
-        """(queue offset, record) from an offset to what is the end now; None for a lost record."""
+        """Yield (queue offset, record) from an offset to the current end; None for a lost record."""
         queue = self._store.queue_or_none(topic, 0)
         if queue is None:
             return
@@ -334,7 +334,7 @@ class Transactions:
 
 
 def _number(text: str) -> int:
-    """A number as the broker reads it; -1 for what is none."""
+    """Parse a number as the broker does; -1 for anything else."""
     try:
         return int(text)
     except ValueError:

@@ -1,12 +1,12 @@
-"""The checkpoint of a store that is being written: it never promises more than the disk holds.
+"""The checkpoint of a store that is open for writing: it never promises more than the disk holds.
 
 After an unclean exit a broker begins at the newest log file whose first record was stored before the checkpoint's times, and keeps
-index files that end no later than its index time. So a written checkpoint must lie before
+index files that end no later than its index time. So a written checkpoint must be earlier than
 
-* the first record of every log file that begins behind what log and queues have on disk (3 seconds are the broker's own margin),
+* the first record of every log file that begins after what log and queues have on disk (3 seconds are the broker's margin),
 * the last key of the index file that is not full yet.
 
-Clocks go backwards; then a value that was safe is not any more, and is lowered on disk before the record is written.
+Clocks go backwards; a value that was safe may then be unsafe, and is lowered on disk before the record is written.
 
 Format: docs/formats/rocketmq.md, sections 7.1 and 8.3.
 """
@@ -24,7 +24,7 @@ RELATIVE = "checkpoint"
 
 
 class LiveCheckpoint:
-    """physic, logics, index: store times up to which log, queues and index files are on disk, ms. written: what the file says."""
+    """physic, logics, index: store times up to which log, queues and index files are on disk, ms. written: contents of the file."""
 
     def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int) -> None:
         """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker."""
@@ -42,7 +42,7 @@ class LiveCheckpoint:
             directory.sync_directory()
 
     def synced(self, physical_offset: int, *, physic: int = 0, logics: int = 0) -> None:
-        """Log and queues are on disk up to a physical offset; physic, logics: last store times in them, 0 for unknown."""
+        """Note that log and queues are on disk up to a physical offset. physic, logics: last store times in them, 0 if unknown."""
         with self._lock:
             self._safe = max(self._safe, physical_offset)
             self._begun = [(start, time) for start, time in self._begun if start > self._safe]
@@ -50,20 +50,20 @@ class LiveCheckpoint:
             self.logics = logics or self.logics
 
     def before_file(self, start: int, stored_at: int) -> None:
-        """A log file is about to begin at a physical offset with a record of that store time."""
+        """Note that a log file is about to begin at a physical offset with a record of that store time."""
         with self._lock:
             self._begun.append((start, stored_at))
         if stored_at <= self.written.min_timestamp:
             self.write()
 
     def before_record(self, stored_at: int) -> None:
-        """A record is about to be stored that is not newer than the index time on disk."""
+        """Lower the index time on disk: a record is about to be stored that is not newer."""
         with self._lock:
             self.index = min(self.index, stored_at - 1)
         self.write()
 
     def write(self) -> None:
-        """Write the file and sync it, unless it holds this already."""
+        """Write and sync the file, if its contents change."""
         with self._lock:
             limit = min((time for _, time in self._begun), default=None)
             cap = self.physic if limit is None else max(0, limit + SAFETY_MS - 1)
@@ -82,4 +82,5 @@ class LiveCheckpoint:
             self.written = new
 
     def close(self) -> None:
+        """Close the directory."""
         self._directory.close()

@@ -1,8 +1,8 @@
-"""The commit log while it is written: the last file mapped for writing, the next one made ahead.
+"""The commit log while it is written: the last file is mapped for writing, the next one is created in advance.
 
-Records are appended one behind the other; where one does not fit (its length and 8 more bytes), the file ends with a BLANK record and
-the next file begins. `flushed` is how far the log has reached the disk for certain. Appending is for one thread at a time (the
-caller holds the append lock); `sync`, `prepare_next` and `slice` may be called by others meanwhile.
+Records are appended one after the other; if one does not fit (its length and 8 more bytes), the file ends with a BLANK record and
+the next file begins. `flushed` is how far the log is known to be on disk. One thread at a time appends (the caller holds the append
+lock); other threads may call `sync`, `prepare_next` and `slice` meanwhile.
 
 Format: docs/formats/rocketmq.md, sections 1.2, 2.8, 7.2 and 9.3.
 """
@@ -26,19 +26,19 @@ from mqstore.rocketmq.recovery.broker_recovery import LogFile
 
 __all__ = ["LiveFile", "LiveLog"]
 
-END_OF_FILE = 8  # bytes of a BLANK record: a record leaves at least so many behind itself
-_DROP = 64 << 20  # bytes behind the writing position after which written pages leave this process's memory
+END_OF_FILE = 8  # bytes of a BLANK record: every record leaves at least this much room after it
+_DROP = 64 << 20  # bytes written after which synced pages leave this process's memory
 
 
 class LiveFile(LogEnd):
-    """One file of the log. written: bytes that count. last_stored: store time of the last record appended in this life, ms."""
+    """One file of the log. written: bytes that count. last_stored: store time of the last record appended by this process, ms."""
 
     def __init__(self, relative: str, start: int, size: int, written: int, mapped: WritableMap | None = None) -> None:
         super().__init__(start, size, written)
         self.relative = relative
         self.map = mapped
-        self.held: Held | None = None  # the bytes of a file that is much read
-        self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
+        self.held: Held | None = None  # the bytes of a file that is read often
+        self.kept: MappedFile | None = None  # of a removed file, for readers that still have it
         self.dropped = written
 
 
@@ -48,19 +48,19 @@ _start = attrgetter("start")
 class LiveLog:
     """The log of a store that is open for writing.
 
-    min_offset: physical offset of its first byte, -1 without files. max_offset: behind its last record, 0 without files.
+    min_offset: physical offset of its first byte, -1 without files. max_offset: after its last record, 0 without files.
     """
 
     def __init__(
         self, reading: ReadOnlyDirectory, writing: DurableDirectory, syncing: DurableDirectory, file_size: int, found: Sequence[LogFile]
     ) -> None:
-        """found: the files that recovery has left. writing, syncing: the same directory, for the appending and the syncing thread."""
+        """found: the files that recovery kept. writing, syncing: the same directory, for the appending and the syncing thread."""
         self.file_size = file_size
         self.reading = reading
         self._writing = writing
         self._syncing = syncing
-        self._lock = threading.Lock()  # of `files` and the file made ahead
-        self._making = threading.Lock()  # one thread at a time makes files
+        self._lock = threading.Lock()  # of `files` and the file created in advance
+        self._making = threading.Lock()  # one thread at a time creates files
         self._sync_lock = threading.Lock()
         self.files = [LiveFile(each.file.relative, each.start, each.file.size, each.written) for each in found]
         self._unsynced: list[LiveFile] = []
@@ -68,22 +68,23 @@ class LiveLog:
         self.flushed = self.max_offset
         self.recorded = writing.recorded
         self.closed = False
-        self.stored_at = 0  # store time of the last record that is flushed, as far as this life knows it
+        self.stored_at = 0  # store time of the last flushed record, if this process knows it
 
     @property
     def max_offset(self) -> int:
-        """Physical offset behind the last record, 0 without files."""
+        """Physical offset after the last record, 0 without files."""
         files = self.files
         return files[-1].start + files[-1].written if files else 0
 
     @property
     def min_offset(self) -> int:
+        """Physical offset of the first byte, -1 without files."""
         return self.files[0].start if self.files else -1
 
     # appending
 
     def current(self) -> LiveFile:
-        """The file to append to, made where there is none or the last one is full. Raises TargetError."""
+        """Return the file to append to, created if there is none or the last one is full. Raises TargetError."""
         if self.closed:
             raise TargetError("the store is closed")
         last = self.files[-1] if self.files else None
@@ -98,7 +99,7 @@ class LiveLog:
         return last
 
     def _begin(self, start: int) -> LiveFile:
-        """Take the file made ahead, or make one now."""
+        """Take the file created in advance, or create one now."""
         with self._making:
             with self._lock:
                 file, self._next = self._next, None
@@ -112,7 +113,7 @@ class LiveLog:
         return file
 
     def _make(self, directory: DurableDirectory, start: int) -> LiveFile:
-        """A new file, on disk with its length and name. Where that fails nothing is left of it."""
+        """Create a file, durable with its length and name. After an error nothing is left of it."""
         relative = f"commitlog/{start:020d}"
         directory.create(relative, self.file_size)
         made = None
@@ -141,7 +142,7 @@ class LiveLog:
         self.appended(file, room, file.last_stored)
 
     def append(self, file: LiveFile, raw: bytes | memoryview, stored_at: int) -> int:
-        """Write bytes that fit into the current file; their physical offset."""
+        """Write bytes that fit into the current file. Returns their physical offset."""
         assert file.map is not None
         offset = file.start + file.written
         file.map.reserve(file.written + len(raw) + END_OF_FILE)
@@ -154,15 +155,15 @@ class LiveLog:
         file.written += size
         file.last_stored = stored_at
 
-    # ahead and behind
+    # files
 
     def distrust(self, physical_offset: int) -> None:
-        """What lies behind an offset was written by somebody who was killed: the next `sync` brings it to disk."""
+        """Make the next `sync` bring everything after an offset to disk: a killed process wrote it."""
         self.flushed = min(self.flushed, physical_offset)
         self._unsynced = [file for file in self.files if file.start + file.size > physical_offset]
 
     def prepare_next(self) -> None:
-        """Make the file behind the last one, unless it is there: a put then need not wait for it."""
+        """Create the file after the last one, unless it exists, so that no put has to wait for it."""
         with self._making:
             if not self.files or self._next is not None or self.closed:
                 return
@@ -172,7 +173,7 @@ class LiveLog:
                 self._next = made
 
     def sync(self) -> int:
-        """Bring everything appended so far to disk; the physical offset up to which it is. Raises TargetError."""
+        """Sync everything appended so far. Returns the physical offset up to which the log is on disk. Raises TargetError."""
         with self._sync_lock:
             target = self.max_offset
             for file in list(self._unsynced):
@@ -209,7 +210,7 @@ class LiveLog:
             self._unsynced.remove(file)
 
     def close(self, *, keep_next: bool = False) -> None:
-        """Let go of all maps for writing. keep_next: leave the file made ahead, as a killed broker does."""
+        """Close all maps for writing. keep_next: leave the file created in advance, as a killed broker does."""
         self.closed = True
         with self._making, self._lock:
             ahead, self._next = self._next, None
@@ -226,7 +227,7 @@ class LiveLog:
     # reading
 
     def file_at(self, physical_offset: int) -> LiveFile | None:
-        """The file that holds a physical offset."""
+        """Return the file that holds a physical offset, or None."""
         files = self.files
         if files and files[-1].start <= physical_offset:
             return files[-1] if physical_offset < files[-1].start + files[-1].size else None
@@ -236,7 +237,7 @@ class LiveLog:
         return None
 
     def view(self, file: LiveFile) -> memoryview:
-        """The bytes of a file, written or not; they can only be read."""
+        """Return the bytes of a file, read-only, including those that are not written yet."""
         held = file.held
         view = held.view if held is not None else None
         if view is not None:
@@ -252,16 +253,16 @@ class LiveLog:
             return file.kept.data.data
 
     def readable(self, physical: int) -> tuple[int, memoryview] | None:
-        """(start, written bytes) of the file that holds an offset; for offset 0, where none does, (0, those of the first file)."""
+        """Return (start, written bytes) of the file that holds an offset; for offset 0, if no file holds it, of the first file."""
         file = self.file_at(physical)
         if file is not None:
             return file.start, self.view(file)[: file.written]
         return (0, self.view(self.files[0])[: self.files[0].written]) if physical == 0 and self.files else None
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log without a copy, all of one file; None where they are not (any more) or not yet.
+        """Return bytes of the log without a copy; None if no single file holds all of them (any more, or yet).
 
-        Offset 0 falls back to the first file, as the broker has it.
+        Offset 0 falls back to the first file, as in the broker.
         """
         file = self.file_at(physical_offset)
         if file is None:

@@ -1,13 +1,13 @@
-"""Extended consume queue, written: units appended one after the other, files of one size, each ended by a mark.
+"""Extended consume queue, written: units appended one after the other, in files of one size, each ended by a mark.
 
     position     0            28     56       file size
                  unit 28      unit 28  ff ff  (never written)
-                                       -1 where the next unit and 4 bytes more do not fit
+                                       -1 if the next unit and 4 more bytes do not fit
 
-`append` gives the address that the consume queue entry holds in place of the tags code. The unit is written before the entry,
-so a record that is dispatched again leaves a unit that nothing leads to. How far the queue is written is known in memory
-only: `recover` finds it by walking the units, and `truncate_by_max` takes what lies behind the last address that the consume
-queue holds. Bytes behind the end stay; the next units go over them, as in the broker.
+`append` returns the address that the consume queue entry holds instead of the tags code. The unit is written before the entry, so a
+record that is dispatched again leaves a unit that no entry points at. The end of the queue is known only in memory: `recover` finds it
+by walking the units, and `truncate_by_max` drops what is after the last address that the consume queue holds. Bytes after the end
+stay; the next units overwrite them, as in the broker.
 
 Format: docs/formats/rocketmq.md, section 4.8.
 """
@@ -41,7 +41,7 @@ _END_MARK = b"\xff\xff"
 
 
 def pack(tags_code: int, store_timestamp: int, bitmap: bytes = b"") -> bytes:
-    """The bytes of a unit.
+    """Return the bytes of a unit.
 
     >>> pack(2598919, 1640995200123, bytes(range(1, 9))).hex()
     '001c000000000027a8070000017e12ef9c7b00080102030405060708'
@@ -52,8 +52,8 @@ def pack(tags_code: int, store_timestamp: int, bitmap: bytes = b"") -> bytes:
 class ExtQueueWriter:
     """The extended queue of one topic queue. One thread at a time.
 
-    directory: is written to. reading: the same directory, for `recover`. file_size: bytes of each file, as those that are there have it.
-    end: position of the run behind the last unit.
+    directory: written to. reading: the same directory, for `recover`. file_size: bytes of each file, equal to that of existing files.
+    end: position after the last unit.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class ExtQueueWriter:
         return tuple(self._file(start) for start in self._starts)
 
     def append(self, tags_code: int, store_timestamp: int, bitmap: bytes = b"") -> int | None:
-        """Write a unit. Returns its address; None if it has no place, and the entry is to hold the plain tags code.
+        """Write a unit. Returns its address; None if it cannot be stored, and the entry must hold the plain tags code.
 
-        A unit has no place that is larger than 32,767 bytes or than a file, or that would get an address which reads as a hash.
+        A unit cannot be stored if it is larger than 32,767 bytes or than a file, or if its address would look like a hash.
         """
         size = MIN_UNIT_SIZE + len(bitmap)
         if size > min(MAX_UNIT_SIZE, self.file_size - END_ROOM) or self.end + size > MAX_POSITION:
@@ -113,7 +113,7 @@ class ExtQueueWriter:
                     self.end = max(self.end, position_of(found.address) + found.size)
 
     def truncate_by_max(self, address: int) -> None:
-        """Forget all units behind the one at this address. A tags code that is no address, or leads to no unit, changes nothing."""
+        """Drop all units after the one at this address. A tags code that is not the address of a unit changes nothing."""
         if not is_address(address):
             return
         found = self._image().unit(address)
@@ -122,9 +122,9 @@ class ExtQueueWriter:
         self._truncate(position_of(address) + found.size)
 
     def truncate_by_min(self, address: int) -> int:
-        """Remove the files that lie whole before the file of this address. Returns how many went.
+        """Remove files that end before the file of this address. Returns the number removed.
 
-        The file that ends just where the address stands is kept, as in the broker.
+        A file that ends exactly at the address is kept, as in the broker.
         """
         if not is_address(address):
             return 0
@@ -141,7 +141,7 @@ class ExtQueueWriter:
         self.end = 0
 
     def flush(self) -> None:
-        """Return when all units, and the names of their files, have reached the disk."""
+        """Bring all units, and the names of their files, to disk."""
         for start in sorted(self._dirty):
             self._directory.sync(self._file(start))
         self._dirty.clear()

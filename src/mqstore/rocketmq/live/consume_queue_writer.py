@@ -23,7 +23,7 @@ Rows = NDArray[np.void]
 
 
 class StoredQueue(QueueImage):
-    """A consume queue on disk. relative: its directory. on_minimum: is told the tags code of an entry that becomes the first."""
+    """A consume queue on disk. relative: its directory. on_minimum: called with the tags code of an entry that becomes the first."""
 
     def __init__(self, queue_files: QueueFiles, topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> None:
         super().__init__(topic, queue_id, file_size)
@@ -44,9 +44,9 @@ class StoredQueue(QueueImage):
             self.on_minimum(tags_code)
 
     def amend(self, run: QueueRun, may_stay: Callable[[Rows], NDArray[np.bool_]]) -> None:
-        """Write entries of the run that are listed already, but otherwise, where they belong.
+        """Correct entries that exist already but differ from the run.
 
-        may_stay: which of some entries that differ in the tags code alone are right as they are. Blank entries stay.
+        may_stay: returns which entries that differ only in the tags code are correct. Blank entries are not changed.
         """
         wanted = np.ascontiguousarray(run.entries).view(ENTRY)
         for file in self.files:
@@ -58,14 +58,14 @@ class StoredQueue(QueueImage):
             rows = file.written_rows()[run.offsets[inside] - first]
             new = wanted[inside]
             same = (rows["physical_offset"] == new["physical_offset"]) & (rows["size"] == new["size"])
-            other = ~same | (rows["tags_code"] != new["tags_code"])
-            other &= rows["size"] != BLANK_SIZE
-            if (rows["physical_offset"] > new["physical_offset"])[other].any():
-                return  # parts of an entry are smaller than all of it: the queue is not torn but shifted, by a hole that is older
-            suspect = np.flatnonzero(other & same)
-            other[suspect] = ~may_stay(rows[suspect])
-            for number in inside[other].tolist():
+            differs = ~same | (rows["tags_code"] != new["tags_code"])
+            differs &= rows["size"] != BLANK_SIZE
+            if (rows["physical_offset"] > new["physical_offset"])[differs].any():
+                return  # a torn entry has a smaller offset than the complete one: this queue is not torn but shifted, by an older hole
+            suspect = np.flatnonzero(differs & same)
+            differs[suspect] = ~may_stay(rows[suspect])
+            for number in inside[differs].tolist():
                 self._queue_files.write(file, (int(run.offsets[number]) - first) * ENTRY.itemsize, wanted[number : number + 1])
             last = int(inside[-1])
-            if other.any() and int(run.offsets[last]) == self.max_offset - 1:
+            if differs.any() and int(run.offsets[last]) == self.max_offset - 1:
                 self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(wanted[last]))

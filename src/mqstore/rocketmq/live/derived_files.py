@@ -1,9 +1,9 @@
-"""Where a store that is open for writing keeps what it derives: the target of recovery and dispatch.
+"""Where a store that is open for writing keeps its derived files: the target that `Recovery` recovers and dispatches to.
 
-Queues and index files are on disk (`queuewriting`, `indexlive`), log files behind the truncation point go. A topic that cannot
-name a directory, which only damaged or hostile records have, gets a queue in memory, so that dispatch goes on.
+Queues and index files are on disk (`live.consume_queue_writer`, `live.index_writer`); log files after the truncation point are removed.
+A topic that cannot name a directory, which only damaged or hostile records have, gets a queue in memory, so that dispatch continues.
 
-With extended consume queues on, each entry's unit is written first and its address takes the place of the tags code.
+With extended consume queues, the unit of each entry is written first, and its address replaces the tags code.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Rows = NDArray[np.void]
 
 
 class DerivedFiles:
-    """The shelf of a store on disk. Satisfies `dispatch.targets.DispatchTarget`.
+    """The derived files of a store on disk. Implements `dispatch.targets.DispatchTarget`.
 
-    amending: entries that are listed already are compared with what dispatch makes of their records, and mended. A machine that
-    died may have left parts of them on disk; a broker takes those for entries.
+    amending: existing entries are compared with what dispatch makes of their records, and corrected. A machine that died may have
+    left partial entries on disk; a broker takes those for entries.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DerivedFiles:
         ext_file_size: int | None,
         delays: Sequence[int],
     ) -> None:
-        """ext_file_size: bytes of a file of the extended consume queues; None where they are not in use. delays: ms of each level."""
+        """ext_file_size: bytes of a file of the extended consume queues; None if they are not used. delays: ms of each level."""
         self._queue_files = queue_files
         self._index_files = index_files
         self._reading = reading
@@ -76,7 +76,7 @@ class DerivedFiles:
         return stored
 
     def open_index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
-        # only a full file was ever synced: what a dead machine has left of another one cannot be trusted, whatever its times say
+        # only full files were synced: after a machine died, no other file can be trusted, whatever its times
         unsynced = [file for file in kept if file.index_count < file.positions] if self.amending else []
         for file in (*dropped, *unsynced):
             self._writing.remove(file.relative)
@@ -91,9 +91,9 @@ class DerivedFiles:
         self._index_files.writing.close()
 
     def before_append(self, queue: AnyQueueImage, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
-        """The run with addresses of units where extended queues are in use; what is listed already is amended if that is asked for."""
+        """Return the run with addresses of units, if extended queues are used; amend existing entries if `amending`."""
         if self.amending and isinstance(queue, StoredQueue) and self._owned(run, data, positions, physical):
-            queue.amend(run, lambda rows: self._may_stay(queue.topic, rows, data, positions, physical))
+            queue.amend(run, lambda rows: self._may_differ(queue.topic, rows, data, positions, physical))
         if self._ext_file_size is None or run.batch:
             return run
         writer = self.ext_of(run.topic, run.queue_id)
@@ -112,14 +112,14 @@ class DerivedFiles:
         return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.plain)
 
     def _owned(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> bool:
-        """Whether the run's records are of its queue. Multi-dispatch numbers the others, and not always as they are listed."""
+        """Return whether the run's records belong to its queue. Multi-dispatch numbers the others, not always in order."""
         first = run.entries.reshape(-1, ENTRY.itemsize)[:1].copy().view(ENTRY).ravel()
         fields = _fields_of(first["physical_offset"], data, positions, physical)
         start, length = int(fields[frames.TOPIC_START, 0]), int(fields[frames.TOPIC_LENGTH, 0])
         return data[start : start + length].tobytes() == run.topic.encode("utf-8", "surrogatepass")
 
-    def _may_stay(self, topic: str, rows: Rows, data: Bytes, positions: Longs, physical: Longs) -> NDArray[np.bool_]:
-        """Which entries may differ from what dispatch makes of their records: in tags code alone, with an address or a delivery time."""
+    def _may_differ(self, topic: str, rows: Rows, data: Bytes, positions: Longs, physical: Longs) -> NDArray[np.bool_]:
+        """Return which entries may differ from dispatch in their tags code, because it is an address or a delivery time."""
         if self._ext_file_size is not None:
             return np.ones(len(rows), np.bool_)
         if topic != SCHEDULE_TOPIC:
@@ -128,7 +128,7 @@ class DerivedFiles:
         return np.isin(rows["tags_code"].astype(np.int64) - stored_at, self._delays)
 
     def ext_of(self, topic: str, queue_id: int) -> ExtQueueWriter:
-        """The extended queue of a queue, made where there is none."""
+        """Return the extended queue of a queue, created if necessary."""
         found = self.ext.get((topic, queue_id))
         if found is None:
             assert self._ext_file_size is not None
@@ -137,7 +137,7 @@ class DerivedFiles:
         return found
 
     def on_queues_recovered(self, queues: Sequence[AnyQueueImage]) -> None:
-        """Recover the extended queues and cut them behind the largest address that the recovered queues hold."""
+        """Recover the extended queues, and cut them after the largest address that the recovered queues hold."""
         for queue in queues if self._ext_file_size is not None else ():
             if not isinstance(queue, QueueImage):
                 continue
@@ -152,7 +152,7 @@ class DerivedFiles:
 
 
 def _fields_of(listed: NDArray[Any], data: Bytes, positions: Longs, physical: Longs) -> Longs:
-    """The fields of the records at some physical offsets, which are among `physical`."""
+    """Return the fields of the records at some physical offsets, which are among `physical`."""
     at = np.ascontiguousarray(positions[np.searchsorted(physical, listed.astype(np.int64))])
     fields = np.empty((frames.FIELD_COUNT, len(at)), np.int64)
     frames.fields(data, at, fields)

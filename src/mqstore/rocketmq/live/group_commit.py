@@ -1,10 +1,10 @@
-"""Group commit: one sync of the log answers everyone who waited for it.
+"""Group commit: one sync of the log answers all threads that wait for it.
 
-The first who must wait becomes the leader and syncs; all others wait, and whoever is not covered when the sync returns
-leads the next one. Whose time is up is told no, even if the disk was only slow.
+The first thread that must wait becomes the leader and syncs; the others wait, and one that is not covered when the sync returns
+leads the next one. A thread whose time is up gets a negative answer, even if the disk was only slow.
 
-A sync that fails is never repeated: what the disk made of the bytes is unknown from then on, so `failed` stays set and
-everyone waiting is told no.
+A failed sync is never repeated: it is unknown what the disk did with the bytes, so `failed` stays set and all waiting threads get a
+negative answer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from mqstore.errors import MqstoreError
 
 __all__ = ["GroupCommit"]
 
-
-GATHERING = 0.00005  # seconds that a leader who is not alone gives the others to append what his sync can cover, too
+GATHERING = 0.00005  # seconds that a leader waits when others are waiting, so that its sync covers more of them
 
 
 class _Waiter:
-    """One who waits. turn: held until there is an answer, or he is to lead."""
+    """A waiting thread. turn: a lock that is released when there is an answer, or when this thread is to lead."""
 
     __slots__ = ("physical_offset", "turn")
 
@@ -35,10 +34,10 @@ class _Waiter:
 
 
 class GroupCommit:
-    """sync: brings the log to disk and returns how far it is. failed: the sentence of the sync that failed, if one did."""
+    """sync: brings the log to disk and returns its flushed offset. failed: the sentence of the sync that failed, or None."""
 
     def __init__(self, sync: Callable[[], int], on_failure: Callable[[], object]) -> None:
-        """on_failure: told when a sync has failed."""
+        """on_failure: called when a sync has failed."""
         self._sync = sync
         self._on_failure = on_failure
         self._lock = threading.Lock()
@@ -51,7 +50,7 @@ class GroupCommit:
         self.failed: str | None = None
 
     def sync(self) -> bool:
-        """Sync now, whoever asks; False once a sync has failed."""
+        """Sync now. Returns False once a sync has failed."""
         done = self._done
         try:
             if self.failed is None:
@@ -64,7 +63,7 @@ class GroupCommit:
         return self.failed is None
 
     def wait(self, physical_offset: int, timeout: float) -> bool:
-        """Return once the log is on disk up to a physical offset; False if that takes longer than timeout (s) or has failed."""
+        """Wait until the log is on disk up to a physical offset. Returns False after timeout (s) or if a sync failed."""
         end = time.monotonic() + timeout
         while self._done < physical_offset and self.failed is None:
             with self._lock:
@@ -82,11 +81,11 @@ class GroupCommit:
                     if waiter in self._queue:
                         self._queue.remove(waiter)
                         return False
-                # the answer, or the lead, came at the last moment: the lead must not be lost
+                # the answer or the lead arrived at the last moment: the lead must not be lost
         return self._done >= physical_offset
 
     def _lead(self) -> None:
-        """Sync once, answer everyone whom it covers, and let one of the others lead on."""
+        """Sync once, answer all threads that it covers, and let one of the others lead."""
         try:
             if self._together:
                 time.sleep(GATHERING)
@@ -97,14 +96,14 @@ class GroupCommit:
                 answered = [each for each in self._queue if each.physical_offset <= self._done or self.failed is not None]
                 rest = [each for each in self._queue if each not in answered]
                 self._together = len(answered) > 0
-                # who has not been covered tries again, the first of them as leader
+                # threads that are not covered try again, the first of them as leader
                 answered += rest[:1]
                 self._queue = rest[1:]
             for each in answered:
                 each.turn.release()
 
     async def wait_async(self, physical_offset: int, timeout: float) -> bool:
-        """As `wait`, without holding up the event loop: all who wait in one loop share one thread."""
+        """Wait as `wait` does, without blocking the event loop: all waiting calls of a loop share one thread."""
         if self._done >= physical_offset:
             return True
         loop = asyncio.get_running_loop()
@@ -126,19 +125,19 @@ class GroupCommit:
             expiry.cancel()
 
     def _serve(self, timeout: float) -> None:
-        """Sync until nobody waits any more."""
+        """Sync until no call waits."""
         while True:
             with self._lock:
-                asked, self._waiting = self._waiting, []
-                if not asked:
+                waiting, self._waiting = self._waiting, []
+                if not waiting:
                     self._serving = False
                     return
-            good = self.wait(max(offset for offset, _, _ in asked), timeout)
-            for offset, future, loop in asked:
-                with contextlib.suppress(RuntimeError):  # the loop of one who no longer waits may be closed
-                    loop.call_soon_threadsafe(_answer, future, good or self._done >= offset)
+            flushed = self.wait(max(offset for offset, _, _ in waiting), timeout)
+            for offset, future, loop in waiting:
+                with contextlib.suppress(RuntimeError):  # the loop of a call that no longer waits may be closed
+                    loop.call_soon_threadsafe(_answer, future, flushed or self._done >= offset)
 
 
-def _answer(future: asyncio.Future[bool], good: bool) -> None:
+def _answer(future: asyncio.Future[bool], flushed: bool) -> None:
     if not future.done():
-        future.set_result(good)
+        future.set_result(flushed)

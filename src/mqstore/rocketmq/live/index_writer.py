@@ -1,10 +1,10 @@
-"""Index files that are written: the images of `indexbuild` with their bytes on disk.
+"""Index files that are written: the images of `dispatch.index_image` with their bytes on disk.
 
-Keys go into the map of the last file: entry, slot, then the header, which tells readers in other processes how far the
-entries count. A file is synced when it is full; then the checkpoint may name its last store time. Until then an unclean exit makes
-a broker delete it, so a half-written file never answers.
+Keys are written into the map of the last file: entry, slot, then the header, from which readers in other processes know how many
+entries count. A file is synced when it is full; then the checkpoint may name its last store time. Before that, a broker deletes the file
+after an unclean exit, so a partially written file never answers.
 
-A file is named by the local time of its making, `yyyyMMddHHmmssSSS`, and always behind the one before it.
+A file is named by the local time of its creation, `yyyyMMddHHmmssSSS`, and its name is always greater than that of the file before it.
 
 Format: docs/formats/rocketmq.md, sections 5.3 to 5.6.
 """
@@ -32,18 +32,18 @@ Rows = NDArray[np.void]
 
 _HEADER = struct.Struct(">qqqqii")
 _NO_SLOTS = np.empty(0, np.int64)
-_LATEST = 253_370_764_799_999  # the last millisecond of 9998: the year behind it has names for files that follow
+_LATEST = 253_370_764_799_999  # the last millisecond of 9998: names of later files come from the year 9999
 
 
 def local_name(now: int, previous: str | None) -> str:
-    """A file name for a file made now (ms), behind the previous one."""
+    """Return the name of a file created now (ms), greater than the previous one."""
     moment = min(max(now, 0), _LATEST)
     shift = datetime.fromtimestamp(moment / 1000).astimezone().utcoffset()
     return index_name(moment + (int(shift.total_seconds()) * 1000 if shift else 0), previous)
 
 
 class StoredIndexFile(IndexImage):
-    """One index file on disk. synced: whether all that is in it has reached the disk."""
+    """One index file on disk. synced: whether all its contents have reached the disk."""
 
     def __init__(self, files: IndexFiles, base: IndexFile, before: IndexImage | None = None) -> None:
         """base: the file, mapped for reading. before: the full file that a new one follows."""
@@ -57,7 +57,7 @@ class StoredIndexFile(IndexImage):
         if before is not None and (before.end_physical_offset > 0 or before.end_timestamp > 0):
             self.begin_physical_offset = self.end_physical_offset = max(0, before.end_physical_offset)
             self.begin_timestamp = self.end_timestamp = max(0, before.end_timestamp)
-            # the broker sets the four fields and not the count, which so stays zero on disk until the first key
+            # the broker sets the four fields but not the count, which is therefore zero on disk until the first key
             self._write_header(0)
 
     def slot(self, number: int) -> int:
@@ -70,7 +70,7 @@ class StoredIndexFile(IndexImage):
         count = max(0, min(len(keys), self.positions - self.index_count))
         at = 0
         if count and self.index_count <= 1:
-            # the time of the first key of a file is taken against what the file has inherited
+            # the time of the first key is relative to the time that the file inherits
             self._append(keys[:1])
             at = 1
         if at < count:
@@ -78,7 +78,7 @@ class StoredIndexFile(IndexImage):
         return count
 
     def _append(self, keys: Rows) -> None:
-        file = self._opened()
+        file = self._writable()
         start = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
         stop = start + ENTRY_SIZE * len(keys)
         file.reserve(stop)
@@ -101,12 +101,12 @@ class StoredIndexFile(IndexImage):
         self._write_header(self.index_count)
 
     def _write_header(self, count: int) -> None:
-        file = self._opened()
+        file = self._writable()
         file.reserve(HEADER_SIZE + SLOT_SIZE * self.slot_count)
         header = (self.begin_timestamp, self.end_timestamp, self.begin_physical_offset, self.end_physical_offset)
         file.write(0, _HEADER.pack(*header, self.hash_slot_count, count))
 
-    def _opened(self) -> WritableMap:
+    def _writable(self) -> WritableMap:
         if self._map is None:
             self._map = WritableMap(self._files.writing, self.relative)
             used = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
@@ -114,23 +114,23 @@ class StoredIndexFile(IndexImage):
         return self._map
 
     def sync(self, *, header: bool = True) -> None:
-        """Bring the file to disk. header: written anew first, so that a file without keys shows its count."""
+        """Sync the file. header: rewrite it first, so that a file without keys shows its count."""
         if header:
             self._write_header(self.index_count)
         if not self.synced:
-            self._opened().sync()
+            self._writable().sync()
             self._files.writing.sync_directory("index")
             self.synced = True
 
     def close(self) -> None:
-        """Let go of the map for writing."""
+        """Close the map for writing."""
         if self._map is not None:
             self._map.close()
             self._map = None
 
 
 class IndexFiles:
-    """The index directory of a store. clock: ms, for names. on_full: told of a file that took its last key."""
+    """The index directory of a store. clock: ms, for names. on_full: called with a file that took its last key."""
 
     def __init__(
         self, reading: ReadOnlyDirectory, writing: DurableDirectory, clock: Callable[[], int], on_full: Callable[[StoredIndexFile], None]
@@ -160,8 +160,8 @@ class StoredIndex(IndexService):
             self._files.on_full(last)
             last.close()
         name = local_name(self._files.clock(), None if last is None else last.name)
-        while self._files.writing.exists(f"index/{name}") and (behind := index_name(0, name)) > name:
-            name = behind  # something that is no index file lies there
+        while self._files.writing.exists(f"index/{name}") and (later := index_name(0, name)) > name:
+            name = later  # the name is taken by something that is not an index file
         relative = f"index/{name}"
         size = HEADER_SIZE + SLOT_SIZE * self._slots + ENTRY_SIZE * self._positions
         self._files.writing.create(relative, size)
@@ -175,25 +175,25 @@ class StoredIndex(IndexService):
         return made
 
     def expire(self, log_min: int) -> int:
-        """Remove leading files that list nothing at or behind the log's minimum; the newest stays. Returns how many."""
-        gone = 0
+        """Remove leading files without a key at or after the log's minimum, never the newest. Returns the number removed."""
+        removed = 0
         while len(self.files) > 1 and self.files[0].end_physical_offset < log_min:
             first = self.files[0]
             assert isinstance(first, StoredIndexFile)
             first.close()
             self._files.remove(first.relative)
             self.files = self.files[1:]
-            gone += 1
-        return gone
+            removed += 1
+        return removed
 
     def sync(self, *, headers: bool) -> None:
-        """Bring every file to disk that is not. headers: as 5.3 does at shutdown."""
+        """Sync every changed file. headers: rewrite all headers first, as 5.3 does at shutdown."""
         for file in self.files:
             if isinstance(file, StoredIndexFile) and (headers or not file.synced):
                 file.sync(header=headers)
 
     def close(self) -> None:
-        """Let go of all files; there is nothing to ask any more."""
+        """Close all files."""
         files, self.files = self.files, []
         for file in files:
             if isinstance(file, StoredIndexFile):

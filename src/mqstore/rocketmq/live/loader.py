@@ -1,11 +1,11 @@
 """Loading a store that is to be written: everything between the lock and the first put.
 
-    lock      `lock`, exclusively: a broker and this engine can never have the store at once
+    lock      `lock`, exclusively: a broker and this engine can never have the store at the same time
     look      version, geometry, unsupported parts: refuse before anything is changed
-    abort     from here on until `close` the next one to load recovers as after a crash (a broker writes it last)
-    load      what a broker of that version does (`recovery.broker_recovery`), on the files themselves: recover, cut, dispatch again
-    clear     what a crash left behind the ends of log and queues is overwritten with zeros
-    distrust  after an unclean exit nothing counts as flushed that a killed process may have written
+    abort     from here until `close`, the next process to load the store recovers as after a crash (a broker writes it last)
+    load      what a broker of that version does (`recovery.broker_recovery`), on the files themselves: recover, cut, dispatch
+    clear     bytes that a crash left after the end of log and queues are overwritten with zeros
+    distrust  after an unclean exit, nothing that a killed process may have written counts as flushed
 
 Format: docs/formats/rocketmq.md, sections 7.4, 7.5 and 8.
 """
@@ -43,7 +43,10 @@ _ROCKSDB = ("consumequeue/CURRENT", "config/rdb", "config/consumerOffsets", "con
 
 @dataclass(slots=True)
 class LoadedStore:
-    """The parts of a store that is ready to be written. full_index: files that took their last key since they were last looked at."""
+    """The parts of a store that is ready to be written. full_index: index files filled since they were last checked.
+
+    released: whether the store is being closed.
+    """
 
     version: str
     lock: StoreLock
@@ -58,12 +61,12 @@ class LoadedStore:
     released: bool = False
 
     def require_open(self) -> None:
-        """Raise TargetError once the store is being closed: its files then belong to whoever locks it next."""
+        """Raise TargetError once the store is being closed: its files then belong to the next process that locks it."""
         if self.released:
             raise TargetError(f"the store in {self.directory.root} is closed; open it again")
 
     def close(self) -> None:
-        """Let go of everything, the lock last. Nothing is flushed."""
+        """Close everything, the lock last. Nothing is flushed."""
         with contextlib.ExitStack() as last_first:
             last_first.callback(self.lock.close)
             last_first.callback(self.directory.close)
@@ -78,7 +81,7 @@ class LoadedStore:
 
 
 def load(path: str | os.PathLike[str], config: StoreConfig) -> LoadedStore:
-    """Create or take over a store. Raises MqstoreError with nothing changed where it cannot be taken over."""
+    """Create or take over a store. Raises MqstoreError, with nothing changed, if it cannot be taken over."""
     root = Path(path)
     if config.version is not None and config.version not in VERSIONS:
         raise UsageError(f"there are no rules of version {config.version!r}; known are {' and '.join(VERSIONS)}")
@@ -88,7 +91,7 @@ def load(path: str | os.PathLike[str], config: StoreConfig) -> LoadedStore:
         raise UsageError(f"the store host {config.store_host!r} must be ip:port or [ip]:port: {error}") from None
     made = make_root(root)
     if made and config.recorder is not None:
-        raise UsageError("a recorded store begins in an existing directory; make it first")
+        raise UsageError("a recorded store needs an existing directory; create it first")
     directory = DurableDirectory(root, recorder=config.recorder)
     lock = StoreLock(directory)
     try:
@@ -100,7 +103,7 @@ def load(path: str | os.PathLike[str], config: StoreConfig) -> LoadedStore:
 
 
 def _broker_config(config: StoreConfig) -> BrokerConfig:
-    """The settings that loading looks at, as the broker's configuration file has them."""
+    """Return the settings that loading uses, in the form of a broker configuration file."""
     return BrokerConfig(
         commit_log_file_size=config.commit_log_file_size,
         consume_queue_file_size=config.consume_queue_file_size,
@@ -156,7 +159,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     recovery = Recovery(
         reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, target=derived, strict=True
     )
-    # before anything changes: a machine that dies meanwhile has not left the store in order
+    # before anything changes: if the machine dies now, the next load must recover
     if not unclean:
         create_abort(directory, version, os.getpid())
     try:
@@ -193,13 +196,13 @@ def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
     found = [place for place in _ROCKSDB if reading.exists(place)]
     if found:
         raise UnsupportedError(
-            f"{reading.root} keeps parts of itself in RocksDB ({', '.join(found)}), which cannot be written here; "
+            f"{reading.root} keeps parts of its state in RocksDB ({', '.join(found)}), which mqstore cannot write; "
             "export it or rebuild it into a new directory first"
         )
 
 
 def _refuse_other_queue_type(store: RocketMQStore, version: str) -> None:
-    """What was listed in plain queues would not be seen any more once the topic has batch queues."""
+    """Refuse plain queues of a topic that now has batch queues: their entries would no longer be visible."""
     batch = store.rules(version).batch_topics if version != "4.9.3" else frozenset()
     for queue in store.consume_queues():
         if queue.topic in batch:
@@ -210,16 +213,16 @@ def _refuse_other_queue_type(store: RocketMQStore, version: str) -> None:
 
 
 def _remove_empty_last_file(directory: DurableDirectory, store: RocketMQStore) -> None:
-    """A last log file without a byte is what a full disk leaves: 5.3 removes it at load."""
+    """Remove a last log file of 0 bytes, which a full disk leaves: 5.3 removes it at load."""
     listing = store.log.queue.listing
     if listing and listing[-1].is_file and listing[-1].size == 0:
         directory.remove(f"commitlog/{listing[-1].name}")
 
 
 def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
-    """Bring queue files that a dead machine left shorter than they were made to their length again, and drop index files of that kind.
+    """Extend queue files that a dead machine left too short, and remove index files that it left too short.
 
-    A broker would refuse to start on them, though what they listed is in the log. Log files are never left so: their
+    A broker would refuse to start on them, although the log still has everything they held. Log files are never too short: their
     length is synced before anything is put into them.
     """
     queue_size = store.config.consume_queue_file_size or consume_queue.common_file_size(store.directory) or 0
@@ -239,7 +242,7 @@ def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
 
 
 def _clear(directory: DurableDirectory, log: LiveLog, recovery: Recovery, queue_files: QueueFiles) -> None:
-    """Overwrite what lies behind the last record and the last queue entries, so that no later scan takes it for more."""
+    """Overwrite what is after the last record and the last queue entries, so that no later scan takes it for more."""
     if log.files:
         last = log.files[-1]
         mapped = log.reading.mapped(last.relative)

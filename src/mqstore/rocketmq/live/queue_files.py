@@ -31,7 +31,7 @@ PAGE = 4096
 
 
 class StoredFile(FileImage):
-    """One file of a queue on disk. synced: bytes of it that have reached the disk for certain. held: its map while it is much read."""
+    """One file of a queue on disk. synced: bytes known to have reached the disk. held: its map while it is read often."""
 
     __slots__ = ("_queue_files", "held", "kept", "relative", "synced")
 
@@ -51,11 +51,11 @@ class StoredFile(FileImage):
         self.written = written
         self.synced = written
         self.held: Held | None = None
-        self.kept: MappedFile | None = None  # of a file that was removed: who has it in hand goes on reading
+        self.kept: MappedFile | None = None  # of a removed file, for readers that still have it
         self._queue_files = queue_files
 
     def mapped(self) -> MappedFile:
-        """The file mapped for reading; it shows what is written as soon as it is."""
+        """Return the file mapped for reading; writes are visible at once."""
         try:
             return self._queue_files.reading.mapped(self.relative)
         except CannotOpenError:
@@ -74,7 +74,7 @@ class StoredFile(FileImage):
 
 
 class QueueFiles:
-    """Where the files of all queues of a store are. One thread writes; any may read; another one may call `sync`."""
+    """The files of all queues of a store. One thread writes; any may read; another may call `sync`."""
 
     def __init__(self, reading: ReadOnlyDirectory, writing: DurableDirectory, syncing: DurableDirectory) -> None:
         """writing, syncing: the same directory, opened for each of the two threads."""
@@ -86,10 +86,10 @@ class QueueFiles:
         self._named: set[str] = set()
 
     def create(self, relative: str, size: int, before: FileImage | None) -> None:
-        """A new file of zeros; its name lasts from the next `sync` on.
+        """Create a file of zeros; its name is durable from the next `sync` on.
 
-        before: the full file that it follows, which is brought to disk first: recovery looks at the newest files only, and takes
-        the first one there is for the beginning of the queue.
+        before: the full file that it follows, which is synced first: recovery looks only at the newest files, and takes the first existing
+        one for the beginning of the queue.
         """
         if isinstance(before, StoredFile):
             self._writing.sync(before.relative)
@@ -101,14 +101,14 @@ class QueueFiles:
         self._name(relative)
 
     def _name(self, relative: str) -> None:
-        """The directories above a file hold names that are not on disk for certain."""
+        """Note that the directories above a file hold names that may not be on disk."""
         with self._lock:
             while relative:
                 relative = relative.rpartition("/")[0]
                 self._named.add(relative)
 
     def distrust(self, files: Sequence[FileImage]) -> None:
-        """The files of a queue that somebody else wrote before he was killed: the next `sync` brings the newest two to disk."""
+        """Make the next `sync` bring the newest two files of a queue to disk: a killed process wrote them."""
         for file in files[-2:]:
             if isinstance(file, StoredFile):
                 self._name(file.relative)
@@ -122,7 +122,7 @@ class QueueFiles:
             self._dirty[file.relative] = file
 
     def remove(self, file: StoredFile) -> None:
-        """Remove a file that is no longer part of its queue."""
+        """Remove a file that no longer belongs to its queue."""
         if self._writing.exists(file.relative):
             file.kept = self.reading.mapped(file.relative)
         if file.held is not None:
@@ -134,7 +134,7 @@ class QueueFiles:
             self._writing.remove(file.relative)
 
     def clear_tail(self, file: StoredFile) -> None:
-        """Overwrite what an earlier life of the queue left behind the last row of a file."""
+        """Overwrite what an earlier process left after the last row of a file."""
         mapped = file.mapped()
         last = mapped.last_nonzero(file.written, min(file.size, mapped.size))
         if last >= 0:
@@ -144,7 +144,7 @@ class QueueFiles:
             file.synced = -1
 
     def sync(self, least_pages: int = 0) -> bool:
-        """Bring the files to disk that have so many new pages (0: all that have anything new). Whether nothing is left unsynced."""
+        """Sync files with at least this many new pages (0: all changed files). Returns whether nothing is left unsynced."""
         with self._lock:
             dirty, named = list(self._dirty.values()), sorted(self._named, reverse=True)
             if least_pages == 0:
@@ -174,6 +174,7 @@ class QueueFiles:
             raise
 
     def close(self) -> None:
+        """Close the directories."""
         self._writing.close()
         self._syncing.close()
 
@@ -190,18 +191,20 @@ class StoredImage(Protocol):
 
 
 def loaded_files(queue_files: QueueFiles, loaded: FileQueue | None, file_size: int, row: np.dtype[np.void]) -> list[FileImage]:
-    """The files found on disk: each counts as full until recovery has looked at it."""
+    """Return the files found on disk: each counts as full until recovery has read it."""
     files: tuple[QueueFile, ...] = () if loaded is None else loaded.files
     return [StoredFile(queue_files, file.relative, file.start, file_size, row, file_size) for file in files if file.size == file_size]
 
 
 def new_file(queue_files: QueueFiles, queue: StoredImage, start: int, *, first_created: bool) -> StoredFile:
+    """Create the next file of a queue."""
     relative = f"{queue.relative}/{start:020d}"
     queue_files.create(relative, queue.file_size, queue.files[-1] if queue.files else None)
     return StoredFile(queue_files, relative, start, queue.file_size, queue.row, 0, first_created=first_created)
 
 
 def remove_files(queue_files: QueueFiles, files: Sequence[FileImage]) -> None:
+    """Remove files of a queue from the disk."""
     for file in files:
         if isinstance(file, StoredFile):
             queue_files.remove(file)

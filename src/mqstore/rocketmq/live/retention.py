@@ -1,12 +1,12 @@
-"""Retention: old log files go, and queues and index files follow.
+"""Retention: old log files are removed, and queues and index files follow.
 
-Looked at every 10 seconds:
+Checked every 10 seconds:
 
-    log file    when it is the hour of deleteWhen, or the disk is fuller than diskMaxUsedSpaceRatio, or somebody asked for it:
+    log file    when it is the hour of deleteWhen, or the disk is fuller than diskMaxUsedSpaceRatio, or on request:
                 oldest first, never the last one, at most 10 a run, if last changed fileReservedTime hours ago
-                beyond diskSpaceCleanForciblyRatio: whatever its age; beyond diskSpaceWarningLevelRatio puts are refused as well
-    queue file  whose last entry lists a record below the log's minimum, never the last one; then the queue's minimum is corrected
-    index file  whose last key lies below the log's minimum, never the newest
+                above diskSpaceCleanForciblyRatio: at any age; above diskSpaceWarningLevelRatio puts are refused as well
+    queue file  whose last entry points below the log's minimum, never the last one; then the queue's minimum is corrected
+    index file  whose last key is below the log's minimum, never the newest
 
 Format: docs/formats/rocketmq.md, section 9.
 """
@@ -31,7 +31,7 @@ _HOUR = 3_600_000
 
 
 def disk_ratio(path: str) -> float | None:
-    """The used part of the disk that holds a path, in whole percents rounded up, as the broker counts it; None if the path is not there."""
+    """Return the used part of the disk of a path, in whole percents rounded up as the broker does; None if the path does not exist."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -43,7 +43,7 @@ def disk_ratio(path: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """delete: files are to be looked at. at_once: whatever their age. full: puts are refused."""
+    """delete: log files are to be checked. at_once: at any age. full: puts are refused."""
 
     delete: bool
     at_once: bool
@@ -52,7 +52,7 @@ class DiskState:
 
 @dataclass(frozen=True, slots=True)
 class RetentionResult:
-    """Files that one run removed."""
+    """Number of files that one run removed."""
 
     log_files: int = 0
     queue_files: int = 0
@@ -60,7 +60,7 @@ class RetentionResult:
 
 
 class Retention:
-    """Decides what goes, and removes it. full: whether the disk was too full for puts when last looked at."""
+    """Decides which files expire, and removes them. full: whether the disk was too full for puts when last checked."""
 
     def __init__(self, log: LiveLog, config: StoreConfig) -> None:
         self._log = log
@@ -71,11 +71,11 @@ class Retention:
         self.full = False
 
     def delete_manually(self) -> None:
-        """Look at the files in the next 20 runs, whatever the hour."""
+        """Check the files in the next 20 runs, at any hour."""
         self.manual_runs = MANUAL_RUNS
 
     def disk(self) -> DiskState:
-        """What the disks of log and queues say."""
+        """Return the state of the disks of log and queues."""
         root = self._log.reading.root
         delete = at_once = full = False
         for path in (root / "commitlog", root / "consumequeue"):
@@ -89,21 +89,21 @@ class Retention:
         return DiskState(delete or at_once or full, at_once or full, full)
 
     def due_hour(self, now: int) -> bool:
-        """Whether the local hour is one of deleteWhen."""
+        """Return whether the local hour is one of deleteWhen."""
         hour = time.localtime(now / 1000).tm_hour
         return any(text.strip().isdigit() and int(text) == hour for text in self._config.delete_when.split(";"))
 
     def clean_log(self, now: int, dispatched: int) -> int:
-        """Remove log files that may go; returns how many. now: ms, compared with the times of the files.
+        """Remove expired log files. Returns the number removed. now: ms, compared with the times of the files.
 
-        dispatched: physical offset behind the records that are listed. What no queue lists yet stays: the entries behind it
-        would move up to its queue offsets. A broker, whose dispatch cannot fail for days, does not look at that.
+        dispatched: physical offset after the last dispatched record. A file that is not dispatched stays: the entries of later records
+        would move up to its queue offsets. A broker, whose dispatch cannot fail for days, does not check that.
         """
         state = self.disk()
         self.full = state.full
-        asked = self.manual_runs > 0
+        requested = self.manual_runs > 0
         self.manual_runs = max(0, self.manual_runs - 1)
-        if not (state.delete or asked or self.due_hour(now)):
+        if not (state.delete or requested or self.due_hour(now)):
             return 0
         at_once = state.at_once and self._config.clean_file_forcibly_enable
         modified = {entry.name: entry.mtime_ms for entry in self._log.reading.entries("commitlog")}
@@ -121,14 +121,14 @@ class Retention:
         return removed
 
     def clean_derived(self, queues: Iterable[AnyQueueImage], index: StoredIndex | None, version: str) -> tuple[int, int]:
-        """Let queues and index follow the log's minimum. Returns how many queue files and index files went."""
+        """Make queues and index follow the log's minimum. Returns the number of queue files and index files removed."""
         lowest = self._log.min_offset
         if lowest <= self._min_seen:
             return 0, 0
-        gone = 0
+        queue_files = 0
         for queue in queues:
-            gone += queue.expire(lowest)
+            queue_files += queue.expire(lowest)
             queue.correct_min(lowest, version)
-        indexes = 0 if index is None else index.expire(lowest)
+        index_files = 0 if index is None else index.expire(lowest)
         self._min_seen = lowest
-        return gone, indexes
+        return queue_files, index_files

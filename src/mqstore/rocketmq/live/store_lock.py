@@ -1,9 +1,9 @@
-"""`lock` and `abort`: who has the store, and whether the last one to have it left in order.
+"""`lock` and `abort`: which process has the store, and whether the last one closed it cleanly.
 
-    lock        4 bytes, `lock`. Whoever has the store holds an exclusive lock on the byte range [0, 1). The file stays.
-    abort       there while somebody has the store, removed when it is closed in order. A broker that finds it at load
+    lock        4 bytes, `lock`. The process that has the store holds an exclusive lock on the byte range [0, 1). The file stays.
+    abort       exists while a process has the store, removed when it is closed cleanly. A broker that finds it at load
                 recovers as after a crash. Empty in 4.9.3; the process id in decimal digits in 5.3.3
-    abort.bak   5.3.3 only: what was in `abort` before; empty after an exit in order, else the old process id. Never removed
+    abort.bak   5.3.3 only: what was in `abort` before; empty after a clean exit, else the old process id. Never removed
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place, DurableDirectory(place) as directory, StoreLock(directory):
@@ -11,8 +11,8 @@
     ...     sorted((path.name, path.read_text()) for path in directory.root.iterdir())
     [('abort', '586'), ('abort.bak', ''), ('lock', 'lock')]
 
-While a StoreLock is held, this process must not open ROOT/lock by any other way, not even for reading: closing that
-would free the lock (`mqstore.files.locking` tells why).
+While a StoreLock is held, this process must not open ROOT/lock in any other way, not even for reading: closing that file
+would release the lock (see `mqstore.files.locking`).
 
 Format: docs/formats/rocketmq.md, sections 7.4 and 7.5.
 """
@@ -35,13 +35,13 @@ _CONTENT = b"lock"
 
 
 class StoreInUseError(TargetError):
-    """Another process, or another part of this one, has the store."""
+    """Another process, or another part of this process, has the store."""
 
 
 class StoreLock:
-    """The broker's own lock on a store's directory, held until `close`. Raises StoreInUseError where another has it.
+    """The broker's lock on a store's directory, held until `close`. Raises StoreInUseError if it is held already.
 
-    A broker tries for it after it has loaded and recovered; whoever changes a store here takes it before.
+    A broker takes it after it has loaded and recovered; mqstore takes it before it changes a store.
     """
 
     def __init__(self, directory: DurableDirectory) -> None:
@@ -57,7 +57,7 @@ class StoreLock:
             raise
 
     def close(self) -> None:
-        """Let others have the store. No error if that was done before."""
+        """Release the lock; does nothing if it is released."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ class StoreLock:
 
 
 def create_abort(directory: DurableDirectory, version: str, pid: int) -> None:
-    """Mark the store as in use; when it returns, a crash cannot undo it. pid: written by 5.3.3 only."""
+    """Mark the store as in use; when this returns, a crash cannot undo it. pid: written by 5.3.3 only."""
     if not directory.exists(ABORT):
         directory.create(ABORT)
         directory.sync_directory()
@@ -90,7 +90,7 @@ def _put(directory: DurableDirectory, relative: str, content: bytes) -> None:
 
 
 def remove_abort(directory: DurableDirectory) -> None:
-    """Mark the store as left in order. To be called last, when all else is synced."""
+    """Mark the store as cleanly closed. To be called last, when everything else is synced."""
     if directory.exists(ABORT):
         directory.remove(ABORT)
         directory.sync_directory()

@@ -1,1 +1,1 @@
-"""An opened store and its two views, as it lies on disk and as a broker would recover it."""
+"""An opened store and its two views, as it is on disk and as a broker would recover it."""

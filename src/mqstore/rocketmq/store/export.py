@@ -1,4 +1,4 @@
-"""Writing the message table to files, split by split: each task reads one split and writes files of its own (`mqstore.table.parts`)."""
+"""Writing the message table to files, split by split: each task reads one split and writes its files (`mqstore.table.parts`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["LINEAGE", "ExportTask", "empty_part", "export_split"]
 
 LINEAGE = ("physical_offset", "store_file", "verdict")
 
-MAX_TOLD = 1000
+MAX_FINDINGS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """Write the selected messages of one split. read.columns: as they stand in the files, partition columns included.
+    """Write the selected messages of one split. read.columns: as in the files, including partition columns.
 
-    metadata: goes into each Parquet file. limit: write the first so many only.
+    metadata: added to each Parquet file. limit: maximum number of messages.
     """
 
     read: ReadTask
@@ -33,12 +33,12 @@ class ExportTask:
 
     @property
     def number(self) -> int:
-        """Of the split."""
+        """Number of the split."""
         return self.read.split.number
 
 
 def export_split(task: ExportTask) -> Exported:
-    """Write the selected messages of one split. Returns what was written; the same messages in the same order on every attempt."""
+    """Write the selected messages of one split. Every attempt writes the same messages in the same order."""
     damage: list[Damage] = []
     rows = 0
     with DurableDirectory(task.stage) as stage:
@@ -51,11 +51,11 @@ def export_split(task: ExportTask) -> Exported:
             if rows == task.limit:
                 break
         parts = writers.finish()
-    return Exported(parts, rows, tuple(damage[:MAX_TOLD]), max(0, len(damage) - MAX_TOLD))
+    return Exported(parts, rows, tuple(damage[:MAX_FINDINGS]), max(0, len(damage) - MAX_FINDINGS))
 
 
 def empty_part(task: ExportTask) -> Part:
-    """A file without rows that has the columns of the others."""
+    """Write a file without rows that has the columns of the others."""
     import pyarrow as pa
 
     schema = rocketmq_schema(task.read.columns)

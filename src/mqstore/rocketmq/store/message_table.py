@@ -1,6 +1,6 @@
-"""The message table of a commit log: records in physical order, filtered, with a verdict each.
+"""The message table of a commit log: records in physical order, filtered, each with a verdict.
 
-Both views of a store use this; they differ in the range of the log and in the queues that a verdict is checked against.
+Both views of a store use it; they differ in the range of the log and in the queues that verdicts are checked against.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ Mask = NDArray[np.bool_]
 MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows
 
 _VERDICTS = (Verdict.INTACT, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED)
+_INTACT, _UNINDEXED, _DUPLICATE, _DAMAGED = range(4)  # numbers of these verdicts
 
 
 def select(columns: RecordColumns, selection: Selection) -> Mask:
-    """Which records fit the selection, its limit aside. Bodies are looked at last, and only for grep."""
+    """Return which records fit the selection, not counting its limit. Bodies are read last, and only for grep."""
     mask = np.ones(len(columns), np.bool_)
     for field, low, high in (
         (frames.PHYSICAL_OFFSET, selection.from_offset, selection.to_offset),
@@ -79,7 +80,7 @@ def _has_key(columns: RecordColumns, wanted: frozenset[str]) -> Mask:
 
 
 def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup) -> NDArray[np.int8]:
-    """A verdict per record, as a number into `_VERDICTS`: its own checks, then whether its queue leads to it."""
+    """Return a verdict per record, as an index into `_VERDICTS`: its own checks, then whether its queue entry points at it."""
     verdict = np.zeros(len(columns), np.int8)
     kind = columns.row(frames.SYS_FLAG) & TRANSACTION_MASK
     expected = (kind == TRANSACTION_NONE) | (kind == TRANSACTION_COMMIT)
@@ -90,37 +91,37 @@ def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup) -> NDAr
         members = np.flatnonzero(expected & (groups == group))
         number = (group + (1 << 31)) >> 32
         queue = queue_of(topics[number], group - (number << 32))
-        verdict[members] = 1 if queue is None else _against_queue(columns, members, queue, log)
-    verdict[~columns.believable] = 3
+        verdict[members] = _UNINDEXED if queue is None else _against_queue(columns, members, queue, log)
+    verdict[~columns.believable] = _DAMAGED
     return verdict
 
 
 def _against_queue(columns: RecordColumns, members: NDArray[np.intp], queue: QueueView, log: CommitLog) -> NDArray[np.int8]:
-    """0 where the queue's entry at the record's queue offset leads to the record, 2 where it leads to a twin, else 1."""
+    """Return INTACT where the queue's entry points at the record, DUPLICATE where it points at a twin, else UNINDEXED."""
     offsets = columns.row(frames.QUEUE_OFFSET)[members]
     physical = columns.row(frames.PHYSICAL_OFFSET)[members]
     low, high = max(queue.min_offset, int(offsets.min())), min(queue.max_offset, int(offsets.max()) + 1)
-    verdict = np.ones(len(members), np.int8)
+    verdict = np.full(len(members), _UNINDEXED, np.int8)
     if low >= high:
         return verdict
     entries = queue.entries(low, high)
     if queue.batch:
-        verdict[np.isin(physical, entries["physical_offset"])] = 0
+        verdict[np.isin(physical, entries["physical_offset"])] = _INTACT
         return verdict
     inside = (offsets >= low) & (offsets < low + len(entries))
     listed = entries["physical_offset"].astype(np.int64)[offsets[inside] - low]
-    verdict[inside] = np.where(listed == physical[inside], 0, 1)
+    verdict[inside] = np.where(listed == physical[inside], _INTACT, _UNINDEXED)
     for k in np.flatnonzero(inside)[listed != physical[inside]].tolist():
         twin = log.record(int(entries["physical_offset"][offsets[k] - low]))
         if twin is not None and (twin.topic, twin.queue_id, twin.queue_offset) == (queue.topic, queue.queue_id, int(offsets[k])):
-            verdict[k] = 2
+            verdict[k] = _DUPLICATE
     return verdict
 
 
 def batch_of(
     columns: RecordColumns, names: Sequence[str], log: CommitLog, queue_of: QueueLookup, *, milliseconds: bool = False
 ) -> pa.RecordBatch:
-    """The named columns as a batch, verdicts included where asked for."""
+    """Return the named columns as a batch, with verdicts if requested."""
     import pyarrow as pa
 
     verdict = None
@@ -140,9 +141,9 @@ def table(
     milliseconds: bool = False,
     on_damage: Callable[[Damage], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records in [low, high) that fit the selection, in physical order. Offsets may lie inside records.
+    """Yield batches of the records in [low, high) that fit the selection, in physical order. Offsets may be inside records.
 
-    A batch holds a few thousand rows, or 16 MiB of records. on_damage: told of stretches of log that are no records.
+    A batch holds a few thousand rows, or 16 MiB of records. on_damage: called with ranges of log that are not records.
     """
     low = max(low, selection.from_offset or 0)
     if selection.to_offset is not None:

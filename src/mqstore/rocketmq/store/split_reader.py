@@ -1,7 +1,7 @@
-"""Reading the message table split by split: what a task of the Spark source or of an export does.
+"""Reading the message table split by split: the task of the Spark source and of an export.
 
-A split is read without its neighbours: the walk starts some way before it (`splits.LEAD`), so that it has joined the
-chain of true records when it arrives. Columns are made as they are asked for; without `body` no body is touched.
+A split is read without its neighbours: the walk starts some way before it (`scan.splits.LEAD`), so that it follows the chain of real
+records when it arrives. Columns are made on request; without `body` no body is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """One split of a store, the columns and the messages wanted of it. token: changes when the log's files do."""
+    """One split of a store, with the requested columns and messages. token: changes when the files of the log do."""
 
     store: str | Url
     config: BrokerConfig
@@ -42,13 +42,13 @@ class ReadTask:
 
 
 def token_of(log: CommitLog) -> str:
-    """What tells this state of the log's files from another: a process may keep them mapped between jobs."""
+    """Return a token of the current files of the log, which a process may keep mapped between jobs."""
     snapshot = log.snapshot()
     return snapshot or repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
 
 
 def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
-    """The splits that can hold selected messages, cut to the selected physical offsets."""
+    """Return the splits that can hold selected messages, cut to the selected physical offsets."""
     found = []
     for split in splits:
         start = split.start if selection.from_offset is None else max(split.start, selection.from_offset)
@@ -59,7 +59,7 @@ def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
 
 
 def opened_view(path: str | Url, config: BrokerConfig, token: str) -> DiskView:
-    """The disk view of a store, kept by this process for the tasks that follow. token: see `token_of`."""
+    """Return the disk view of a store, kept by this process for the tasks that follow. token: see `token_of`."""
     key = (path, config, token)
     found = _views.get(key)
     if found is None:
@@ -70,9 +70,9 @@ def opened_view(path: str | Url, config: BrokerConfig, token: str) -> DiskView:
 
 
 def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
-    """Batches of the selected messages of a split, in physical order, a few thousand rows or 16 MiB of records each.
+    """Yield the selected messages of a split in physical order, in batches of a few thousand rows or 16 MiB of records.
 
-    milliseconds: the JSON form, times as int64 and keys as stored text. report: told of bytes that could not be believed.
+    milliseconds: the JSON form, times as int64 and keys as stored text. report: called with damage.
     """
     view = opened_view(task.store, task.config, task.token)
     try:

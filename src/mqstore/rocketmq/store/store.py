@@ -28,7 +28,7 @@ class RocketMQStore(StoreFiles):
     # the views
 
     def view(self, name: str = "disk", as_: str | None = None) -> View:
-        """`disk` or `recovered`; as_: whose rules recover, `4.9.3` or `5.3.3`, by default what the files suggest. Raises UsageError."""
+        """Return the view `disk` or `recovered`. as_: version whose rules recover, by default what the files suggest. Raises UsageError."""
         if as_ is not None and as_ not in VERSIONS:
             raise UsageError(f"there are no rules of version {as_!r}; known are {' and '.join(VERSIONS)}")
         if name == "disk":
@@ -44,18 +44,18 @@ class RocketMQStore(StoreFiles):
     def to_batches(
         self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection(), *, milliseconds: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The message table of the disk view, batch by batch."""
+        """Yield the message table of the disk view, batch by batch."""
         return self.view().batches(columns, selection, milliseconds=milliseconds)
 
     def to_arrow(self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection()) -> pa.Table:
-        """The message table of the disk view in memory. For more than memory holds take `to_batches`."""
+        """Return the message table of the disk view in memory. Use `to_batches` if it does not fit."""
         import pyarrow as pa
 
         return pa.Table.from_batches(self.to_batches(columns, selection), rocketmq_schema(columns))
 
     def to_pandas(self, columns: Sequence[str] = ROCKETMQ_COLUMNS, selection: Selection = Selection()) -> Any:
-        """The message table of the disk view as a `pandas.DataFrame`. Raises UnsupportedError where pandas is not installed."""
+        """Return the message table of the disk view as a `pandas.DataFrame`. Raises UnsupportedError if pandas is not installed."""
         check_columns(columns)
         if find_spec("pandas") is None:
-            raise UnsupportedError("pandas is not installed: `pip install pandas`, or take to_arrow, which needs nothing more")
+            raise UnsupportedError("pandas is not installed: `pip install pandas`, or use to_arrow, which needs nothing more")
         return self.to_arrow(columns, selection).to_pandas()

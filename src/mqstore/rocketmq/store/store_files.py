@@ -57,30 +57,33 @@ class StoreFiles:
         self.directory = open_directory(self.path, snapshot)
         self.log = CommitLog(self.directory, file_size=self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
-        self._keep = keep  # an unpacked archive lives as long as the store that reads it
+        self._keep = keep  # keeps an unpacked archive as long as the store that reads it
 
     @property
     def place(self) -> str | Url:
-        """Where the store is, for a task: a path from the root, for a task may run in another directory; a URL with its credentials."""
+        """The location of the store for a task: an absolute path, as tasks may run in another directory; a URL with its credentials."""
         return self.path if isinstance(self.path, Url) else os.path.abspath(self.path)
 
     # the files
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
+        """The checkpoint file."""
         return checkpoints.load(self.directory)
 
     @cached_property
     def topics(self) -> topic_config.TopicsConfig:
+        """The topic configuration."""
         return topic_config.load(self.directory)
 
     @cached_property
     def offset_table(self) -> consumer_offset_file.OffsetTable:
+        """The committed consumer offsets."""
         return consumer_offset_file.load(self.directory)
 
     @cached_property
     def _consume_queues(self) -> tuple[ConsumeQueueReader, ...]:
-        # a cut file in a queue of one file is known by the length that the other queues' files have
+        # a truncated file in a queue of one file is recognised by the file size of the other queues
         file_size = self.config.consume_queue_file_size or consume_queue.common_file_size(self.directory)
         return tuple(
             ConsumeQueueReader(self.directory, topic, queue_id, file_size=file_size)
@@ -88,7 +91,7 @@ class StoreFiles:
         )
 
     def consume_queues(self) -> Sequence[ConsumeQueueReader]:
-        """All consume queues on disk, by topic and queue id."""
+        """Return all consume queues on disk, by topic and queue id."""
         return self._consume_queues
 
     @cached_property
@@ -99,7 +102,7 @@ class StoreFiles:
         )
 
     def batch_queues(self) -> Sequence[BatchQueueReader]:
-        """All batch queues on disk, by topic and queue id."""
+        """Return all batch queues on disk, by topic and queue id."""
         return self._batch_queues
 
     @cached_property
@@ -107,12 +110,12 @@ class StoreFiles:
         return index_file.load(self.directory, slots=self.config.max_hash_slot_num, positions=self.config.max_index_num)
 
     def index_files(self) -> Sequence[IndexFile]:
-        """The index files, oldest first."""
+        """Return the index files, oldest first."""
         return self._index.files
 
     @cached_property
     def findings(self) -> tuple[Damage, ...]:
-        """What listing and reading the small files brought to light."""
+        """Damage found while listing the files and reading the small ones."""
         return (
             *self.log.findings,
             *self._index.findings,
@@ -130,11 +133,11 @@ class StoreFiles:
 
     @cached_property
     def version_hint(self) -> str:
-        """The version whose rules the files suggest: `5.3.3` when anything only 5.x writes is there, else `4.9.3`."""
+        """The version whose rules the files suggest: `5.3.3` if anything exists that only 5.x writes, else `4.9.3`."""
         point = self.checkpoint
         if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0 or self.topics.five or self.offset_table.five:
             return "5.3.3"
-        five_only = (
+        v5_only = (
             "abort.bak",
             "timerwheel",
             "timerlog",
@@ -143,12 +146,12 @@ class StoreFiles:
             "config/timercheck",
             "config/topicQueueMapping.json",
         )
-        if any(self.directory.exists(place) for place in five_only) or self.directory.read("abort", 64):
+        if any(self.directory.exists(place) for place in v5_only) or self.directory.read("abort", 64):
             return "5.3.3"
-        return "5.3.3" if self._newest_file_is_of_five() else "4.9.3"
+        return "5.3.3" if self._newest_file_is_v5() else "4.9.3"
 
-    def _newest_file_is_of_five(self) -> bool:
-        """Whether the first record of the newest written log file is of version 2 or ends its properties as 5.x does."""
+    def _newest_file_is_v5(self) -> bool:
+        """Return whether the first record of the newest written log file has version 2, or properties that end as 5.x writes them."""
         number = self.log.last_written()
         if number < 0:
             return False
@@ -157,7 +160,7 @@ class StoreFiles:
         return message is not None and (message.version == 2 or message.properties.endswith(b"\x02"))
 
     def rules(self, version: str | None = None) -> Rules:
-        """The broker settings that decide what derived files hold: from the configuration, else from the directories there are."""
+        """Return the broker settings that decide the contents of derived files: configured, or inferred from the directories."""
         lmq = any(queue.topic.startswith(LMQ_PREFIX) for queue in self.consume_queues())
         multi = self.config.enable_multi_dispatch
         batch = {queue.topic for queue in self.batch_queues()} | set(self.topics.batch_topics) | set(self.config.batch_topics)
@@ -170,13 +173,13 @@ class StoreFiles:
         )
 
     def tags_code_resolver(self, topic: str, queue_id: int) -> Callable[[int], int]:
-        """A function from a stored tags code to the tags code itself: addresses lead through the extended queue."""
+        """Return a function from a stored tags code to the tags code itself: addresses are looked up in the extended queue."""
         ext = ConsumeQueueExt(self.directory, topic, queue_id, file_size=self.config.consume_queue_ext_file_size)
         return ext.tags_code
 
 
 def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
-    """Whether the directory has the mark of a RocketMQ store: a commit log, or what is derived from one."""
+    """Return whether a directory looks like a RocketMQ store: it has a commit log, or files derived from one."""
     if directory.is_directory("commitlog"):
         return True
     marks = sum(

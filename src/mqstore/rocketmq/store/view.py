@@ -1,8 +1,8 @@
-"""What can be asked of a RocketMQ store, whichever way one looks at it.
+"""The interface of the two views of a RocketMQ store.
 
-*disk*: the files as they lie; intact records wherever they stand, derived files as found.
-*recovered*: what a broker would answer after loading this very directory: its truncation, its dropped index files, its
-re-dispatch, its minimum offsets. Nothing is written for it; what the broker would write is held in memory.
+*disk*: the files as they are; valid records wherever they are, derived files as found.
+*recovered*: what a broker would answer after loading this directory: its truncation, its dropped index files, its re-dispatch, its
+minimum offsets. Nothing is written for it; what the broker would write is held in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class QueueView(Protocol):
     def queue_id(self) -> int: ...
     @property
     def batch(self) -> bool:
-        """Whether it is a batch queue, whose units stand for several messages."""
+        """Whether it is a batch queue, whose units hold several messages each."""
         ...
 
     @property
@@ -46,18 +46,18 @@ class QueueView(Protocol):
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset behind the newest listed record; -1 for an empty queue."""
+        """Physical offset after the newest record with an entry; -1 for an empty queue."""
         ...
 
     def entries(self, start: int, stop: int) -> NDArray[np.void]:
-        """Entries start..stop-1 as rows (physical_offset, size, tags_code); of a batch queue the units that hold those offsets."""
+        """Return entries start..stop-1 as rows (physical_offset, size, tags_code); of a batch queue, the units that hold those offsets."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """How far a consumer group is. offset: the next message to consume. lag: max_offset - offset, None without a queue;
-    negative where the group stands behind the queue's end, as mqadmin shows it.
+    """The progress of a consumer group. offset: the next message to consume. lag: max_offset - offset, None without a queue;
+    negative if the offset is past the end of the queue, as mqadmin shows it.
 
     state: `ok`, `below-min`, `above-max`, `no-queue` (the store has no such queue), `no-topic`.
     """
@@ -73,7 +73,7 @@ class ConsumerOffset:
 
 
 class View(Protocol):
-    """One way to look at a store. Nothing here raises for damaged bytes."""
+    """One view of a store. Nothing here raises for damaged bytes."""
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class View(Protocol):
         ...
 
     def log_range(self) -> tuple[int, int]:
-        """Minimum and maximum physical offset: first byte of the log, first byte behind its last record."""
+        """Return the minimum and maximum physical offset: first byte of the log, first byte after its last record."""
         ...
 
     def batches(
@@ -92,37 +92,37 @@ class View(Protocol):
         milliseconds: bool = False,
         on_damage: Callable[[Damage], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The message table in physical order.
+        """Yield the message table in physical order.
 
-        milliseconds: times as int64 and keys as stored text (the JSON form). on_damage: told of stretches of log that are no records.
+        milliseconds: times as int64 and keys as stored text (the JSON form). on_damage: called with ranges of log that are not records.
         """
         ...
 
     def queues(self) -> Sequence[QueueView]:
-        """All consume queues, by topic and queue id."""
+        """Return all consume queues, by topic and queue id."""
         ...
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
-        """One consume queue. Raises NotFoundError."""
+        """Return one consume queue. Raises NotFoundError."""
         ...
 
     def queue_or_none(self, topic: str, queue_id: int) -> QueueView | None:
-        """One consume queue, or None where there is none."""
+        """Return one consume queue, or None if there is none."""
         ...
 
     def index_files(self) -> Sequence[IndexFileLike]:
-        """The index files, oldest first."""
+        """Return the index files, oldest first."""
         ...
 
     def record(self, physical_offset: int) -> Record | None:
-        """The believable record at a physical offset."""
+        """Return the valid record at a physical offset, or None."""
         ...
 
     def consumer_offsets(self) -> Sequence[ConsumerOffset]:
-        """Consumer groups with their offsets, by group, topic, queue id."""
+        """Return the consumer groups with their offsets, by group, topic and queue id."""
         ...
 
     @property
     def findings(self) -> Sequence[Damage]:
-        """What opening the files brought to light: stray and wrong-size files, unreadable configuration."""
+        """Damage found while opening the files: stray and wrong-size files, unreadable configuration."""
         ...

@@ -1,8 +1,8 @@
-"""Comparing index files with the keys that the commit log yields.
+"""Comparing index files with the keys of the commit log.
 
-All index files together are one sequence of entries in log order. The keys of a stretch of log are laid against it:
-what compares equal is proved, keys without an entry are missing, entries without a key are looked at one by one. Chains
-are proved apart, by replaying every link of a file over an empty slot table.
+All index files together are one sequence of entries in log order. The keys of a range of log are compared with it: what is equal is
+proved, keys without an entry are missing, entries without a key are checked one by one. Chains are proved separately, by replaying
+every link of a file over an empty slot table.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from mqstore.rocketmq.format.java_text import index_hash
 __all__ = ["IndexProof", "check_chains"]
 
 BLOCK = 250_000  # entries a chain check holds at once
-MAX_TOLD = 200  # findings per file that are told one by one
+MAX_FINDINGS = 200  # findings per file that are listed
 
 
 @dataclass(slots=True)
 class IndexProof:
-    """One index file under proof. proved: half-open ranges of entry numbers that equal the log's keys; 1 is the first."""
+    """An index file that is being proved. proved: half-open ranges of entry numbers that equal the log's keys; 1 is the first."""
 
     file: IndexFile
-    inherits: bool  # not the first file: its first entry's time is relative to the file before (docs/formats/rocketmq.md, 5.4)
+    inherits: bool  # not the first file: the time of its first entry is relative to the file before (docs/formats/rocketmq.md, 5.4)
     proved: list[tuple[int, int]] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
     @property
     def stop(self) -> int:
-        """Number behind the last entry."""
+        """Number after the last entry."""
         return min(self.file.header.index_count, self.file.positions)
 
     def first_at(self, physical_offset: int) -> int:
-        """Number of the first entry whose record lies at or behind a physical offset. Entries ascend in a sound file."""
+        """Return the number of the first entry whose record is at or after a physical offset. Entries ascend in a valid file."""
         low, high = 1, self.stop
         while low < high:
             middle = (low + high) // 2
@@ -53,17 +53,17 @@ class IndexProof:
         return low
 
     def compare(self, keys: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Lay the keys of a stretch of log against the file; which of them it holds."""
-        held = self._lay(keys, self.first_at(int(keys["physical_offset"][0])))
+        """Compare the keys of a range of log with the file. Returns which of them it holds."""
+        held = self._align(keys, self.first_at(int(keys["physical_offset"][0])))
         if not held.any():
-            # a damaged offset may have misled the search: look for the first key's record everywhere
+            # a damaged offset may have misled the bisection: search the whole file for the record of the first key
             found = self._number_of(int(keys["physical_offset"][0]))
             if found:
-                held = self._lay(keys, found)
+                held = self._align(keys, found)
         return held
 
     def _number_of(self, physical_offset: int) -> int:
-        """Number of the first entry with a physical offset, 0 if none has it."""
+        """Return the number of the first entry with a physical offset, 0 if there is none."""
         for low in range(1, self.stop, BLOCK):
             entries = self.file.entries(low, min(self.stop, low + BLOCK))
             found = np.flatnonzero(entries["physical_offset"] == physical_offset)
@@ -71,8 +71,8 @@ class IndexProof:
                 return low + int(found[0])
         return 0
 
-    def _lay(self, keys: NDArray[np.void], number: int) -> NDArray[np.bool_]:
-        """Compare keys and entries side by side, beginning with the first key and entry `number`; which keys are held."""
+    def _align(self, keys: NDArray[np.void], number: int) -> NDArray[np.bool_]:
+        """Compare keys and entries in step, from the first key and entry `number` on. Returns which keys are held."""
         held = np.zeros(len(keys), np.bool_)
         offsets = keys["physical_offset"].astype(np.int64)
         rows = keys.view(np.uint8)
@@ -87,17 +87,17 @@ class IndexProof:
                 continue
             physical = self.file.entry(number).physical_offset
             if k + 1 < len(keys) and number + 1 < self.stop and self._match(rows, keys, k + 1, number + 1, begin):
-                k, number = k + 1, number + 1  # one entry is wrong, the next ones are in step again
+                k, number = k + 1, number + 1  # one entry is wrong, the next ones match again
             elif physical < int(offsets[k]):
                 number += 1
             elif physical > int(offsets[k]):
                 k += max(1, int(np.searchsorted(offsets[k:], physical)))
             else:
-                k += 1  # another key of the same record: its entry may stand in the file before
+                k += 1  # another key of the same record: its entry may be in the file before
         return held
 
     def _match(self, rows: Bytes, keys: NDArray[np.void], k: int, number: int, begin: int) -> int:
-        """How many keys from k on equal the entries from `number` on."""
+        """Return how many keys from k on equal the entries from `number` on."""
         run = min(len(keys) - k, self.stop - number)
         matched = index_chains.match(rows[20 * k : 20 * (k + run)], self.file.entry_bytes(number, number + run), begin)
         if not matched and number == 1 and self.inherits:
@@ -117,41 +117,41 @@ class IndexProof:
             at = max(at, high)
         yield from range(at, self.stop)
 
-    def say(self, number: int, kind: Kind, sentence: str) -> None:
-        """One finding about entry `number`."""
+    def report(self, number: int, kind: Kind, sentence: str) -> None:
+        """Add a finding about entry `number`."""
         self.damage.append(
             Damage(self.file.relative, self.file.entry_position(number), ENTRY.itemsize, kind, f"entry {number}: {sentence}", 0)
         )
 
     def settle(self, log: CommitLog, log_end: int, rules: Rules) -> None:
-        """Look at every entry that was not proved, and say what is wrong with it."""
+        """Check every entry that was not proved, and report its faults."""
         for number in self._unproved():
             entry = self.file.entry(number)
             if 0 <= entry.physical_offset < log.start:
                 continue
             if entry.physical_offset < 0 or entry.physical_offset >= log_end:
-                self.say(number, Kind.BAD_INDEX_ENTRY, f"leads to physical offset {entry.physical_offset}, outside the log")
+                self.report(number, Kind.BAD_INDEX_ENTRY, f"points at physical offset {entry.physical_offset}, outside the log")
                 continue
             message = log.record(entry.physical_offset)
             if message is None:
-                self.say(number, Kind.BAD_INDEX_ENTRY, f"no believable record starts at physical offset {entry.physical_offset}")
+                self.report(number, Kind.BAD_INDEX_ENTRY, f"no valid record starts at physical offset {entry.physical_offset}")
                 continue
             hashes = {index_hash(message.topic, key) for key in request(message, rules).keys}
             if entry.key_hash not in hashes:
-                self.say(number, Kind.BAD_INDEX_ENTRY, f"the record at {entry.physical_offset} has no key with hash {entry.key_hash}")
+                self.report(number, Kind.BAD_INDEX_ENTRY, f"the record at {entry.physical_offset} has no key with hash {entry.key_hash}")
             elif not (number == 1 and self.inherits):
                 begin = self.file.header.begin_timestamp
                 seconds = 0 if begin <= 0 else min(max(0, message.store_timestamp - begin) // 1000, 2**31 - 1)
                 if entry.seconds != seconds:
-                    self.say(
+                    self.report(
                         number,
                         Kind.BAD_INDEX_ENTRY,
-                        f"says {entry.seconds} s after the file's begin, the record was stored {seconds} s after it",
+                        f"has {entry.seconds} s after the file's begin, the record was stored {seconds} s after it",
                     )
 
 
 def check_chains(file: IndexFile) -> list[Damage]:
-    """Replay every link of a file, then compare its slots and header with the outcome."""
+    """Replay every link of a file, then compare its slots and header with the result."""
     damage: list[Damage] = []
     header = file.header
     if not 0 <= header.index_count <= file.positions:
@@ -161,15 +161,15 @@ def check_chains(file: IndexFile) -> list[Damage]:
                 36,
                 4,
                 Kind.BAD_INDEX_HEADER,
-                f"indexCount {header.index_count} is beyond the {file.positions} positions of the file",
+                f"indexCount {header.index_count} exceeds the {file.positions} positions of the file",
             )
         ]
     slots = np.zeros(file.slot_count, np.int32)
-    bad = np.empty(MAX_TOLD, np.int64)
+    bad = np.empty(MAX_FINDINGS, np.int64)
     for low in range(1, header.index_count, BLOCK):
         high = min(header.index_count, low + BLOCK)
         found = index_chains.check(file.entry_bytes(low, high), low, slots, bad)
-        for number in bad[: min(found, MAX_TOLD)].tolist():
+        for number in bad[: min(found, MAX_FINDINGS)].tolist():
             entry = file.entry(number)
             position = file.entry_position(number)
             if entry.key_hash < 0:
@@ -181,7 +181,7 @@ def check_chains(file: IndexFile) -> list[Damage]:
             damage.append(Damage(file.relative, position, ENTRY.itemsize, Kind.BAD_INDEX_CHAIN, sentence))
         file.drop()
     stored = file.slots()
-    for slot in np.flatnonzero(stored != slots).tolist()[:MAX_TOLD]:
+    for slot in np.flatnonzero(stored != slots).tolist()[:MAX_FINDINGS]:
         sentence = f"slot {slot} holds {int(stored[slot])}, its newest entry is {int(slots[slot])}"
         damage.append(Damage(file.relative, file.slot_position(slot), 4, Kind.BAD_INDEX_CHAIN, sentence))
     return damage + _check_header(file, int(np.count_nonzero(slots)))
@@ -191,7 +191,7 @@ def _check_header(file: IndexFile, taken: int) -> list[Damage]:
     header = file.header
     if header.index_count <= 1:
         return []
-    told = []
+    damage = []
     first, last = file.entry(1), file.entry(header.index_count - 1)
     for position, width, name, stored, expected in (
         (16, 8, "beginPhyOffset", header.begin_physical_offset, first.physical_offset),
@@ -199,10 +199,10 @@ def _check_header(file: IndexFile, taken: int) -> list[Damage]:
         (32, 4, "hashSlotCount", header.hash_slot_count, taken),
     ):
         if stored != expected:
-            told.append(Damage(file.relative, position, width, Kind.BAD_INDEX_HEADER, f"{name} is {stored}, the entries say {expected}"))
-    return told
+            damage.append(Damage(file.relative, position, width, Kind.BAD_INDEX_HEADER, f"{name} is {stored}, the entries give {expected}"))
+    return damage
 
 
 def missing_ranges(keys: NDArray[np.void], held: NDArray[np.bool_]) -> Sequence[int]:
-    """Physical offsets, ascending and without repeats, of the records some key of which no file holds."""
+    """Return the physical offsets, ascending and distinct, of the records with a key that no file holds."""
     return [int(offset) for offset in np.unique(keys["physical_offset"][~held].astype(np.int64))]

@@ -1,4 +1,4 @@
-"""Checking the commit log split by split: frames, checksums, compression, text; and dispatching what can be believed."""
+"""Checking the commit log split by split: frames, checksums, compression, text; and dispatching the valid records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogSplit:
 
 @dataclass(slots=True)
 class SplitCheck:
-    """What one split holds. begin: position of the first record, None if none starts in the split; end: behind the last thing read."""
+    """The contents of one split. begin: position of the first record, None if none starts in the split; end: after the last thing read."""
 
     split: LogSplit
     begin: int | None
@@ -42,7 +42,7 @@ class SplitCheck:
 
 
 def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
-    """Splits of all files that hold records, in log order; holes at the end of a file are left out."""
+    """Return splits of all files that hold records, in log order, without the holes at the end of files."""
     return [
         LogSplit(file, start, min(start + size, file.size))
         for file in log.files[: log.last_written() + 1]
@@ -51,10 +51,10 @@ def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
 
 
 def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None = None) -> SplitCheck:
-    """Check one split. begin: where its first record is known to start; otherwise it is searched for."""
+    """Check one split. begin: position of its first record, if known; otherwise it is searched for."""
     file = split.file
     if begin is None:
-        # at the start of a file whatever stands there is judged; elsewhere the first record that can be believed
+        # at the start of a file whatever is there is checked; elsewhere the first valid record
         begin = 0 if split.start == 0 else log.first_record(file, split.start, split.stop)
     if begin is None or begin >= split.stop:
         return SplitCheck(split, None, split.start if begin is None else begin)
@@ -86,17 +86,17 @@ def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None
 
 
 def record_damage(columns: RecordColumns) -> list[Damage]:
-    """What records with believable frames contradict in themselves."""
+    """Return the contradictions within records whose frames are valid."""
     if columns.believable.all():
         return []
     found = []
     file = columns.records.file.relative
     for mask, kind, sentence in (
-        (columns.crc_ok, Kind.BAD_CHECKSUM, "the body does not fit its CRC"),
-        (columns.property_crc_ok, Kind.BAD_PROPERTY_CHECKSUM, "the record does not fit its __CRC32# property"),
-        (columns.expands | ~columns.crc_ok, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG says"),
+        (columns.crc_ok, Kind.BAD_CHECKSUM, "the body does not match its CRC"),
+        (columns.property_crc_ok, Kind.BAD_PROPERTY_CHECKSUM, "the record does not match its __CRC32# property"),
+        (columns.expands | ~columns.crc_ok, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG requires"),
         (columns.text_ok, Kind.BAD_TEXT, "topic or properties are not UTF-8"),
-        (columns.pairs_ok, Kind.BAD_PROPERTIES, "a part of the property text is no name/value pair"),
+        (columns.pairs_ok, Kind.BAD_PROPERTIES, "a part of the property text is not a name/value pair"),
     ):
         for k in np.flatnonzero(~mask).tolist():
             position, size = int(columns.records.positions[k]), int(columns.row(frames.SIZE)[k])

@@ -1,7 +1,7 @@
-"""Comparing consume queues with what the commit log says must stand in them.
+"""Comparing consume queues with what the commit log requires.
 
-Runs of entries that the dispatch of the log yields are compared with the files as bytes. What compares equal is proved;
-only what is left over on either side is looked at entry by entry.
+Runs of entries from the dispatch of the log are compared with the files as bytes. What is equal is proved; only what is left over
+on either side is checked entry by entry.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mqstore.rocketmq.format.record import Record
 
 __all__ = ["BatchQueueProof", "QueueProof"]
 
-MAX_TOLD = 200  # findings per queue that are told one by one
+MAX_FINDINGS = 200  # findings per queue that are listed
 
 
 @dataclass(slots=True)
 class QueueProof:
-    """One queue under proof. proved: half-open ranges of queue offsets whose entries equal the log's."""
+    """A queue that is being proved. proved: half-open ranges of queue offsets whose entries equal the log's."""
 
     queue: ConsumeQueueReader
     tags_code_of: Callable[[int], int]  # resolves addresses of the extended queue
@@ -35,10 +35,10 @@ class QueueProof:
     missing: list[tuple[int, int]] = field(default_factory=list)  # (queue offset, physical offset) of records without an entry
     missing_count: int = 0
     damage: list[Damage] = field(default_factory=list)
-    leads_nowhere: list[int] = field(default_factory=list)  # physical offsets of entries without a believable record
+    dangling: list[int] = field(default_factory=list)  # physical offsets of entries without a valid record
 
     def compare(self, run: QueueRun) -> None:
-        """Compare the entries that a stretch of log yields for this queue with those on disk."""
+        """Compare the entries that a range of log yields for this queue with those on disk."""
         expected = run.entries.view(ENTRY)
         if run.plain:
             self._compare_range(run.first, expected)
@@ -78,11 +78,11 @@ class QueueProof:
 
     def _lost(self, first: int, expected: NDArray[np.void]) -> None:
         self.missing_count += len(expected)
-        room = MAX_TOLD - len(self.missing)
+        room = MAX_FINDINGS - len(self.missing)
         self.missing.extend((first + k, int(expected["physical_offset"][k])) for k in range(min(room, len(expected))))
 
     def unproved(self) -> Iterator[tuple[int, int]]:
-        """Half-open ranges of entries on disk that no stretch of log has proved."""
+        """Yield half-open ranges of entries on disk that no range of log has proved."""
         at = self.queue.min_offset
         for low, high in sorted(self.proved):
             if low > at:
@@ -92,7 +92,7 @@ class QueueProof:
             yield at, self.queue.max_offset
 
     def settle(self, log: CommitLog, log_end: int) -> None:
-        """Look at every entry that was not proved, and say what is wrong with it."""
+        """Check every entry that was not proved, and report its faults."""
         left = list(self.unproved())
         for low, high in left:
             for start in range(low, high, 4096):
@@ -100,9 +100,9 @@ class QueueProof:
                 for k in range(len(entries)):
                     self._judge(start + k, entries[k], log, log_end)
         if left:
-            self._order()  # entries that were proved stand in the log's own order
+            self._check_order()  # proved entries are in log order
 
-    def _say(self, queue_offset: int, kind: Kind, sentence: str, messages: int = 0) -> None:
+    def _report(self, queue_offset: int, kind: Kind, sentence: str, messages: int = 0) -> None:
         file, position = self.queue.place(queue_offset)
         who = f"topic {self.queue.topic!r}, queue {self.queue.queue_id}, queue offset {queue_offset}"
         self.damage.append(Damage(file, position, ENTRY.itemsize, kind, f"{sentence} ({who})", messages))
@@ -112,45 +112,47 @@ class QueueProof:
         if physical == 0 and size == BLANK_SIZE and tags == 0:
             return
         if physical == 0 and size == 0:
-            self._say(queue_offset, Kind.QUEUE_GAP, "an unwritten entry between written ones")
+            self._report(queue_offset, Kind.QUEUE_GAP, "an unwritten entry between written ones")
             return
         if 0 <= physical < log.start and size > 0:
             return
         if size <= 0 or physical < 0:
-            self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"physical offset {physical}, size {size} is no place in a log")
+            self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"physical offset {physical}, size {size} cannot be a place in a log")
             return
         if physical >= log_end:
-            self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"leads to {physical}, behind the end of the log at {log_end}")
+            self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"points at {physical}, after the end of the log at {log_end}")
             return
         message = log.record(physical)
         if message is None:
-            self.leads_nowhere.append(physical)
-            self._say(queue_offset, Kind.BAD_QUEUE_ENTRY, f"no believable record starts at physical offset {physical}")
+            self.dangling.append(physical)
+            self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"no valid record starts at physical offset {physical}")
             return
         listed = (self.queue.topic, self.queue.queue_id)
         also = message.property_map().get("INNER_MULTI_DISPATCH", "").split(",")
         if (message.topic, message.queue_id) != listed and self.queue.topic not in also:
-            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"leads to a record of topic {message.topic!r}, queue {message.queue_id}")
+            self._report(
+                queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"points at a record of topic {message.topic!r}, queue {message.queue_id}"
+            )
             return
         raw = log.raw(physical)
         if raw is None or len(raw) != size:
-            self._say(
-                queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"says {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}"
+            self._report(
+                queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"has {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}"
             )
         elif self.queue.topic not in also and message.queue_offset != queue_offset:
-            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"leads to the record with queue offset {message.queue_offset}")
+            self._report(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"points at the record with queue offset {message.queue_offset}")
         else:
             self._judge_tags(queue_offset, self.tags_code_of(tags), message)
 
     def _judge_tags(self, queue_offset: int, tags_code: int, message: Record) -> None:
         tags = message.property_map().get("TAGS")
         expected = java_hash(tags) if tags else 0
-        # a waiting delay message is listed by its delivery time, whose levels are the broker's to set; recovery of 4.9 lists it by its tags
+        # the entry of a delayed message holds its delivery time, which depends on settings; recovery of 4.9 writes the hash of its tags
         delivery = message.topic == SCHEDULE_TOPIC and tags_code > message.store_timestamp
         if tags_code != expected and not delivery:
-            self._say(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"tags code {tags_code} is not that of the record, {expected}")
+            self._report(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"tags code {tags_code} differs from that of the record, {expected}")
 
-    def _order(self) -> None:
+    def _check_order(self) -> None:
         previous = -1
         for start in range(self.queue.min_offset, self.queue.max_offset, 65536):
             entries = self.queue.entries(start, min(self.queue.max_offset, start + 65536))
@@ -159,14 +161,14 @@ class QueueProof:
             if not len(physical):
                 continue
             steps = np.diff(np.r_[previous, physical])
-            for k in np.flatnonzero(steps <= 0).tolist()[:MAX_TOLD]:
-                self._say(start + int(written[k]), Kind.QUEUE_ORDER, "lies before the entry in front of it in the log")
+            for k in np.flatnonzero(steps <= 0).tolist()[:MAX_FINDINGS]:
+                self._report(start + int(written[k]), Kind.QUEUE_ORDER, "has a physical offset below that of the entry before it")
             previous = int(physical[-1])
 
 
 @dataclass(slots=True)
 class BatchQueueProof:
-    """One batch queue under proof: its units, and which of them the log has yielded."""
+    """A batch queue that is being proved: its units, and which of them the log has yielded."""
 
     queue: BatchQueueReader
     units: NDArray[np.void] = field(init=False)
@@ -178,7 +180,7 @@ class BatchQueueProof:
         self.proved = np.zeros(len(self.units), np.bool_)
 
     def compare(self, run: QueueRun) -> None:
-        """Compare the units that a stretch of log yields with those on disk."""
+        """Compare the units that a range of log yields with those on disk."""
         stored = self.units["physical_offset"].astype(np.int64)
         for unit in run.entries.view(UNIT):
             number = int(np.searchsorted(stored, int(unit["physical_offset"])))
@@ -188,14 +190,14 @@ class BatchQueueProof:
                 self.missing.append(int(unit["physical_offset"]))
 
     def damage(self, log: CommitLog) -> list[Damage]:
-        """What is wrong with the queue once the whole log was compared."""
+        """Return what is wrong with the queue, once the whole log was compared."""
         who = f"batch queue of topic {self.queue.topic!r}, queue {self.queue.queue_id}"
-        told = []
+        damage = []
         for unit in self.units[~self.proved & (self.units["physical_offset"] >= log.start)]:
             base, physical = int(unit["base_offset"]), int(unit["physical_offset"])
-            sentence = f"the unit for queue offset {base} leads to physical offset {physical}, whose record says otherwise"
-            told.append(Damage(self.queue.relative, 0, UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, f"{sentence} ({who})"))
+            sentence = f"the unit for queue offset {base} points at physical offset {physical}, whose record differs"
+            damage.append(Damage(self.queue.relative, 0, UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, f"{sentence} ({who})"))
         if self.missing:
             sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"
-            told.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))
-        return told
+            damage.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))
+        return damage

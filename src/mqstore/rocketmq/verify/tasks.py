@@ -1,7 +1,7 @@
-"""Proving a store part by part: what a task finds in a run of splits, small enough to travel, and how parts make one proof.
+"""Verifying a store part by part: tasks check runs of splits, and their small results are combined into one report.
 
-A part is checked as `mqstore.rocketmq.verify.verification` checks a split, against the queues and index files on the host it runs on;
-what comes back says which entries it proved, not the entries. Parts are taken in log order; one that did not begin where
+A part is checked as `mqstore.rocketmq.verify.verification` checks a split, against the queues and index files on the host that runs it;
+the result names the entries that it proved, without their contents. Parts are combined in log order; a part that did not begin where
 the part before it ended is checked again from there. So the report does not depend on how the log was cut.
 """
 
@@ -19,7 +19,7 @@ from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import LogSplit, check_split, plan
-from mqstore.rocketmq.verify.queue_proof import MAX_TOLD
+from mqstore.rocketmq.verify.queue_proof import MAX_FINDINGS
 from mqstore.rocketmq.verify.verification import Verification, settle_index
 
 __all__ = ["IndexTask", "PartProof", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
@@ -28,14 +28,14 @@ Queue = tuple[str, int]
 Ranges = list[tuple[int, int]]
 
 PART = 256 << 20  # bytes of log in a part, by default
-MAX_INSIDE = 1000  # records without index entry that are kept by their offset
+MAX_INSIDE = 1000  # offsets of records without index entry that are kept
 
 _stores: dict[tuple[str | Url, BrokerConfig, str], RocketMQStore] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """Splits in log order. met: (start of a file, position in it) that the walk of the part before arrived at, if that is known."""
+    """Splits in log order. met: (start of a file, position in it) at which the part before ended, if that is known."""
 
     store: str | Url
     config: BrokerConfig
@@ -58,7 +58,7 @@ class IndexTask:
 
 @dataclass(slots=True)
 class PartProof:
-    """What a part holds and proves. begin: position at which its first split's walk began; log_end: -1 where it holds no record."""
+    """What a part holds and proves. begin: position at which the walk of its first split began; log_end: -1 if it holds no record."""
 
     task: PartTask
     begin: int | None
@@ -69,14 +69,14 @@ class PartProof:
     last_timestamp: int
     unindexed: int
     unindexed_inside: list[int]
-    unlisted: dict[Queue, int]
+    unqueued: dict[Queue, int]
     queues: dict[Queue, tuple[Ranges, list[tuple[int, int]], int]] = field(default_factory=dict)  # proved, missing, count of missing
     units: dict[Queue, tuple[list[int], list[int]]] = field(default_factory=dict)  # of batch queues: proved numbers, missing records
     indexes: dict[int, Ranges] = field(default_factory=dict)
 
 
 def parts(store: RocketMQStore, count: int | None = None) -> list[PartTask]:
-    """The log cut into parts: so many of about equal size, or such of 256 MiB."""
+    """Cut the log into a number of parts of about equal size, by default of 256 MiB."""
     splits = plan(store.log)
     token = token_of(store.log)
     if count is None:
@@ -100,7 +100,7 @@ def check_part(task: PartTask) -> PartProof:
     """Check the splits of a part, and compare what they dispatch with queues and index."""
     work = Verification(_opened(task.store, task.config, task.token))
     work.log_end = -1
-    told_before = len(work.damage)
+    findings_before = len(work.damage)
     met = task.met
     begin: int | None = None
     for number, split in enumerate(task.splits):
@@ -117,12 +117,12 @@ def check_part(task: PartTask) -> PartProof:
         begin,
         met,
         work.checked,
-        work.damage[told_before:],
+        work.damage[findings_before:],
         work.log_end,
         work.last_timestamp,
         work.unindexed,
         work.unindexed_inside,
-        work.unlisted,
+        work.unqueued,
         {
             queue: (proof.proved, proof.missing, proof.missing_count)
             for queue, proof in work.queues.items()
@@ -138,12 +138,12 @@ def check_part(task: PartTask) -> PartProof:
 
 
 def _arrived(met: tuple[int, int], start: int, end: int) -> tuple[int, int]:
-    """How far the walk is: in a file it never goes back."""
+    """Return how far the walk is: within a file it never goes back."""
     return (start, max(end, met[1] if met[0] == start else 0))
 
 
 def joined(found: Iterable[PartProof]) -> Iterator[PartProof]:
-    """The parts, in log order; one that did not begin where the one before it ended is checked again, here."""
+    """Yield the parts in log order; one that did not begin where the part before it ended is checked again, here."""
     met = (-1, 0)
     for part in found:
         first = part.task.splits[0]
@@ -154,7 +154,7 @@ def joined(found: Iterable[PartProof]) -> Iterator[PartProof]:
 
 
 def absorb(work: Verification, part: PartProof) -> None:
-    """Take a part's outcome as if its splits had been taken here. Parts come in log order."""
+    """Add the result of a part, as if its splits had been checked here. Parts come in log order."""
     for name in ("bytes", "records", "messages"):
         setattr(work.checked, name, getattr(work.checked, name) + getattr(part.checked, name))
     work.damage.extend(part.damage)
@@ -162,12 +162,12 @@ def absorb(work: Verification, part: PartProof) -> None:
         work.log_end, work.last_timestamp = part.log_end, part.last_timestamp
     work.unindexed += part.unindexed
     work.unindexed_inside.extend(part.unindexed_inside[: MAX_INSIDE - len(work.unindexed_inside)])
-    for queue, count in part.unlisted.items():
-        work.unlisted[queue] = work.unlisted.get(queue, 0) + count
+    for queue, count in part.unqueued.items():
+        work.unqueued[queue] = work.unqueued.get(queue, 0) + count
     for queue, (proved, missing, missing_count) in part.queues.items():
         proof = work.queues[queue]
         _extend(proof.proved, proved)
-        proof.missing.extend(missing[: MAX_TOLD - len(proof.missing)])
+        proof.missing.extend(missing[: MAX_FINDINGS - len(proof.missing)])
         proof.missing_count += missing_count
     for queue, (numbers, lost) in part.units.items():
         work.batch_queues[queue].proved[numbers] = True
@@ -177,7 +177,7 @@ def absorb(work: Verification, part: PartProof) -> None:
 
 
 def _extend(ranges: Ranges, more: Sequence[tuple[int, int]]) -> None:
-    """Append ranges; what touches becomes one, so that a sound queue is one range however often it was cut."""
+    """Append ranges and merge those that touch, so that a valid queue is one range however the log was cut."""
     for low, high in more:
         if ranges and ranges[-1][1] == low:
             low = ranges.pop()[0]
@@ -185,7 +185,7 @@ def _extend(ranges: Ranges, more: Sequence[tuple[int, int]]) -> None:
 
 
 def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexTask]:
-    """A task for each index file, once all parts are absorbed."""
+    """Return a task for each index file, once all parts are absorbed."""
     token = token_of(store.log)
     return [
         IndexTask(store.place, store.config, token, number, tuple(proof.proved), work.log_end) for number, proof in enumerate(work.indexes)
@@ -193,7 +193,7 @@ def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexTask]:
 
 
 def check_index(task: IndexTask) -> list[Damage]:
-    """What is wrong with one index file."""
+    """Return what is wrong with one index file."""
     store = _opened(task.store, task.config, task.token)
     work = Verification(store)
     proof = work.indexes[task.number]

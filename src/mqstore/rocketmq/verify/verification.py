@@ -1,11 +1,11 @@
-"""Verify: every record, every queue entry, every index entry, and what they say of each other.
+"""Verify: every record, every queue entry, every index entry, and whether they agree.
 
 The log is checked split by split, in threads or (`mqstore.pipeline.jobs.verify`) on many hosts; each split is dispatched as a
-broker would, and the outcome compared with the consume queues and index files as bytes. So derived files are proved by
-rebuilding them, and a sound store costs little more than reading it.
+broker would, and the result compared with the consume queues and index files as bytes. So derived files are proved by
+rebuilding them, and verifying a valid store costs little more than reading it.
 
-Not everything that differs is damage. After an unclean exit the queues and the index may end before the log: that is
-what the broker's own recovery catches up with, and it is told as a note.
+Not every difference is damage. After an unclean exit the queues and the index may end before the log: the broker's own recovery
+catches up with that, and it is reported as a note.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _LOG_KINDS = frozenset(
 
 
 def verify(store: RocketMQStore, *, threads: int = 2, progress: Progress | None = None) -> Report:
-    """Check a whole store. progress: called with (bytes of log done, bytes of log in all). Memory does not grow with the store."""
+    """Check a whole store. progress: called with (bytes of log done, bytes of log in total). Memory does not grow with the store."""
     return Verification(store).run(threads, progress)
 
 
 class Verification:
-    """The state of one run: the proofs under way and what was found so far."""
+    """The state of one run: the proofs in progress and the findings so far."""
 
     def __init__(self, store: RocketMQStore) -> None:
         self.store = store
@@ -55,7 +55,7 @@ class Verification:
         self.notes: list[str] = []
         self.queues: dict[tuple[str, int], QueueProof] = {}
         self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
-        self.unlisted: dict[tuple[str, int], int] = {}  # records of queues that have no files at all
+        self.unqueued: dict[tuple[str, int], int] = {}  # records of queues without any files
         self.indexes = [IndexProof(file, number > 0) for number, file in enumerate(store.index_files())]
         self.unindexed = 0
         self.unindexed_inside: list[int] = []
@@ -67,7 +67,7 @@ class Verification:
             self.damage.extend(queue.findings)
 
     def run(self, threads: int, progress: Progress | None) -> Report:
-        """All of it, in threads of this process."""
+        """Check everything in threads of this process."""
         total = self.log.size_on_paper
         for number, check in enumerate(self._splits(max(1, threads))):
             self.take(check)
@@ -78,7 +78,7 @@ class Verification:
         return self.report([settle_index(proof, self.log, self.log_end, self.rules) for proof in self.indexes])
 
     def report(self, index_damage: Sequence[Sequence[Damage]]) -> Report:
-        """The outcome once every split was taken. index_damage: what `settle_index` found, file by file."""
+        """Return the report once every split was taken. index_damage: findings of `settle_index`, file by file."""
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
         self._settle_queues()
         self._count_lost_messages()
@@ -100,7 +100,7 @@ class Verification:
         )
 
     def drop(self) -> None:
-        """Let go of the mapped pages of queues and index: what was compared is not needed again soon."""
+        """Drop the mapped pages of queues and index: compared entries are not needed again soon."""
         for proof in self.queues.values():
             proof.queue.drop()
         for index in self.indexes:
@@ -109,7 +109,7 @@ class Verification:
     # the log
 
     def _splits(self, threads: int) -> Iterator[SplitCheck]:
-        """Checked splits in log order; one whose walk did not meet the split before it is checked again from there."""
+        """Yield checked splits in log order; one that did not begin where the split before it ended is checked again from there."""
         waiting: deque[Future[SplitCheck]] = deque()
         met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
         with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
@@ -131,7 +131,7 @@ class Verification:
                     future.cancel()
 
     def take(self, check: SplitCheck) -> None:
-        """Count a split and lay what it dispatches against queues and index."""
+        """Count a split, and compare what it dispatches with queues and index."""
         self.checked.bytes += check.split.stop - check.split.start
         self.checked.records += check.records
         self.checked.messages += check.messages
@@ -150,7 +150,7 @@ class Verification:
         proof = (self.batch_queues if run.batch else self.queues).get((run.topic, run.queue_id))
         if proof is None:
             key = (run.topic, run.queue_id)
-            self.unlisted[key] = self.unlisted.get(key, 0) + len(run)
+            self.unqueued[key] = self.unqueued.get(key, 0) + len(run)
         else:
             proof.compare(run)
 
@@ -169,10 +169,10 @@ class Verification:
         inside = [offset for offset in lost if offset <= newest]
         self.unindexed_inside.extend(inside[: 1000 - len(self.unindexed_inside)])
 
-    # what the log says that the files do not, and the other way round
+    # differences between the log and its derived files
 
     def _settle_queues(self) -> None:
-        behind = 0
+        pending = 0
         for (topic, queue_id), proof in sorted(self.queues.items()):
             self.checked.queue_entries += proof.queue.max_offset - proof.queue.min_offset
             proof.settle(self.log, self.log_end)
@@ -180,21 +180,21 @@ class Verification:
             self.damage.extend(proof.damage)
             tail = [place for place in proof.missing if place[0] >= proof.queue.max_offset]
             if self.store.unclean and len(tail) == len(proof.missing):
-                behind += proof.missing_count
+                pending += proof.missing_count
             elif proof.missing:
                 self._missing_entries(f"consumequeue/{topic}/{queue_id}", proof.missing[0], proof.missing_count)
-        for (topic, queue_id), count in sorted(self.unlisted.items()):
+        for (topic, queue_id), count in sorted(self.unqueued.items()):
             if self.store.unclean:
-                behind += count
+                pending += count
             else:
                 sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue has no files; {REMEDY}"
                 self.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
-        if behind:
-            self.notes.append(f"{behind} messages are in the log but not yet in their queues: the broker died before it listed them")
+        if pending:
+            self.notes.append(f"{pending} messages are in the log but not yet in their queues: the broker died before it dispatched them")
 
     def _count_lost_messages(self) -> None:
-        """A stretch of bad bytes in the log held as many messages as queue entries lead into it, at least one."""
-        lost = np.sort(np.array([offset for proof in self.queues.values() for offset in proof.leads_nowhere], np.int64))
+        """Count, for a range of bad bytes in the log, the queue entries that point into it, at least one message."""
+        lost = np.sort(np.array([offset for proof in self.queues.values() for offset in proof.dangling], np.int64))
         starts = {file.relative: file.start for file in self.log.files}
         for number, item in enumerate(self.damage):
             if item.kind in _GAPS and item.file in starts:
@@ -208,15 +208,15 @@ class Verification:
         self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
 
     def _settle_index(self, damage: Sequence[Sequence[Damage]]) -> None:
-        for proof, told in zip(self.indexes, damage, strict=True):
+        for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
-            self.damage.extend(told)
+            self.damage.extend(found)
         if not self.unindexed:
             return
         if not self.indexes:
             self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
             return
-        behind = self.unindexed - len(self.unindexed_inside)
+        pending = self.unindexed - len(self.unindexed_inside)
         if self.unindexed_inside:
             first = self.unindexed_inside[0]
             many = len(self.unindexed_inside)
@@ -231,13 +231,13 @@ class Verification:
                     len(self.unindexed_inside),
                 )
             )
-        if behind and self.store.unclean:
+        if pending and self.store.unclean:
             self.notes.append(
-                f"keys of {behind} messages at the end of the log are not yet in the index: the broker died before it dispatched them"
+                f"keys of {pending} messages at the end of the log are not yet in the index: the broker died before it dispatched them"
             )
-        elif behind:
-            sentence = f"keys of {behind} messages behind the end of the index are in no index file"
-            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", behind))
+        elif pending:
+            sentence = f"keys of {pending} messages after the end of the index are in no index file"
+            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", pending))
 
     def _settle_batch_queues(self) -> None:
         for proof in self.batch_queues.values():
@@ -245,11 +245,11 @@ class Verification:
             self.damage.extend((*proof.queue.findings, *proof.damage(self.log)))
 
     def _settle_offsets(self) -> None:
-        """Offsets outside their queue are no damage: a client may commit what it likes. They are told all the same."""
+        """Report offsets outside their queue as notes: they are not damage, because a client may commit any offset."""
         for item in self.store.view().consumer_offsets():
             if item.state in ("below-min", "above-max"):
                 self.notes.append(
-                    f"group {item.group!r} stands at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, "
+                    f"group {item.group!r} is at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, "
                     f"which holds {item.min_offset} to {item.max_offset}"
                 )
 
@@ -263,9 +263,9 @@ class Verification:
 
 
 def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: Rules) -> list[Damage]:
-    """What is wrong with an index file: its chains, and the entries that no stretch of log has proved."""
-    told = check_chains(proof.file)
-    if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in told):
+    """Return what is wrong with an index file: its chains, and the entries that no range of log has proved."""
+    damage = check_chains(proof.file)
+    if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage):
         proof.settle(log, log_end, rules)
     proof.file.drop()
-    return [*told, *proof.damage]
+    return [*damage, *proof.damage]

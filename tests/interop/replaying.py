@@ -15,7 +15,7 @@ from interop.scripts import KEYS, Operation, decoded_batch
 from interop.storeimage import copied
 from support.golden import Row
 
-from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
+from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import JavaMap
@@ -35,7 +35,7 @@ class Clock:
         self.step = 0
 
     def __call__(self) -> int:
-        return milliseconds() if self.fixed is None else self.fixed
+        return now_ms() if self.fixed is None else self.fixed
 
     def set(self, operation: Operation) -> None:
         if "set" in operation:
@@ -174,7 +174,7 @@ class Replayer:
         size = (self.path / "commitlog" / names[0]).stat().st_size
         full = [name for name in names if int(name) + size <= self.store.log_max]
         for name in full[:expired]:
-            at = (milliseconds() - LONG_AGO) / 1000
+            at = (now_ms() - LONG_AGO) / 1000
             os.utime(self.path / "commitlog" / name, (at, at))
         self.store.delete_files_manually()
         self.store.run_retention()

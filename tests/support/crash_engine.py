@@ -22,7 +22,7 @@ import numpy as np
 
 from mqstore.files.recorder import RecordedWrites
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.dispatch.dispatcher import Rules, request
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_text import index_hash
@@ -172,14 +172,14 @@ def state_of(store: MessageStore) -> dict[Any, Any]:
 def check_store(store: MessageStore, run: Run) -> dict[bytes, int]:
     """Log, queues and index agree, and nothing is there that was not sent. Returns the bodies in the log with their physical offsets."""
     store.dispatch_now()
-    rules = Rules(five=store.version != "4.9.3")
+    rules = DispatchRules(is_v5=store.version != "4.9.3")
     listed: dict[tuple[str, int], list[tuple[int, int, int, int]]] = defaultdict(list)
     keys: dict[int, set[int]] = {}
     bodies = {}
     for message, size in log_records(store):
         topic, properties = run.sent[message.body]
         assert (message.topic, message.properties) == (topic, properties), f"the record at {message.physical_offset} is not as it was sent"
-        asked = request(message, rules)
+        asked = dispatch_request(message, rules)
         if message.sys_flag & record.TRANSACTION_MASK in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
             row = (message.queue_offset, message.physical_offset, size, asked.tags_code)
             listed[message.topic, message.queue_id].append(row)

@@ -114,7 +114,7 @@ def made(
         rows.append((at, len(raw), codes[number] if codes is not None else java_hash(tag) if tag else 0))
     queue = QueueImage("T", 0, 20 * queue_file)
     entries = np.array(rows, ENTRY)
-    queue.append(QueueRun("T", 0, np.arange(first, first + len(rows)), entries.view(np.uint8), plain=True))
+    queue.append(QueueRun("T", 0, np.arange(first, first + len(rows)), entries.view(np.uint8), consecutive=True))
     log = LogFiles([(number * log_file, memoryview(bytes(raw))) for number, raw in enumerate(files)], log_file)
     return Made(log, queue, [row[0] for row in rows], [row[1] for row in rows])
 
@@ -135,5 +135,5 @@ def batch_queue(
     units["store_timestamp"] = numbers if times is None else times
     units["compacted_offset"] = -1
     queue = BatchQueueImage("T", 0, UNIT.itemsize * per_file)
-    queue.append(QueueRun("T", 0, bases, units.view(np.uint8), plain=True, batch=True))
+    queue.append(QueueRun("T", 0, bases, units.view(np.uint8), consecutive=True, batch=True))
     return queue

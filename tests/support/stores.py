@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from mqstore.rocketmq.dispatch.dispatcher import Rules, request
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.checkpoint import encode as encode_checkpoint
@@ -60,7 +60,7 @@ class Store:
     slots: int = 100
     positions: int = 400
     start: int = 0  # physical offset of the first log file
-    rules: Rules = field(default_factory=Rules)
+    rules: DispatchRules = field(default_factory=DispatchRules)
     indexed: int | None = None
     listed: int | None = None
     with_index: bool = True
@@ -145,7 +145,7 @@ class Store:
                 run = queues.setdefault((put.record.topic, put.record.queue_id), bytearray())
                 at = 20 * put.record.queue_offset
                 run[len(run) :] = bytes(max(0, at - len(run)))
-                run[at : at + 20] = struct.pack(">qiq", put.offset, len(put.raw), request(put.record, self.rules).tags_code)
+                run[at : at + 20] = struct.pack(">qiq", put.offset, len(put.raw), dispatch_request(put.record, self.rules).tags_code)
         size = 20 * self.queue_entries
         for (topic, queue_id), run in queues.items():
             for at in range(0, len(run), size):
@@ -154,7 +154,7 @@ class Store:
     def keys(self) -> Iterator[tuple[int, Put]]:
         """(hash, record) of every index entry, in order."""
         for put in self.puts[: self.indexed]:
-            for key in request(put.record, self.rules).keys:
+            for key in dispatch_request(put.record, self.rules).keys:
                 yield index_hash(put.record.topic, key), put
 
     def index_files(self) -> Iterator[tuple[str, bytes]]:

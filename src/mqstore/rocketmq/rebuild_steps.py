@@ -33,7 +33,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
-from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, UNIT_SIZE, Dispatched, Dispatcher, QueueRun, Rules
+from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, UNIT_SIZE, Dispatcher, DispatchOutput, DispatchRules, QueueRun
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 from mqstore.rocketmq.format.topic_name import usable_topic
@@ -69,7 +69,7 @@ _OFFSETS = np.dtype("<i8")
 class RebuildSettings:
     """What of a broker's settings decides the bytes of derived files. Sizes in bytes."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: DispatchRules = field(default_factory=DispatchRules)
     queue_file_size: int = 6_000_000
     batch_file_size: int = 13_800_000
     index: bool = True
@@ -211,7 +211,7 @@ class _Parts:
             segment = self._stage_run(run)
             found.append(QueuePart(run.topic, run.queue_id, run.batch, run.first, len(run), False, (segment,)))
             return
-        plain = run.plain and run.first >= 0 and run.first + len(run) < MAX_OFFSET
+        plain = run.consecutive and run.first >= 0 and run.first + len(run) < MAX_OFFSET
         if plain:
             self._place(run)
         found.append(QueuePart(run.topic, run.queue_id, False, run.first, len(run), plain))
@@ -286,7 +286,7 @@ class _Findings:
             self.untold += 1
 
 
-def _dispatched(walk: SplitWalk, rules: Rules, findings: _Findings, check_crc: bool) -> Iterator[tuple[Dispatched, int]]:
+def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _Findings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
     """The records of a split dispatched, some hundred thousand at a time; with the physical offset of the last of them."""
     dispatcher: Dispatcher | None = None
     file_start = 0

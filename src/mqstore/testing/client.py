@@ -247,7 +247,7 @@ def _received(record: Record) -> Received:
     properties = decode_properties(record.properties)
     return Received(
         properties.get("RETRY_TOPIC", record.topic),
-        compression.expand(record.body, record.sys_flag),
+        compression.decompress(record.body, record.sys_flag),
         properties.get("KEYS"),
         properties.get("TAGS"),
         properties,

@@ -16,7 +16,7 @@ from support.kernels import INSTALLED, Kernels, uncompiled
 
 import mqstore
 from mqstore.rocketmq.dispatch import dispatcher
-from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, Rules, dispatch_positions, merge_runs, request
+from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchRules, dispatch_positions, dispatch_request, merge_runs
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, Record, decode, encode
@@ -24,7 +24,7 @@ from mqstore.rocketmq.format.record import TRANSACTION_MASK, Record, decode, enc
 Entry = tuple[int, bytes]
 Key = tuple[int, int, int]
 
-PLAIN_RULES = Rules()
+PLAIN_RULES = DispatchRules()
 
 
 def use(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,34 +40,34 @@ def laid(records: list[Record]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(bytes(data), np.uint8), np.array(positions, np.int64)
 
 
-def model(data: np.ndarray, positions: np.ndarray, rules: Rules) -> tuple[dict[tuple[str, int], list[Entry]], list[Key]]:
+def model(data: np.ndarray, positions: np.ndarray, rules: DispatchRules) -> tuple[dict[tuple[str, int], list[Entry]], list[Key]]:
     """Queue entries and index keys in plain Python, a record at a time."""
     queues: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     keys: list[Key] = []
     for at in positions.tolist():
         message = decode(data[at:].tobytes())
-        asked = request(message, rules)
+        asked = dispatch_request(message, rules)
         size = int.from_bytes(data[at : at + 4].tobytes(), "big")
         entry = struct.pack(">qiq", message.physical_offset, size, asked.tags_code)
         if message.sys_flag & TRANSACTION_MASK in (0, 8):
             queues[message.topic, message.queue_id].append((message.queue_offset, entry))
-        tags = request(message, Rules(delays=())).tags_code
-        for topic, queue_id, offset in asked.also:
+        tags = dispatch_request(message, DispatchRules(delays=())).tags_code
+        for topic, queue_id, offset in asked.further_queues:
             queues[topic, queue_id].append((offset, struct.pack(">qiq", message.physical_offset, size, tags)))
         keys += [(index_hash(message.topic, key), message.physical_offset, message.store_timestamp) for key in asked.keys]
     return queues, keys
 
 
-def made(outcome: dispatcher.Dispatched) -> tuple[dict[tuple[str, int], list[Entry]], list[Key]]:
+def made(outcome: dispatcher.DispatchOutput) -> tuple[dict[tuple[str, int], list[Entry]], list[Key]]:
     queues = {}
     for run in outcome.runs:
         raw = run.entries.tobytes()
         queues[run.topic, run.queue_id] = [(offset, raw[20 * k : 20 * k + 20]) for k, offset in enumerate(run.offsets.tolist())]
-        assert run.plain == (np.diff(run.offsets) == 1).all()
+        assert run.consecutive == (np.diff(run.offsets) == 1).all()
     return queues, [tuple(row) for row in outcome.keys.tolist()]
 
 
-def agree(data: np.ndarray, positions: np.ndarray, rules: Rules = PLAIN_RULES) -> dispatcher.Dispatched:
+def agree(data: np.ndarray, positions: np.ndarray, rules: DispatchRules = PLAIN_RULES) -> dispatcher.DispatchOutput:
     outcome = dispatch_positions(data, positions, rules)
     assert outcome.records == len(positions)
     assert made(outcome) == model(data, positions, rules)
@@ -93,7 +93,7 @@ def test_every_golden_log_dispatches_as_the_plain_function_says(
 
 
 def test_no_record_gives_no_run_and_no_key() -> None:
-    outcome = dispatch_positions(np.empty(0, np.uint8), np.empty(0, np.int64), Rules())
+    outcome = dispatch_positions(np.empty(0, np.uint8), np.empty(0, np.int64), DispatchRules())
     assert (outcome.records, outcome.runs, len(outcome.keys)) == (0, (), 0)
 
 
@@ -107,10 +107,10 @@ def test_more_queues_than_the_table_has_room_for(kernels: Kernels, monkeypatch: 
 def test_groups_keep_their_numbers_over_further_stretches(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     data, positions = laid([Record(f"t{(7 * k) % 611}", b"", queue_offset=k // 611) for k in range(1300)])
-    dispatcher = Dispatcher(data, Rules(), len(positions))
+    dispatcher = Dispatcher(data, DispatchRules(), len(positions))
     for low in range(0, len(positions), 100):
         dispatcher.add(positions[low : low + 100])
-    assert made(dispatcher.finish()) == model(data, positions, Rules())
+    assert made(dispatcher.finish()) == model(data, positions, DispatchRules())
 
 
 def test_records_with_many_keys_grow_the_room_for_keys(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,12 @@ def test_odd_properties_dispatch_as_the_plain_function_says(
 ) -> None:
     use(kernels, monkeypatch)
     records = [Record(topic, b"b", queue_id=k % 2, queue_offset=k, store_timestamp=1000 * k, properties=properties) for k in range(3)]
-    for rules in (Rules(), Rules(delays=()), Rules(multi_dispatch=True, lmq=True), Rules(multi_dispatch=True, five=True)):
+    for rules in (
+        DispatchRules(),
+        DispatchRules(delays=()),
+        DispatchRules(multi_dispatch=True, lmq=True),
+        DispatchRules(multi_dispatch=True, is_v5=True),
+    ):
         agree(*laid(records), rules)
 
 
@@ -198,7 +203,7 @@ WORDS = st.sampled_from(
 @settings(deadline=None, max_examples=150)
 def test_any_records_dispatch_as_the_plain_function_says(records: list[Record]) -> None:
     data, positions = laid(records)
-    for rules in (Rules(), Rules(multi_dispatch=True, lmq=True, five=True)):
+    for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, is_v5=True)):
         expected = model(data, positions, rules)
         for kernels in (INSTALLED, uncompiled()):
             with pytest.MonkeyPatch.context() as patch:
@@ -274,6 +279,6 @@ def test_runs_of_one_queue_are_merged_in_log_order() -> None:
     (merged,) = merge_runs([run((0, 10), (1, 30)), run((1, 20)), run((2, 40))])
     assert merged.offsets.tolist() == [0, 1, 1, 2]
     assert merged.entries.reshape(-1, 20)[:, 7].tolist() == [10, 20, 30, 40]
-    assert not merged.plain
+    assert not merged.consecutive
     (merged,) = merge_runs([run((5, 10)), run((6, 20))])
-    assert merged.plain
+    assert merged.consecutive

@@ -19,7 +19,7 @@ from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.tag_filter import TagFilter
-from mqstore.rocketmq.query.pull import GetResult, GetStatus, PullRules, _scan_plainly, limits_of, wanted_hashes
+from mqstore.rocketmq.query.pull import GetResult, GetStatus, PullRules, _scan_slow, filter_hashes, kernel_limits
 
 VERSIONS = ("4.9.3", "5.3.3")
 TAGS = ("TagA", "TagB", "TagC")
@@ -45,7 +45,7 @@ def filled(store: MessageStore, count: int, dice: random.Random, queues: int = 3
 def plainly(store: MessageStore, queue_id: int, offset: int, count: int, tags: TagFilter | None, rules: PullRules) -> GetResult:
     queue = store.queue_or_none("T", queue_id)
     assert queue is not None
-    return _scan_plainly(store.log, queue, offset, count, tags, rules, None)
+    return _scan_slow(store.log, queue, offset, count, tags, rules, None)
 
 
 @compiled
@@ -70,12 +70,12 @@ def test_the_short_way_answers_as_the_rules_entry_by_entry(version: str, tmp_pat
                 max_count_in_memory=dice.choice([32, 5]),
             )
             path = pull.PullPath(
-                GetResult, GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, store._recovery.queues, store.log, limits_of(rules)
+                GetResult, GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, store._recovery.queues, store.log, kernel_limits(rules)
             )
             tags = dice.choice([None, None, TagFilter.parse("TagA"), TagFilter.parse("TagB||TagC"), TagFilter.parse("TagZ")])
             queue_id, count = dice.randrange(3), dice.choice([-1, 0, 1, 7, 32, 900, 2**31 - 1])
             offset = dice.randrange(store.min_offset("T", queue_id), store.max_offset("T", queue_id))
-            found = path.get("T", queue_id, offset, count, None if tags is None else wanted_hashes(tags))
+            found = path.get("T", queue_id, offset, count, None if tags is None else filter_hashes(tags))
             if found is not None:
                 short += 1
                 assert found == plainly(store, queue_id, offset, count, tags, rules), (seed, queue_id, offset, count, tags, rules)
@@ -133,7 +133,7 @@ def test_a_file_that_is_being_removed_is_not_held() -> None:
         held: pull.Held | None = None
         kept: object = "its own map"
 
-    path = pull.PullPath(GetResult, 1, 2, {}, None, limits_of(PullRules(version="4.9.3", in_memory_bytes=0)))
+    path = pull.PullPath(GetResult, 1, 2, {}, None, kernel_limits(PullRules(version="4.9.3", in_memory_bytes=0)))
     file = File()
     path.hold(file, memoryview(b"bytes"))
     assert file.held is not None
@@ -183,7 +183,7 @@ def test_results_of_the_source_lay_themselves_out_alike() -> None:
 
 def test_entries_that_do_not_lie_in_the_file_and_outputs_without_room_are_refused() -> None:
     raw = np.zeros(40, np.uint8)
-    limits = limits_of(PullRules(version="4.9.3", in_memory_bytes=0))
+    limits = kernel_limits(PullRules(version="4.9.3", in_memory_bytes=0))
     out = np.empty(limits.room, np.int64)
     for first, stop, room in ((-1, 2, out), (0, 3, out), (0, 2, out[:7])):
         with pytest.raises(ValueError, match="too small"):

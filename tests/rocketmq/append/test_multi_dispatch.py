@@ -7,7 +7,7 @@ from support.golden import case_named, queues
 
 from mqstore.rocketmq.append.multi_dispatch import applies, queue_key, with_queue_offsets
 from mqstore.rocketmq.append.send_path import as_sent
-from mqstore.rocketmq.dispatch.dispatcher import Rules, request
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import Record, encode_properties
 
@@ -37,8 +37,8 @@ def test_the_records_of_a_broker_come_out_byte_for_byte() -> None:
 
 def test_what_is_stored_is_what_dispatch_reads() -> None:
     stored, _ = with_queue_offsets(text(INNER_MULTI_DISPATCH="%LMQ%a,mirror"), 3, {"%LMQ%a-0": 7, "mirror-3": 9}.get, "4.9.3", True)
-    found = request(Record("T", b"", queue_id=3, properties=stored), Rules(multi_dispatch=True, lmq=True))
-    assert found.also == (("%LMQ%a", 0, 7), ("mirror", 3, 9))
+    found = dispatch_request(Record("T", b"", queue_id=3, properties=stored), DispatchRules(multi_dispatch=True, lmq=True))
+    assert found.further_queues == (("%LMQ%a", 0, 7), ("mirror", 3, 9))
 
 
 def test_a_light_queue_has_one_offset_for_all_queue_ids_only_with_lmq() -> None:

@@ -38,7 +38,7 @@ from mqstore.rocketmq.query import point_lookup, time_lookup
 def run_of(rows: Sequence[tuple[int, int, int]], first: int) -> QueueRun:
     """Entries (physical offset, size, tags code) from a queue offset on."""
     entries = np.array(rows, ENTRY)
-    return QueueRun("T", 0, np.arange(first, first + len(rows)), entries.view(np.uint8), plain=True)
+    return QueueRun("T", 0, np.arange(first, first + len(rows)), entries.view(np.uint8), consecutive=True)
 
 
 def hundreds(count: int) -> QueueImage:
@@ -275,7 +275,7 @@ def stored(root: Path, *, per_file: int = 20, existing: bool = False) -> StoredB
 
 def hundred_batches(queue: BatchQueueImage) -> None:
     """100 units of 10 messages from queue offset 1 on; unit k is of the record at k."""
-    queue.append(QueueRun("T", 0, np.arange(1, 1001, 10), _units().view(np.uint8), plain=True, batch=True))
+    queue.append(QueueRun("T", 0, np.arange(1, 1001, 10), _units().view(np.uint8), consecutive=True, batch=True))
 
 
 def _units() -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from support.golden import case_named, opened
 
 import mqstore
-from mqstore.rocketmq.dispatch.dispatcher import Rules, dispatch_positions, merge_runs, parse_delays, request
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positions, dispatch_request, merge_runs, parse_delays
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import java_hash
@@ -16,11 +16,11 @@ from mqstore.rocketmq.format.record import Record, encode_properties
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
-def asked(topic: str = "T", rules: Rules | None = None, sys_flag: int = 0, queue_offset: int = 7, **properties: str) -> object:
+def asked(topic: str = "T", rules: DispatchRules | None = None, sys_flag: int = 0, queue_offset: int = 7, **properties: str) -> object:
     record = Record(
         topic, b"", queue_id=5, queue_offset=queue_offset, store_timestamp=1000, sys_flag=sys_flag, properties=encode_properties(properties)
     )
-    return request(record, rules or Rules())
+    return dispatch_request(record, rules or DispatchRules())
 
 
 def test_delays_are_read_with_their_units() -> None:
@@ -46,7 +46,7 @@ def test_a_waiting_message_is_listed_by_its_delivery_time() -> None:
     assert asked(SCHEDULE, DELAY="0", TAGS="a").tags_code == java_hash("a")
     assert asked(SCHEDULE, DELAY="soon", TAGS="a").tags_code == java_hash("a")
     assert asked("T", DELAY="3", TAGS="a").tags_code == java_hash("a")
-    assert asked(SCHEDULE, Rules(delays=()), DELAY="3", TAGS="a").tags_code == java_hash("a")
+    assert asked(SCHEDULE, DispatchRules(delays=()), DELAY="3", TAGS="a").tags_code == java_hash("a")
 
 
 def test_keys_are_the_unique_key_and_the_parts_of_keys() -> None:
@@ -60,14 +60,20 @@ MULTI = {"INNER_MULTI_DISPATCH": "a,%LMQ%b,c/d", "INNER_MULTI_QUEUE_OFFSET": "1,
 
 
 def test_further_queues_are_those_the_record_names() -> None:
-    assert asked(**MULTI).also == ()
-    assert asked(rules=Rules(multi_dispatch=True), **MULTI).also == (("a", 5, 1), ("%LMQ%b", 5, 2), ("c/d", 5, 3))
-    assert asked(rules=Rules(multi_dispatch=True, lmq=True), **MULTI).also == (("a", 5, 1), ("%LMQ%b", 0, 2), ("c/d", 5, 3))
-    assert asked(rules=Rules(multi_dispatch=True, five=True), **MULTI).also == (("a", 5, 1), ("%LMQ%b", 5, 2))
-    assert asked("%RETRY%g", Rules(multi_dispatch=True, five=True), **MULTI).also == ()
-    assert asked(rules=Rules(multi_dispatch=True), sys_flag=4, **MULTI).also == ()
-    assert asked(rules=Rules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET="1").also == ()
-    assert asked(rules=Rules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,,", INNER_MULTI_QUEUE_OFFSET="1").also == (("a", 5, 1),)
+    assert asked(**MULTI).further_queues == ()
+    assert asked(rules=DispatchRules(multi_dispatch=True), **MULTI).further_queues == (("a", 5, 1), ("%LMQ%b", 5, 2), ("c/d", 5, 3))
+    assert asked(rules=DispatchRules(multi_dispatch=True, lmq=True), **MULTI).further_queues == (
+        ("a", 5, 1),
+        ("%LMQ%b", 0, 2),
+        ("c/d", 5, 3),
+    )
+    assert asked(rules=DispatchRules(multi_dispatch=True, is_v5=True), **MULTI).further_queues == (("a", 5, 1), ("%LMQ%b", 5, 2))
+    assert asked("%RETRY%g", DispatchRules(multi_dispatch=True, is_v5=True), **MULTI).further_queues == ()
+    assert asked(rules=DispatchRules(multi_dispatch=True), sys_flag=4, **MULTI).further_queues == ()
+    assert asked(rules=DispatchRules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET="1").further_queues == ()
+    assert asked(rules=DispatchRules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,,", INNER_MULTI_QUEUE_OFFSET="1").further_queues == (
+        ("a", 5, 1),
+    )
 
 
 def test_an_inner_batch_has_a_base_and_a_count() -> None:

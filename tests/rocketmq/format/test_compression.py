@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, expand
+from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, decompress
 
 TEXT = b"RocketMQ " * 200
 STREAMS = {
@@ -23,35 +23,35 @@ STREAMS = {
 
 @pytest.mark.parametrize("flags", STREAMS, ids=hex)
 def test_each_codec_gives_its_text_back(flags: int) -> None:
-    assert expand(STREAMS[flags], flags) == TEXT
-    assert expand(STREAMS[flags], flags & ~COMPRESSED) == STREAMS[flags]
+    assert decompress(STREAMS[flags], flags) == TEXT
+    assert decompress(STREAMS[flags], flags & ~COMPRESSED) == STREAMS[flags]
 
 
 @pytest.mark.parametrize("flags", STREAMS, ids=hex)
 @pytest.mark.parametrize("raw", [b"", b"\0", b"no stream at all", TEXT])
 def test_what_is_no_stream_is_refused(flags: int, raw: bytes) -> None:
     with pytest.raises(BadCompressionError, match="no sound"):
-        expand(raw, flags)
+        decompress(raw, flags)
 
 
 @pytest.mark.parametrize("flags", STREAMS, ids=hex)
 def test_a_stream_that_ends_early_is_refused(flags: int) -> None:
     for length in range(0, len(STREAMS[flags]) - 1, 3):
         with pytest.raises(BadCompressionError):
-            expand(STREAMS[flags][:length], flags)
+            decompress(STREAMS[flags][:length], flags)
 
 
 @pytest.mark.parametrize("kind", [4, 5, 6, 7])
 def test_an_unknown_codec_is_named(kind: int) -> None:
     with pytest.raises(BadCompressionError, match=f"type {kind} is unknown"):
-        expand(b"x", COMPRESSED | kind << 8)
+        decompress(b"x", COMPRESSED | kind << 8)
 
 
 @pytest.mark.parametrize("compress", [(0x001, zlib.compress), (0x101, lz4.frame.compress), (0x201, zstandard.compress)])
 def test_a_bomb_is_refused_before_it_takes_memory(compress: tuple) -> None:  # type: ignore[type-arg]
     flags, pack = compress
     with pytest.raises(BadCompressionError, match="beyond 100000 bytes"):
-        expand(pack(bytes(50_000_000)), flags, limit=100_000)
+        decompress(pack(bytes(50_000_000)), flags, limit=100_000)
 
 
 @given(st.sampled_from(sorted(STREAMS)), st.data())
@@ -61,6 +61,6 @@ def test_any_change_to_a_stream_gives_a_text_or_the_one_error(flags: int, data: 
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
-        assert len(expand(bytes(raw), flags, limit=10_000)) <= 10_000
+        assert len(decompress(bytes(raw), flags, limit=10_000)) <= 10_000
     except BadCompressionError:
         return

@@ -13,7 +13,7 @@ from support.golden import case_named, opened, queues
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import RecordedWrites, Recorder, Sync, SyncDirectory
-from mqstore.rocketmq.dispatch.dispatcher import Rules, request
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, ExtUnit, address_of, is_address
 from mqstore.rocketmq.live.consume_queue_ext_writer import ExtQueueWriter, pack
 
@@ -41,9 +41,9 @@ def ext_queues() -> list[tuple[str, int]]:
 def test_the_files_of_a_broker_come_out_byte_for_byte(topic: str, queue_id: int, tmp_path: Path) -> None:
     """From the records alone: tags codes as dispatched, in queue order. The addresses are what the broker's entries hold."""
     writing = ExtQueueWriter(DurableDirectory(tmp_path), ReadOnlyDirectory(tmp_path), topic, queue_id, file_size=300)
-    rules = Rules(multi_dispatch=True, lmq=True)
+    rules = DispatchRules(multi_dispatch=True, lmq=True)
     found = [each for each in golden(CASE.id) if (each.topic, each.queue_id) == (topic, queue_id)]
-    addresses = [writing.append(request(each, rules).tags_code, each.store_timestamp) for each in found]
+    addresses = [writing.append(dispatch_request(each, rules).tags_code, each.store_timestamp) for each in found]
     (row,) = [row for row in queues(CASE) if (row["topic"], row["queue_id"]) == (topic, queue_id)]
     assert addresses == [tags_code for _, _, tags_code in row["entries"]]
     theirs = opened(CASE) / writing.relative

@@ -37,9 +37,9 @@ def test_every_key_query_of_the_brokers_is_answered_alike(case: GoldenCase) -> N
 def test_every_message_is_found_by_its_offset_and_by_its_id(case: GoldenCase) -> None:
     log = started(case).log
     for row in expected(case):
-        found = point_lookup.by_id(log, row["msg_id"])
+        found = point_lookup.record_by_id(log, row["msg_id"])
         assert found is not None
-        assert found == point_lookup.by_offset(log, row["physical_offset"])
+        assert found == point_lookup.record_at(log, row["physical_offset"])
         assert (found.topic, found.queue_id, found.queue_offset, found.body_crc) == (
             row["topic"],
             row["queue_id"],
@@ -71,10 +71,10 @@ def test_every_queue_entry_leads_to_the_store_time_of_its_message(case: GoldenCa
 @both_versions
 def test_the_first_the_last_and_nothing_behind(version: str) -> None:
     store = made([tagged("TagA", store_timestamp=START + number) for number in range(10)])
-    assert [point_lookup.by_offset(store.log, physical) is not None for physical in store.physicals] == [True] * 10
-    assert point_lookup.by_offset(store.log, store.log.max_offset) is None
-    assert point_lookup.by_offset(store.log, store.physicals[3] + 1) is None
-    assert point_lookup.raw_by_offset(store.log, store.log.max_offset - 2) is None
+    assert [point_lookup.record_at(store.log, physical) is not None for physical in store.physicals] == [True] * 10
+    assert point_lookup.record_at(store.log, store.log.max_offset) is None
+    assert point_lookup.record_at(store.log, store.physicals[3] + 1) is None
+    assert point_lookup.raw_record_at(store.log, store.log.max_offset - 2) is None
     assert store_timestamp_at(store.log, store.physicals[3], store.sizes[3], version) == START + 3
     assert store_timestamp_at(store.log, -10, store.sizes[3], version) == -1
     assert store_timestamp_at(store.log, store.physicals[-1], store.sizes[-1] + 1, version) == -1
@@ -82,18 +82,18 @@ def test_the_first_the_last_and_nothing_behind(version: str) -> None:
 
 def test_bytes_that_are_no_record_are_returned_raw_and_not_decoded() -> None:
     log = LogFiles([(0, memoryview(bytes([0, 0, 0, 9]) + b"abcdefgh"))], 64)
-    assert bytes(point_lookup.raw_by_offset(log, 0) or b"") == b"\0\0\0\x09abcde"
-    assert point_lookup.by_offset(log, 0) is None
-    assert point_lookup.raw_by_offset(LogFiles([(0, memoryview(b"\xff\xff\xff\xffabcd"))], 64), 0) is None
+    assert bytes(point_lookup.raw_record_at(log, 0) or b"") == b"\0\0\0\x09abcde"
+    assert point_lookup.record_at(log, 0) is None
+    assert point_lookup.raw_record_at(LogFiles([(0, memoryview(b"\xff\xff\xff\xffabcd"))], 64), 0) is None
 
 
 def test_an_id_that_is_none_is_refused() -> None:
     store = made([tagged("TagA")])
     for text in ("", "xyz", "7F00000100002A9F", "7F00000100002A9F00000000000043E8FF"):
         with pytest.raises(UsageError, match="no message id"):
-            point_lookup.by_id(store.log, text)
-    assert point_lookup.by_id(store.log, offset_message_id(parse_host("[::1]:10911"), 0)) is not None
-    assert point_lookup.by_id(store.log, "7F00000100002A9F00000000000043E8") is None
+            point_lookup.record_by_id(store.log, text)
+    assert point_lookup.record_by_id(store.log, offset_message_id(parse_host("[::1]:10911"), 0)) is not None
+    assert point_lookup.record_by_id(store.log, "7F00000100002A9F00000000000043E8") is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:5", "[::1]:5"])

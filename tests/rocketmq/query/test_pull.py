@@ -17,7 +17,7 @@ from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.record import Record, encode_properties
 from mqstore.rocketmq.format.tag_filter import TagFilter
-from mqstore.rocketmq.query.pull import GetResult, GetStatus, PullRules, _scan, _scan_plainly, get_message
+from mqstore.rocketmq.query.pull import GetResult, GetStatus, PullRules, _scan_fast, _scan_slow, get_message
 
 EVERYWHERE = 1 << 40  # all of the log is in memory
 
@@ -66,9 +66,9 @@ def test_the_scan_in_one_stroke_answers_the_brokers_reads_like_the_plain_one(cas
             continue
         tags = None if row["tags"] in (None, "*") else TagFilter.parse(row["tags"])
         of = broker.tags_code_of(row["topic"], row["queue_id"])
-        swift = _scan(broker.log, queue, row["offset"], row["max_msg_nums"], tags, broker.rules, queue.min_offset, queue.max_offset)
+        swift = _scan_fast(broker.log, queue, row["offset"], row["max_msg_nums"], tags, broker.rules, queue.min_offset, queue.max_offset)
         if swift is not None:
-            assert swift == _scan_plainly(broker.log, queue, row["offset"], row["max_msg_nums"], tags, broker.rules, of)
+            assert swift == _scan_slow(broker.log, queue, row["offset"], row["max_msg_nums"], tags, broker.rules, of)
 
 
 # both scans
@@ -96,10 +96,10 @@ def test_the_scan_in_one_stroke_agrees_with_the_plain_one_on_random_queues() -> 
             tags = dice.choice([None, TagFilter.parse("TagA"), TagFilter.parse("TagB||TagC"), TagFilter.parse("||".join("bcdefghijTagC"))])
             offset = dice.randrange(store.queue.min_offset, store.queue.max_offset)
             count = dice.choice([0, 1, 2, 7, 32, 900, 2**31 - 1])
-            swift = _scan(log, store.queue, offset, count, tags, asking, store.queue.min_offset, store.queue.max_offset)
+            swift = _scan_fast(log, store.queue, offset, count, tags, asking, store.queue.min_offset, store.queue.max_offset)
             if swift is not None:
                 swift_answers += 1
-                assert swift == _scan_plainly(log, store.queue, offset, count, tags, asking, None), (seed, offset, count, tags, asking)
+                assert swift == _scan_slow(log, store.queue, offset, count, tags, asking, None), (seed, offset, count, tags, asking)
     assert swift_answers > asked // 3
 
 

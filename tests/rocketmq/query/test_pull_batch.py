@@ -22,7 +22,7 @@ from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
 from mqstore.rocketmq.query.pull import PullRules, get_message
-from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS, _head, batch_at_once, batch_of_records
+from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS, _head, batch_fast, batch_of_records
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.columns import rocketmq_schema
 
@@ -54,7 +54,7 @@ def rows_of(positions: np.ndarray, sizes: np.ndarray) -> bytes:
 
 
 def at_once(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> pa.RecordBatch | None:
-    found = batch_at_once(data, 0, rows_of(positions, sizes))
+    found = batch_fast(data, 0, rows_of(positions, sizes))
     if found is not None:
         found.validate(full=True)
     return found

@@ -15,7 +15,7 @@ from support.stores import BEGIN, Store, message
 
 import mqstore
 from mqstore.findings import Verdict
-from mqstore.rocketmq.format.compression import expand
+from mqstore.rocketmq.format.compression import decompress
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import Record, body_crc, offset_message_id, parse_host, split_keys
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection, rocketmq_schema
@@ -36,7 +36,7 @@ def rows(root: Path, columns: tuple[str, ...] = COLUMNS, selection: Selection = 
 def model(record: Record, size: int) -> Row:
     """A row in plain Python."""
     properties = record.property_map()
-    body = expand(record.body, record.sys_flag)
+    body = decompress(record.body, record.sys_flag)
     return {
         "topic": record.topic,
         "queue_id": record.queue_id,

@@ -14,7 +14,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.record import encode
-from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk, log_bytes, plan, seams
+from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk, check_seams, log_bytes, plan
 
 
 class Outcome:
@@ -34,7 +34,8 @@ class Outcome:
 
 def walked(log: CommitLog, count: int) -> tuple[list[int], list[Damage], int]:
     """Offsets and damage found in `count` splits, and how many had begun in the wrong place."""
-    found = list(seams(log, (Outcome(log, split) for split in plan(log, count=count)), lambda split, first: Outcome(log, split, first)))
+    outcomes = (Outcome(log, split) for split in plan(log, count=count))
+    found = list(check_seams(log, outcomes, lambda split, first: Outcome(log, split, first)))
     offsets = [offset for outcome, _ in found for offset in outcome.offsets]
     return offsets, [item for outcome, _ in found for item in outcome.damage], sum(wrong is not None for _, wrong in found)
 

@@ -100,11 +100,11 @@ class _EntryChecker:
         import numpy as np
 
         from mqstore.kernels.rocketmq import frames
-        from mqstore.rocketmq.format.commit_log import Records, gathered
+        from mqstore.rocketmq.format.commit_log import Records, group_ranges
         from mqstore.rocketmq.scan.columns import RecordColumns
 
         at = 0
-        for data, positions in gathered(self.store.log.mapped(file), file.start, physical[members] - file.start):
+        for data, positions in group_ranges(self.store.log.mapped(file), file.start, physical[members] - file.start):
             near, at = members[at : at + len(positions)], at + len(positions)
             starts = [frames.status_at(data, position, file.start, True) == frames.STOP for position in positions.tolist()]
             near, positions = near[starts], np.ascontiguousarray(positions[starts])
@@ -123,14 +123,14 @@ class _EntryChecker:
 
     def _is_multi_dispatched(self, physical_offset: int, queue_offset: int, length: int) -> bool:
         """Whether the record is one that multi-dispatch lists in this queue as well."""
-        from mqstore.rocketmq.dispatch.dispatcher import request
+        from mqstore.rocketmq.dispatch.dispatcher import dispatch_request
         from mqstore.rocketmq.format.record import encode
 
         rules = self.store.rules()
         message = self.store.log.record(physical_offset) if rules.multi_dispatch else None
         if message is None or len(encode(message)) != length:
             return False
-        return (self.queue.topic, self.queue.queue_id, queue_offset) in request(message, rules).also
+        return (self.queue.topic, self.queue.queue_id, queue_offset) in dispatch_request(message, rules).further_queues
 
 
 def queue_rows(store: RocketMQStore, view: View, queue: QueueView, start: int, stop: int) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Rebuild: consume queues, index and checkpoint rebuilt from the commit log, in a new store beside the old one.
 
     splits --scan-----> entries in place, keys staged        one task per split
-           --seams----> every split began where the previous one ended, or is scanned again
+           --check_seams----> every split began where the previous one ended, or is scanned again
            --complete-> plain queues move into place; others are built entry by entry
            --index----> one task per index file
            --commit---> log files linked, configuration copied, all synced, one rename
@@ -34,7 +34,7 @@ from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, bui
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.rebuild_steps import EXACT, PLAIN, QueuePart, QueueTask, ScanResult, ScanTask, Segment, build_queue, scan_split
-from mqstore.rocketmq.scan.splits import Split, log_bytes, plan, seams
+from mqstore.rocketmq.scan.splits import Split, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.store import RocketMQStore
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class _RebuildRun:
         tasks = [self._task(split) for split in self.splits]
         done = None if self.progress is None else self._progress_of(self.progress)
         outcomes = self.runner.each(tasks, scan_split, done)
-        for outcome, wrong in seams(self.store.log, outcomes, lambda split, first: scan_split(self._task(split, first))):
+        for outcome, wrong in check_seams(self.store.log, outcomes, lambda split, first: scan_split(self._task(split, first))):
             if wrong is not None:
                 self.rewalked += 1
                 # a split that began inside a body has written wrong entries in place: build those queues elsewhere

@@ -29,7 +29,7 @@ from mqstore.findings import Damage, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
-from mqstore.rocketmq.scan.splits import plan, seams
+from mqstore.rocketmq.scan.splits import check_seams, plan
 from mqstore.rocketmq.scan.usage import Group, Tally, UsageTask, add, usage_of_split
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -250,17 +250,17 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
     filler: dict[int, int] = {}
     damaged: dict[int, int] = {}
     damage: list[Damage] = list(store.log.findings)
-    untold = 0
+    unreported = 0
     outcomes = runner.each(tasks, usage_of_split, done)
     again = {split.number: task for split, task in zip(pieces, tasks, strict=True)}
-    for outcome, _ in seams(store.log, outcomes, lambda split, first: usage_of_split(_from_first(again[split.number], first))):
+    for outcome, _ in check_seams(store.log, outcomes, lambda split, first: usage_of_split(_from_first(again[split.number], first))):
         add(groups, outcome.groups)
         add(by_key, outcome.by_key)
         for into, part in ((filler, outcome.filler), (damaged, outcome.damaged)):
             for start, length in part.items():
                 into[start] = into.get(start, 0) + length
         damage.extend(outcome.damage)
-        untold += outcome.untold
+        unreported += outcome.unreported
     total = Tally()
     for tally in groups.values():
         total.add(tally)
@@ -282,7 +282,7 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
         {place: _size(store, place) for place in ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config")},
         prefix,
         tuple(merge_adjacent(damage)),
-        (f"{untold} further findings are not listed individually",) if untold else (),
+        (f"{unreported} further findings are not listed individually",) if unreported else (),
     )
 
 

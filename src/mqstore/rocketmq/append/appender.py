@@ -33,7 +33,7 @@ from mqstore.rocketmq.append.admission import (
 )
 from mqstore.rocketmq.append.delay import asks_for_timer, delayed
 from mqstore.rocketmq.append.queue_offsets import QueueOffsets
-from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
+from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import reencode
@@ -111,7 +111,7 @@ class Appender:
         )
         self.lock = AppendLock(self.path)
         # the fast path neither reports what it writes to a recorder, nor asks a test's clock, nor adds a checksum property
-        self._fast_path = not self._recorded and config.clock is milliseconds and not self._property_crc
+        self._fast_path = not self._recorded and config.clock is now_ms and not self._property_crc
         self.next_offset = QueueOffsets()
         self.multi_offset: dict[str, int] = {}
         for (topic, queue_id), offset in next_offset.items():

@@ -45,7 +45,7 @@ from mqstore.kernels.common.crc32 import LONG_SPAN, crc_of_spans
 from mqstore.kernels.rocketmq import encode, frames
 from mqstore.kernels.rocketmq.encode import LogFileWriter
 from mqstore.rocketmq.append.property_columns import property_texts
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.message import DEFAULT_HOST
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, parse_host
 from mqstore.rocketmq.format.topic_name import usable_topic
@@ -161,7 +161,7 @@ class BatchColumns:
                 fields[row] = numbers(name, by_name[name], 0, 31 if row in _INT else 63, first_row)
         if (fields[frames.QUEUE_ID] < 0).any():
             raise bad_row("queue_id", int(np.argmax(fields[frames.QUEUE_ID] < 0)), first_row, "a queue id is not negative")
-        now = milliseconds() if now is None else now
+        now = now_ms() if now is None else now
         fields[frames.BORN_TIMESTAMP] = (
             times("born_timestamp", by_name["born_timestamp"], now, first_row) if "born_timestamp" in by_name else now
         )

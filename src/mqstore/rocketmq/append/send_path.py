@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import JavaMap, parsed
 from mqstore.rocketmq.format.message import Message, MessageBatch
@@ -72,7 +72,7 @@ class UniqueIds:
         *,
         process: int | None = None,
         loader: int = 0,
-        clock: Callable[[], int] = milliseconds,
+        clock: Callable[[], int] = now_ms,
         zone: datetime.tzinfo = datetime.UTC,
     ) -> None:
         self._address = ipaddress.ip_address(ip).packed

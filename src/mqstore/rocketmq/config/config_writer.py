@@ -40,7 +40,7 @@ from typing import Any
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config import fastjson
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 
 __all__ = ["ConfigWriter", "DataVersion", "bean", "save", "to_text"]
 
@@ -94,7 +94,7 @@ class DataVersion:
     state_version: int = 0
 
     @classmethod
-    def of(cls, value: object, clock: Callable[[], int] = milliseconds) -> DataVersion:
+    def of(cls, value: object, clock: Callable[[], int] = now_ms) -> DataVersion:
         """The one in a parsed file; a new one of now for what is none."""
         found = value if isinstance(value, dict) else {}
         numbers = {name: found.get(name) for name in ("timestamp", "counter", "stateVersion")}
@@ -106,9 +106,9 @@ class DataVersion:
         self.timestamp = now
         self.counter += 1
 
-    def value(self, five: bool) -> dict[str, int]:
+    def value(self, is_v5: bool) -> dict[str, int]:
         """The bean to be written."""
-        state = {"stateVersion": self.state_version} if five or self.state_version else {}
+        state = {"stateVersion": self.state_version} if is_v5 or self.state_version else {}
         return {"counter": self.counter, **state, "timestamp": self.timestamp}
 
 

@@ -41,12 +41,12 @@ class OffsetTable:
     """The offsets a broker would load. offsets: (group, topic) -> queue id -> next offset.
 
     unsplit: keys that are not topic and group with one @ between; a broker keeps them, but finds no group in them.
-    five: the file has what only 5.x writes. used: the main file, its .bak, or None.
+    is_v5: the file has what only 5.x writes. used: the main file, its .bak, or None.
     """
 
     offsets: dict[tuple[str, str], ByQueue] = field(default_factory=dict)
     unsplit: dict[str, ByQueue] = field(default_factory=dict)
-    five: bool = False
+    is_v5: bool = False
     used: Literal["main", "bak"] | None = None
     findings: tuple[Damage, ...] = ()
 
@@ -110,8 +110,8 @@ def load(directory: ReadOnlyDirectory, *, lmq: bool | None = None) -> OffsetTabl
     relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
     file = fastjson.load(directory, relative)
     offsets, unsplit, findings = table(file.value, relative)
-    five = "dataVersion" in file.value or "groupTopicMap" in file.value
-    return OffsetTable(offsets, unsplit, five, file.used, (*file.findings, *findings))
+    is_v5 = "dataVersion" in file.value or "groupTopicMap" in file.value
+    return OffsetTable(offsets, unsplit, is_v5, file.used, (*file.findings, *findings))
 
 
 def load_delay_offsets(directory: ReadOnlyDirectory) -> DelayOffsets:

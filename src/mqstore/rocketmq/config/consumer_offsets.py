@@ -39,7 +39,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
 from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_OFFSETS, ByQueue, table
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
 from mqstore.rocketmq.format.java_text import java_hash
 
@@ -73,11 +73,11 @@ class ConsumerOffsets:
     version: whose rules and dialect are followed. lmq: whether the broker runs with LMQ. clock: ms.
     """
 
-    def __init__(self, version: str, *, lmq: bool = False, clock: Callable[[], int] = milliseconds) -> None:
+    def __init__(self, version: str, *, lmq: bool = False, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
         self.lmq = lmq
         self.findings: tuple[Damage, ...] = ()
-        self._five = version != "4.9.3"
+        self._is_v5 = version != "4.9.3"
         self._clock = clock
         self._lock = threading.RLock()
         self._table: dict[str, ByQueue] = {}
@@ -89,9 +89,7 @@ class ConsumerOffsets:
         self._writer = ConfigWriter(LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, version)
 
     @classmethod
-    def load(
-        cls, reading: ReadOnlyDirectory, version: str, lmq: bool = False, *, clock: Callable[[], int] = milliseconds
-    ) -> ConsumerOffsets:
+    def load(cls, reading: ReadOnlyDirectory, version: str, lmq: bool = False, *, clock: Callable[[], int] = now_ms) -> ConsumerOffsets:
         """The table of a store; a missing file gives an empty one. Offsets are not laid against the queues."""
         made = cls(version, lmq=lmq, clock=clock)
         file = fastjson.load(reading, made._writer.relative)
@@ -170,7 +168,7 @@ class ConsumerOffsets:
             return found
         if min_offset > 0:
             return None
-        if not self._five:
+        if not self._is_v5:
             return None if first_entry == "disk" else 0
         return 0 if zero_if_not_found and first_entry == "memory" else None
 
@@ -201,7 +199,7 @@ class ConsumerOffsets:
         """Forget a group. Returns how many topics it had offsets of. With LMQ, 4.9.3 never forgets an LMQ group."""
         with self._lock:
             if self._is_lmq(group):
-                return self._drop(self._lmq_table, 1, group) if self._five else 0
+                return self._drop(self._lmq_table, 1, group) if self._is_v5 else 0
             self._drop(self._resets, 1, group)
             return self._drop(self._table, 1, group)
 
@@ -299,7 +297,7 @@ class ConsumerOffsets:
         """
         ids = list(queue_ids)
         with self._lock:
-            if not self._five:
+            if not self._is_v5:
                 missing = [queue_id for queue_id in ids if self.query(group, topic, queue_id) < 0]
                 if missing:
                     raise NotFoundError(
@@ -308,7 +306,7 @@ class ConsumerOffsets:
             targets = {
                 queue_id: max_offset(queue_id) if timestamp == -1 else max(0, offset_by_time(queue_id, timestamp)) for queue_id in ids
             }
-            return self.reset(group, topic, targets, force=force or self._five, server_side=self._five)
+            return self.reset(group, topic, targets, force=force or self._is_v5, server_side=self._is_v5)
 
     def skip_to_max(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> tuple[OffsetChange, ...]:
         """Move a group to the end of each queue, past all that waits."""
@@ -323,7 +321,7 @@ class ConsumerOffsets:
             whole["offsetTable"] = {key: dict(sorted(by_queue.items())) for key, by_queue in self._table.items()}
             if self.lmq:
                 whole["lmqOffsetTable"] = self._lmq_table
-            if self._five:
+            if self._is_v5:
                 whole["dataVersion"] = self._data_version.value(True)
                 whole["groupTopicMap"] = self._topics_by_group()
             return to_text(bean(whole))

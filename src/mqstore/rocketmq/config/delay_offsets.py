@@ -21,7 +21,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 
 __all__ = ["DelayOffsetTable"]
 
@@ -31,10 +31,10 @@ UPDATES_PER_VERSION = 200
 class DelayOffsetTable:
     """Delay level -> next queue offset in that level's queue. Safe for threads. findings: what of the file could not be taken."""
 
-    def __init__(self, version: str, *, clock: Callable[[], int] = milliseconds) -> None:
+    def __init__(self, version: str, *, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
         self.findings: tuple[Damage, ...] = ()
-        self._five = version != "4.9.3"
+        self._is_v5 = version != "4.9.3"
         self._clock = clock
         self._lock = threading.Lock()
         self._by_level: dict[int, int] = {}
@@ -44,7 +44,7 @@ class DelayOffsetTable:
         self._writer = ConfigWriter(consumer_offset_file.DELAY_OFFSETS, version)
 
     @classmethod
-    def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = milliseconds) -> DelayOffsetTable:
+    def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = now_ms) -> DelayOffsetTable:
         """The table of a store; a missing file gives an empty one."""
         made = cls(version, clock=clock)
         found = consumer_offset_file.load_delay_offsets(reading)
@@ -76,7 +76,7 @@ class DelayOffsetTable:
     def text(self) -> str:
         """The file in the dialect of the version."""
         with self._lock:
-            own: dict[str, Any] = {"dataVersion": self._data_version.value(True)} if self._five else {}
+            own: dict[str, Any] = {"dataVersion": self._data_version.value(True)} if self._is_v5 else {}
             return to_text(bean({**self._others, **own, "offsetTable": dict(sorted(self._by_level.items()))}))
 
     def persist(self, directory: DurableDirectory) -> bool:

@@ -17,10 +17,10 @@ from mqstore.errors import UsageError
 from mqstore.files.recorder import Recorder
 from mqstore.rocketmq.dispatch.dispatcher import DEFAULT_DELAYS
 
-__all__ = ["StoreConfig", "milliseconds"]
+__all__ = ["StoreConfig", "now_ms"]
 
 
-def milliseconds() -> int:
+def now_ms() -> int:
     """The time now in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
@@ -79,7 +79,7 @@ class StoreConfig:
     flush_consumer_offset_interval: int = 5000
     flush_delay_offset_interval: int = 10_000
     store_host: str = "127.0.0.1:10911"
-    clock: Callable[[], int] = milliseconds
+    clock: Callable[[], int] = now_ms
     disk_ratio: Callable[[str], float | None] | None = None
     recorder: Recorder | None = field(default=None, compare=False)
     services: bool = True

@@ -39,7 +39,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.config.topic_config import GROUPS, TOPICS, TopicConfig
 from mqstore.rocketmq.config.topic_config import topic as topic_of
 
@@ -140,10 +140,10 @@ class _Table:
     _name: str
     _added: Mapping[str, Any]
 
-    def __init__(self, version: str, *, clock: Callable[[], int] = milliseconds) -> None:
+    def __init__(self, version: str, *, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
         self.findings: tuple[Damage, ...] = ()
-        self._five = version != "4.9.3"
+        self._is_v5 = version != "4.9.3"
         self._clock = clock
         self._lock = threading.RLock()
         self._beans: dict[str, dict[str, Any]] = {}
@@ -153,7 +153,7 @@ class _Table:
         self._writer = ConfigWriter(self._relative, version)
 
     @classmethod
-    def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = milliseconds) -> Self:
+    def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = now_ms) -> Self:
         """The table of a store; a missing file gives an empty one. What is no object is a finding, and left out."""
         made = cls(version, clock=clock)
         file = fastjson.load(reading, cls._relative)
@@ -198,13 +198,13 @@ class _Table:
         self._read.pop(name, None)
 
     def _written(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        if self._five:
+        if self._is_v5:
             return bean({**self._added, **held})
         return bean({name: value for name, value in held.items() if name not in self._added or value != self._added[name]})
 
     def _whole(self) -> dict[str, Any]:
         beans = {name: self._written(held) for name, held in self._beans.items()}
-        return {**self._others, "dataVersion": self._data_version.value(self._five), self._name: beans}
+        return {**self._others, "dataVersion": self._data_version.value(self._is_v5), self._name: beans}
 
     def text(self) -> str:
         """The file in the dialect of the version."""
@@ -300,7 +300,7 @@ class SubscriptionGroups(_Table):
 
     def _whole(self) -> dict[str, Any]:
         whole = super()._whole()
-        if self._five:
+        if self._is_v5:
             whole.setdefault("forbiddenTable", {})
         elif not whole.get("forbiddenTable"):
             whole.pop("forbiddenTable", None)

@@ -101,7 +101,7 @@ class QueueImage(BaseQueueImage):
         ends = rows["physical_offset"].astype(np.int64) + rows["size"]
         offsets = run.offsets
         at = 0
-        if run.plain and 0 <= run.first < _PLAIN_LIMIT and int(ends[0]) >= 0 and bool((np.diff(ends) > 0).all()):
+        if run.consecutive and 0 <= run.first < _PLAIN_LIMIT and int(ends[0]) >= 0 and bool((np.diff(ends) > 0).all()):
             at = int(np.searchsorted(ends, self.max_physical_offset, side="right"))
             while at < len(rows):
                 behind = run.first + at - self.end // ENTRY.itemsize

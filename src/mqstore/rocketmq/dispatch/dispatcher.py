@@ -8,12 +8,12 @@ For every record, in log order, the broker makes
 The tags code is the Java string hash of TAGS, or 0; a message that waits in SCHEDULE_TOPIC_XXXX carries its delivery
 time instead. With multi-dispatch on, a record is listed in further queues, named in its own properties.
 
-`request` says it for one record in plain Python; `Dispatcher` runs the compiled kernel over many and hands the few odd
-records to `request`. Rebuild, verify and the recovery simulation all start here.
+`dispatch_request` says it for one record in plain Python; `Dispatcher` runs the compiled kernel over many and hands the few odd
+records to `dispatch_request`. Rebuild, verify and the recovery simulation all start here.
 
     >>> from mqstore.rocketmq.format.record import Record
-    >>> request(Record("TopicTest", b"", properties=b"TAGS\\x01TagA\\x02KEYS\\x01k1 k2\\x02"), Rules())
-    Request(tags_code=2598919, keys=('k1', 'k2'), also=(), base=0, count=1)
+    >>> dispatch_request(Record("TopicTest", b"", properties=b"TAGS\\x01TagA\\x02KEYS\\x01k1 k2\\x02"), DispatchRules())
+    DispatchRequest(tags_code=2598919, keys=('k1', 'k2'), further_queues=(), base=0, count=1)
 
 Format: docs/formats/rocketmq.md, sections 4.3 and 6.
 """
@@ -32,7 +32,17 @@ from mqstore.kernels.rocketmq import dispatch
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 
-__all__ = ["DEFAULT_DELAYS", "KEY_ROW", "Dispatched", "Dispatcher", "QueueRun", "Request", "Rules", "parse_delays", "request"]
+__all__ = [
+    "DEFAULT_DELAYS",
+    "KEY_ROW",
+    "DispatchOutput",
+    "DispatchRequest",
+    "DispatchRules",
+    "Dispatcher",
+    "QueueRun",
+    "dispatch_request",
+    "parse_delays",
+]
 
 Longs = NDArray[np.int64]
 
@@ -60,7 +70,7 @@ def parse_delays(text: str = DEFAULT_DELAYS) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DispatchRules:
     """What of a broker's settings changes the derived files.
 
     delays: milliseconds per delay level; empty where the broker does not know them (4.9 during an unclean recovery).
@@ -70,17 +80,17 @@ class Rules:
     delays: tuple[int, ...] = field(default_factory=parse_delays)
     multi_dispatch: bool = False
     lmq: bool = False
-    five: bool = False
+    is_v5: bool = False
     batch_topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What one record asks of queues and index. also: further (topic, queue id, queue offset). base, count: of an inner batch."""
+class DispatchRequest:
+    """What one record asks of queues and index. further_queues: (topic, queue id, queue offset). base, count: of an inner batch."""
 
     tags_code: int
     keys: tuple[str, ...]
-    also: tuple[tuple[str, int, int], ...]
+    further_queues: tuple[tuple[str, int, int], ...]
     base: int
     count: int
 
@@ -92,7 +102,7 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def request(message: record.Record, rules: Rules) -> Request:
+def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRequest:
     """The dispatch request of one record."""
     properties = message.property_map()
     tags = properties.get("TAGS")
@@ -110,14 +120,14 @@ def request(message: record.Record, rules: Rules) -> Request:
     inner_base, inner_count = _number(properties.get("INNER_BASE")), _number(properties.get("INNER_NUM"))
     if inner_base is not None and inner_count is not None:
         base, count = inner_base, inner_count
-    return Request(tags_code, tuple(keys), _also(message, properties, rules), base, count)
+    return DispatchRequest(tags_code, tuple(keys), _multi_dispatch_queues(message, properties, rules), base, count)
 
 
-def _also(message: record.Record, properties: dict[str, str], rules: Rules) -> tuple[tuple[str, int, int], ...]:
+def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], rules: DispatchRules) -> tuple[tuple[str, int, int], ...]:
     """The further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
     if not rules.multi_dispatch or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
         return ()
-    if rules.five and (message.topic.startswith(("%RETRY%", "rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+    if rules.is_v5 and (message.topic.startswith(("%RETRY%", "rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
         return ()
     names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
     offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
@@ -126,7 +136,7 @@ def _also(message: record.Record, properties: dict[str, str], rules: Rules) -> t
     found = []
     for name, text in zip(names, offsets, strict=True):
         offset = _number(text)
-        if offset is None or (rules.five and "/" in name):
+        if offset is None or (rules.is_v5 and "/" in name):
             continue
         queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else message.queue_id
         found.append((name, queue_id, offset))
@@ -145,14 +155,14 @@ def _java_split(text: str) -> list[str]:
 class QueueRun:
     """Entries of one queue in log order. entries: 20-byte rows (46-byte units in a batch queue). offsets: a queue offset for each.
 
-    plain: the offsets ascend by one, so that the run can be written in one piece.
+    consecutive: the offsets ascend by one, so that the run can be written in one piece.
     """
 
     topic: str
     queue_id: int
     offsets: Longs
     entries: Bytes
-    plain: bool
+    consecutive: bool
     batch: bool = False
 
     @property
@@ -164,7 +174,7 @@ class QueueRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
+class DispatchOutput:
     """Outcome of dispatching a run of records. keys: KEY_ROW rows in the order in which the index service puts them."""
 
     records: int
@@ -179,7 +189,7 @@ class Dispatcher:
     room: how many records at the most; memory is only touched as far as it is used.
     """
 
-    def __init__(self, data: Bytes, rules: Rules, room: int) -> None:
+    def __init__(self, data: Bytes, rules: DispatchRules, room: int) -> None:
         self._data = data
         self._rules = rules
         self.positions = np.empty(room, np.int64)
@@ -238,7 +248,7 @@ class Dispatcher:
             else:
                 return
 
-    def finish(self) -> Dispatched:
+    def finish(self) -> DispatchOutput:
         """The runs and keys of all records added. O(records)."""
         count = self.count
         groups = int(self._counters[dispatch.GROUPS])
@@ -265,11 +275,11 @@ class Dispatcher:
             own = int(first[number]) + np.arange(stop - at) if plain[number] else offsets[group == number]
             runs.append(QueueRun(topic, queue_id, own, ordered[20 * at : 20 * stop], bool(plain[number])))
         last = int(self._store_timestamp[count - 1]) if count else 0
-        return Dispatched(count, tuple(merge_runs([*runs, *extra])), keys, last)
+        return DispatchOutput(count, tuple(merge_runs([*runs, *extra])), keys, last)
 
-    def _settle_specials(self, keys: NDArray[np.void]) -> tuple[dict[int, Request], list[QueueRun]]:
-        """Entries and keys of the records that the kernel left to `request`; further queues as runs of one entry."""
-        requests: dict[int, Request] = {}
+    def _settle_specials(self, keys: NDArray[np.void]) -> tuple[dict[int, DispatchRequest], list[QueueRun]]:
+        """Entries and keys of the records that the kernel left to `dispatch_request`; further queues as runs of one entry."""
+        requests: dict[int, DispatchRequest] = {}
         extra: list[QueueRun] = []
         specials = self._special[: int(self._counters[dispatch.SPECIALS])].tolist()
         if not specials:
@@ -279,11 +289,11 @@ class Dispatcher:
             position = int(self.positions[k])
             size = int.from_bytes(self._data[position : position + 4].tobytes(), "big")
             message = record.decode(self._data[position : position + size].tobytes())
-            asked = requests[k] = request(message, self._rules)
+            asked = requests[k] = dispatch_request(message, self._rules)
             self._entries[20 * k + 12 : 20 * k + 20] = np.frombuffer(struct.pack(">q", asked.tags_code), np.uint8)
             low, high = np.searchsorted(key_offsets, [message.physical_offset, message.physical_offset + 1])
             keys["hash"][low:high] = [index_hash(message.topic, key) for key in asked.keys]
-            for topic, queue_id, offset in asked.also:
+            for topic, queue_id, offset in asked.further_queues:
                 entry = np.frombuffer(
                     _ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0),
                     np.uint8,
@@ -291,7 +301,7 @@ class Dispatcher:
                 extra.append(QueueRun(topic, queue_id, np.array([offset]), entry, True))
         return requests, extra
 
-    def _batch_run(self, topic: str, queue_id: int, members: Longs, requests: dict[int, Request]) -> QueueRun:
+    def _batch_run(self, topic: str, queue_id: int, members: Longs, requests: dict[int, DispatchRequest]) -> QueueRun:
         """46-byte units of a batch queue. offsets: the base offset of each unit."""
         units = bytearray()
         bases = []
@@ -325,7 +335,7 @@ def merge_runs(runs: Iterable[QueueRun]) -> list[QueueRun]:
     return merged
 
 
-def dispatch_positions(data: Bytes, positions: Longs, rules: Rules) -> Dispatched:
+def dispatch_positions(data: Bytes, positions: Longs, rules: DispatchRules) -> DispatchOutput:
     """Dispatch walked records at once."""
     dispatcher = Dispatcher(data, rules, len(positions))
     dispatcher.add(positions)

@@ -33,7 +33,7 @@ from mqstore.rocketmq.append.batch_appender import BatchResult, put_columns, put
 from mqstore.rocketmq.append.delay import DelayService, DueMessage
 from mqstore.rocketmq.append.transactions import Transactions
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
-from mqstore.rocketmq.config.store_config import StoreConfig, milliseconds
+from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
 from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
@@ -113,7 +113,7 @@ class MessageStore(ReadSide):
             pull.GetStatus.NO_MATCHED_MESSAGE,
             self._recovery.queues,
             self.log,
-            pull.limits_of(self._pull_rules),
+            pull.kernel_limits(self._pull_rules),
         )
         self.offsets = ConsumerOffsets.load(self.reading, self.version, config.enable_lmq, clock=config.clock)
         self.topics = Topics.load(self.reading, self.version, clock=config.clock)
@@ -278,7 +278,7 @@ class MessageStore(ReadSide):
     def run_retention(self, now: int | None = None) -> RetentionResult:
         """Run the cleaning services once. now: ms, compared with the times of the log files; by default the current time."""
         self._loaded.require_open()
-        logs = self.retention.clean_log(milliseconds() if now is None else now, self._dispatch_loop.position)
+        logs = self.retention.clean_log(now_ms() if now is None else now, self._dispatch_loop.position)
         self._update_paused()
         with self._dispatch_loop.lock:
             index = self._recovery.index
@@ -362,7 +362,7 @@ class MessageStore(ReadSide):
         group: the consumer group; the answer does not depend on it. The result holds slices of the log, which are not copied.
         """
         tags = _tags(filter) if isinstance(filter, str) else filter
-        hashes = None if tags is None or tags.everything else pull.wanted_hashes(tags)
+        hashes = None if tags is None or tags.everything else pull.filter_hashes(tags)
         found: pull.GetResult | None = self._pulls.get(topic, queue_id, offset, max_count, hashes)
         if found is not None:
             return found

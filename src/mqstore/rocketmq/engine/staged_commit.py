@@ -33,7 +33,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.kernels.rocketmq.encode import LogFileWriter
 from mqstore.rocketmq.append.batch_appender import message_of_row, special_rows
 from mqstore.rocketmq.append.record_encoder import BatchColumns
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, batches_of, columns_of, remove_left_behind, remove_stage
@@ -191,7 +191,7 @@ class Sink:
                 unflushed = 0
         store.dispatch_now()
         store.flush()
-        outcome = CommittedBatch(intent.batch, stored.rows, stored.first, stored.last, intent.named, milliseconds(), stopped)
+        outcome = CommittedBatch(intent.batch, stored.rows, stored.first, stored.last, intent.named, now_ms(), stopped)
         self._write(manifest.done(intent.run, outcome))
         return outcome
 

@@ -34,7 +34,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.append.batch_appender import message_of_row, special_rows
 from mqstore.rocketmq.append.delay import asks_for_timer, delay_level
 from mqstore.rocketmq.append.record_encoder import BatchColumns
-from mqstore.rocketmq.config.store_config import milliseconds
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.table.arrow_spans import bad_row
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def write_part(batches: Iterable[pa.RecordBatch], stage: str, partition: int, at
     name = f"{partition:06d}.{attempt}.{secrets.token_hex(3)}.arrow"
     rows = 0
     topics: dict[str, None] = {}
-    born = milliseconds()
+    born = now_ms()
     with DurableDirectory(stage) as directory, contextlib.ExitStack() as closing:
         sink = writer = None
         for batch in batches:

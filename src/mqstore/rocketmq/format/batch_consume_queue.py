@@ -32,7 +32,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader", "believable"]
+__all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader", "valid_units"]
 
 UNIT = np.dtype(
     [
@@ -48,12 +48,12 @@ UNIT = np.dtype(
 )
 UNIT_SIZE = 46
 DEFAULT_FILE_SIZE = 13_800_000
-MAX_TOLD = 200  # findings per queue that are told one by one
+MAX_REPORTED = 200  # findings per queue that are told one by one
 
 Units = NDArray[np.void]
 
 
-def believable(units: Units) -> NDArray[np.bool_]:
+def valid_units(units: Units) -> NDArray[np.bool_]:
     """Which units a broker takes for valid."""
     mask: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0) & (units["base_offset"] >= 0) & (units["count"] > 0)
     return mask
@@ -102,7 +102,7 @@ class BatchQueueReader:
         first: int | None = None
         end, physical = 0, -1
         for _, units in self._written:
-            good = units[believable(units)]
+            good = units[valid_units(units)]
             if not len(good):
                 continue
             if first is None:
@@ -136,7 +136,7 @@ class BatchQueueReader:
         parts = []
         for _, units in self._written if start < stop else ():
             base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
-            parts.append(units[believable(units) & (base < stop) & (base > start - count)])
+            parts.append(units[valid_units(units) & (base < stop) & (base > start - count)])
         return np.concatenate(parts, dtype=UNIT) if parts else np.empty(0, UNIT)
 
     @cached_property
@@ -146,8 +146,8 @@ class BatchQueueReader:
         expected: int | None = None
         for file, units in self._written:
             base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
-            good = believable(units)
-            for number in np.flatnonzero(~good)[:MAX_TOLD].tolist():
+            good = valid_units(units)
+            for number in np.flatnonzero(~good)[:MAX_REPORTED].tolist():
                 empty = not units[number : number + 1].view(np.uint8).any()
                 kind, what = (Kind.QUEUE_GAP, "not written") if empty else (Kind.BAD_QUEUE_ENTRY, "no place of a batch")
                 told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
@@ -155,7 +155,7 @@ class BatchQueueReader:
             if not len(sound):
                 continue
             wanted = np.concatenate([[base[sound[0]] if expected is None else expected], (base + count)[sound[:-1]]])
-            for k in np.flatnonzero(base[sound] != wanted)[:MAX_TOLD].tolist():
+            for k in np.flatnonzero(base[sound] != wanted)[:MAX_REPORTED].tolist():
                 number = int(sound[k])
                 sentence = f"unit {number} of the file begins at queue offset {base[number]}, the units before it end at {wanted[k]}"
                 kind = Kind.QUEUE_GAP if base[number] > wanted[k] else Kind.QUEUE_ORDER

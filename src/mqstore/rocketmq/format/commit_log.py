@@ -32,7 +32,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "gathered", "status_at"]
+__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "status_at"]
 
 CHUNK = 4096  # records a walk returns at once: small enough for the processor's cache
 TOGETHER = 4 << 20  # bytes behind a URL that single records are read from at once
@@ -112,7 +112,7 @@ def status_at(mapped: MappedFile, at: int, base: int) -> int:
     return status
 
 
-def gathered(mapped: MappedFile, base: int, positions: NDArray[np.int64]) -> Iterator[tuple[Bytes, NDArray[np.int64]]]:
+def group_ranges(mapped: MappedFile, base: int, positions: NDArray[np.int64]) -> Iterator[tuple[Bytes, NDArray[np.int64]]]:
     """(array over the whole file, positions of records that can be judged in it): ascending positions, those near each other together."""
     if not mapped.remote:
         if len(positions):

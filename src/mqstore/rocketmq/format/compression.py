@@ -4,7 +4,7 @@
 
 Version 4.9 knows zlib only and sets no type bits. Output is bounded: a body that grows beyond the bound is refused.
 
-    >>> expand(zlib.compress(b"abc"), COMPRESSED)
+    >>> decompress(zlib.compress(b"abc"), COMPRESSED)
     b'abc'
 
 Format: docs/formats/rocketmq.md, 2.4.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["COMPRESSED", "MAX_BODY", "BadCompressionError", "expand"]
+__all__ = ["COMPRESSED", "MAX_BODY", "BadCompressionError", "decompress"]
 
 COMPRESSED = 0x1
 MAX_BODY = 256 << 20
@@ -26,7 +26,7 @@ class BadCompressionError(ValueError):
     """A body that cannot be decompressed as its flags say."""
 
 
-def expand(body: bytes, sys_flag: int, limit: int = MAX_BODY) -> bytes:
+def decompress(body: bytes, sys_flag: int, limit: int = MAX_BODY) -> bytes:
     """The body as the producer gave it; bodies without the compressed bit come back as they are. Raises BadCompressionError."""
     if not sys_flag & COMPRESSED:
         return body

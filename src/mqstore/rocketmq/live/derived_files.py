@@ -109,7 +109,7 @@ class DerivedFiles:
             address = writer.append(code, int(fields[frames.STORE_TIMESTAMP, number]))
             if address is not None:
                 rows[number, 12:] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
-        return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.plain)
+        return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.consecutive)
 
     def _owned(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> bool:
         """Return whether the run's records belong to its queue. Multi-dispatch numbers the others, not always in order."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mqstore.findings import Damage
-from mqstore.rocketmq.dispatch.dispatcher import Rules, dispatch_positions
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positions
 from mqstore.rocketmq.format.commit_log import EndOfFile, Records
 from mqstore.rocketmq.format.index_file import SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
@@ -161,7 +161,7 @@ class _Scan:
         self.records = 0
         low, high = view.log_range()
         target = index_hash(topic, key)
-        rules = Rules(delays=())
+        rules = DispatchRules(delays=())
         for event in store.log.scan(low, high):
             if isinstance(event, Records):
                 self._take(event, view, rules, target, topic, key)
@@ -170,7 +170,7 @@ class _Scan:
             elif not isinstance(event, EndOfFile):
                 self.damage.append(event)
 
-    def _take(self, records: Records, view: View, rules: Rules, target: int, topic: str, key: str) -> None:
+    def _take(self, records: Records, view: View, rules: DispatchRules, target: int, topic: str, key: str) -> None:
         self.records += len(records)
         dispatched = dispatch_positions(records.data, records.positions, rules)
         self.topic_met = self.topic_met or any(run.topic == topic for run in dispatched.runs)

@@ -17,7 +17,7 @@ from mqstore.files.location import Url
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, Records, gathered
+from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, Records, group_ranges
 from mqstore.rocketmq.lookup.pruning import QueueRange
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.store.disk_view import DiskView
@@ -83,7 +83,7 @@ def _records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damag
         if file is None:
             continue
         places = np.array([physical - file.start for physical in group], np.int64)
-        for data, positions in gathered(log.mapped(file), file.start, places):
+        for data, positions in group_ranges(log.mapped(file), file.start, places):
             believed = np.array([frames.status_at(data, at, file.start, True) == frames.STOP for at in positions.tolist()], np.bool_)
             if report is not None:
                 for at in positions[~believed].tolist():

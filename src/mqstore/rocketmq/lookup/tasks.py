@@ -28,8 +28,8 @@ from mqstore.files.location import Url
 from mqstore.findings import Damage
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.dispatch.dispatcher import Dispatched, Dispatcher, Rules
-from mqstore.rocketmq.format.commit_log import CommitLog, Records, gathered
+from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchOutput, DispatchRules
+from mqstore.rocketmq.format.commit_log import CommitLog, Records, group_ranges
 from mqstore.rocketmq.lookup.answer import AnswerFile, answer_schema
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE, probe, sweep
 from mqstore.rocketmq.lookup.key_set import KeySet, Matches, last_per_key_mask
@@ -229,7 +229,7 @@ def scan_range(task: ScanTask) -> LookupResult:
     return _write(context, view, keys, found, f"s{task.split.number:06d}", task.split.start, read, damage)
 
 
-def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, Dispatched]]:
+def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, DispatchOutput]]:
     """Dispatch the records of a split, up to DISPATCHED_AT_ONCE at a time; yields the first records of each batch with the outcome."""
     pending: tuple[Records, Dispatcher] | None = None
     for event in walk:
@@ -243,7 +243,7 @@ def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterat
             yield pending[0], pending[1].finish()
             pending = None
         if pending is None:
-            pending = event, Dispatcher(event.data, Rules(delays=()), DISPATCHED_AT_ONCE)
+            pending = event, Dispatcher(event.data, DispatchRules(delays=()), DISPATCHED_AT_ONCE)
         pending[1].add(event.positions)
     if pending is not None:
         yield pending[0], pending[1].finish()
@@ -288,7 +288,7 @@ def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: 
             if number >= 0:
                 file = log.files[number]
                 positions = np.unique(inside["physical_offset"]) - file.start
-                for data, near in gathered(log.mapped(file), file.start, positions.astype(np.int64)):
+                for data, near in group_ranges(log.mapped(file), file.start, positions.astype(np.int64)):
                     valid = np.array([_is_valid(data, position, file.start) for position in near.tolist()], np.bool_)
                     offsets = inside["physical_offset"] - file.start
                     here = inside[(offsets >= near[0]) & (offsets <= near[-1])]
@@ -385,7 +385,7 @@ def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[Re
         file = log.files[number]
         positions, owner = np.unique(offsets[low:high] - file.start, return_inverse=True)
         at = 0
-        for data, near in gathered(log.mapped(file), file.start, positions):
+        for data, near in group_ranges(log.mapped(file), file.start, positions):
             for first in range(0, len(near), RECORDS_AT_ONCE):
                 for piece in RecordColumns(Records(file, data, near[first : first + RECORDS_AT_ONCE])).pieces(MAX_BATCH_BYTES):
                     begin, end = np.searchsorted(owner, [at, at + len(piece)]).tolist()

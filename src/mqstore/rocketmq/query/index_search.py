@@ -89,7 +89,7 @@ def search(
     On such a chain a broker stays until `max_num` is reached, or for ever where nothing on it matches; the latter is cut here.
     """
     if steps is None and _COMPILED:
-        known = _swiftly(file, key_hash, max_num - len(found), begin, end)
+        known = _search_compiled(file, key_hash, max_num - len(found), begin, end)
         if known is not None:
             found += known
             return True
@@ -139,7 +139,7 @@ def search(
             # Brent: a chain that comes back does so over one of its rises; the mark moves at powers of two, so it gets onto the loop
             if number == mark:
                 note(previous, None, None, "the chain loops: cut here")
-                _go_round(found, found_at_mark, max_num)
+                _repeat_loop(found, found_at_mark, max_num)
                 return False
             rises += 1
             if rises & (rises - 1) == 0:
@@ -147,7 +147,7 @@ def search(
         number = previous
 
 
-def _swiftly(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int) -> list[int] | None:
+def _search_compiled(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int) -> list[int] | None:
     """What one file holds for a hash, by the compiled way; None where it leaves the chain to the other."""
     octets = file.octets
     if octets is None or not 0 < most <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
@@ -155,7 +155,7 @@ def _swiftly(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int
     return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, most)
 
 
-def _go_round(found: list[int], found_at_mark: int, max_num: int) -> None:
+def _repeat_loop(found: list[int], found_at_mark: int, max_num: int) -> None:
     """Repeat what one round of a loop finds until there are max_num, as a broker does; nothing where a round finds nothing."""
     per_round = found[found_at_mark:]
     missing = min(max_num - len(found), MAX_STEPS)

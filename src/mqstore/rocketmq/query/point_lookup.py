@@ -1,7 +1,7 @@
 """Lookups: single records and single numbers that a broker is asked for.
 
-    by_offset(log, p)                      the record at a physical offset; nothing checks that one starts there
-    by_id(log, id)                         the same by the message id a put returned: store host and physical offset
+    record_at(log, p)                      the record at a physical offset; nothing checks that one starts there
+    record_by_id(log, id)                         the same by the message id a put returned: store host and physical offset
     query_message(files, log, topic, key)  the records with a key, by the index
     message_ids(queue, lo, hi, host)       message id -> queue offset
     earliest_time, earliest_time_of_log    store time of the oldest message
@@ -12,9 +12,9 @@ A broker's answer for "there is none" is kept: -1 for times, 0 for offsets, noth
     >>> from mqstore.rocketmq.format.log_slices import LogFiles
     >>> from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
     >>> log = LogFiles([(0, memoryview(encode(Record("T", b"body", store_timestamp=7))))], 1024)
-    >>> by_offset(log, 0).body, by_offset(log, 1), earliest_time_of_log(log, "5.3.3"), earliest_time_of_log(log, "4.9.3")
+    >>> record_at(log, 0).body, record_at(log, 1), earliest_time_of_log(log, "5.3.3"), earliest_time_of_log(log, "4.9.3")
     (b'body', None, 7, -1)
-    >>> by_id(log, offset_message_id(parse_host("127.0.0.1:10911"), 0)).topic
+    >>> record_by_id(log, offset_message_id(parse_host("127.0.0.1:10911"), 0)).topic
     'T'
 
 Format: docs/formats/rocketmq.md, sections 2.12, 10.4 and 10.5.
@@ -35,8 +35,6 @@ from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexF
 
 __all__ = [
     "QueryResult",
-    "by_id",
-    "by_offset",
     "commit_log_offset_in_queue",
     "earliest_time",
     "earliest_time_of_log",
@@ -44,7 +42,9 @@ __all__ = [
     "message_ids",
     "message_total",
     "query_message",
-    "raw_by_offset",
+    "raw_record_at",
+    "record_at",
+    "record_by_id",
     "store_timestamp_of",
 ]
 
@@ -56,7 +56,7 @@ _SIZE = struct.Struct(">i")
 # in the log
 
 
-def raw_by_offset(log: LogSlices, physical: int) -> memoryview | None:
+def raw_record_at(log: LogSlices, physical: int) -> memoryview | None:
     """As many bytes at a physical offset as the four bytes there say; None where they are not readable."""
     found = log.readable(physical)
     if found is None:
@@ -69,19 +69,19 @@ def raw_by_offset(log: LogSlices, physical: int) -> memoryview | None:
     return view[at : at + size] if 0 <= size <= len(view) - at else None
 
 
-def by_offset(log: LogSlices, physical: int) -> Record | None:
+def record_at(log: LogSlices, physical: int) -> Record | None:
     """The record at a physical offset, its body as stored; None where none can be decoded."""
-    raw = raw_by_offset(log, physical)
+    raw = raw_record_at(log, physical)
     return None if raw is None else record_or_none(raw)
 
 
-def by_id(log: LogSlices, message_id: str) -> Record | None:
+def record_by_id(log: LogSlices, message_id: str) -> Record | None:
     """The record that a message id of the broker leads to. Its store host is not compared. Raises UsageError."""
     try:
         _, physical = parse_message_id(message_id)
     except ValueError:
         raise UsageError(f"{message_id!r} is no message id of a broker: these are 32 or 56 hexadecimal digits") from None
-    return by_offset(log, physical)
+    return record_at(log, physical)
 
 
 def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = MAX_MESSAGE_SIZE) -> int:
@@ -179,7 +179,7 @@ def query_message(
     raws: dict[int, memoryview] = {}
 
     def stored(physical: int) -> int | None:
-        raw = raw_by_offset(log, physical)
+        raw = raw_record_at(log, physical)
         if raw is None or len(raw) < 64:
             return None
         if physical == 0 and raw[28:36] != bytes(8):

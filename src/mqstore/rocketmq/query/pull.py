@@ -19,8 +19,8 @@ the scan learns that its whole log file has, and skips all entries that lead int
 5.3.3 differs: it goes on to the next queue file while nothing is found (as often as it is told to, once by default), the
 caller may limit the bytes, and what is skipped counts as looked at before the batch is.
 
-`_scan_plainly` is these rules entry by entry; `_scan` is the same for ordinary stretches, and leaves all others to it. A store that is open
-asks `kernels.pullpath.PullPath` first, which takes the same stretches without a Python call in between.
+`_scan_slow` applies these rules entry by entry. `_scan_fast` does the same for ordinary stretches and leaves all others to it.
+A store that is open asks the pull kernel first, which handles the same stretches without a Python call in between.
 
 Format: docs/formats/rocketmq.md, section 10.1.
 """
@@ -47,12 +47,12 @@ from mqstore.rocketmq.format.queue_page import PagedQueue, page_from, roll_next_
 from mqstore.rocketmq.format.record import Record, decode_properties
 from mqstore.rocketmq.format.record_decoder import records_in, records_of
 from mqstore.rocketmq.format.tag_filter import TagFilter
-from mqstore.rocketmq.query.pull_batch import batch_at_once, batch_of_records
+from mqstore.rocketmq.query.pull_batch import batch_fast, batch_of_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "get_message", "limits_of", "wanted_hashes"]
+__all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "filter_hashes", "get_message", "kernel_limits"]
 
 TagsCodeOf = Callable[[int], int | None]
 
@@ -95,7 +95,7 @@ class PullRules:
     corrects_offsets: bool = True
 
     @property
-    def five(self) -> bool:
+    def is_v5(self) -> bool:
         return self.version != "4.9.3"
 
     @property
@@ -137,7 +137,7 @@ class GetResult(Pulled):
         Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
         """
         if columns is None and self.view is not None and self.rows is not None:
-            batch = batch_at_once(self.view, self.start, self.rows)
+            batch = batch_fast(self.view, self.start, self.rows)
             if batch is not None:
                 return batch
         sizes = np.array(self.sizes, np.int64)
@@ -178,24 +178,24 @@ def get_message(
     tags_code_of: the tags code at an address of the extended queue, None where none can be read.
     """
     if queue is None:
-        return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, _corrected(rules, offset, 0), 0, 0)
+        return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, _next_offset(rules, offset, 0), 0, 0)
     low, high = queue.min_offset, queue.max_offset
     if low <= offset < high:
         if tags is not None and tags.everything:
             tags = None
-        found = _scan(log, queue, offset, max_count, tags, rules, low, high)
-        return found or _scan_plainly(log, queue, offset, max_count, tags, rules, tags_code_of)
+        found = _scan_fast(log, queue, offset, max_count, tags, rules, low, high)
+        return found or _scan_slow(log, queue, offset, max_count, tags, rules, tags_code_of)
     if high == 0:
-        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, _corrected(rules, offset, 0), low, high)
+        return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, _next_offset(rules, offset, 0), low, high)
     if offset < low:
-        return GetResult(GetStatus.OFFSET_TOO_SMALL, _corrected(rules, offset, low), low, high)
+        return GetResult(GetStatus.OFFSET_TOO_SMALL, _next_offset(rules, offset, low), low, high)
     if offset == high:
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-    following = low if low == 0 and not rules.five else high
-    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, _corrected(rules, offset, following), low, high)
+    following = low if low == 0 and not rules.is_v5 else high
+    return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, _next_offset(rules, offset, following), low, high)
 
 
-def _corrected(rules: PullRules, asked: int, corrected: int) -> int:
+def _next_offset(rules: PullRules, asked: int, corrected: int) -> int:
     return corrected if rules.corrects_offsets else asked
 
 
@@ -204,21 +204,21 @@ def _scan_limit(rules: PullRules, max_count: int, unit: int) -> int:
     return max(rules.max_filter_bytes, (max_count * unit + (1 << 31)) % (1 << 32) - (1 << 31))
 
 
-def _full(rules: PullRules, max_count: int, result: GetResult, messages: int, size: int, on_disk: bool) -> bool:
+def _is_full(rules: PullRules, max_count: int, result: GetResult, messages: int, size: int, on_disk: bool) -> bool:
     """Whether there is no room for a record. The first one always has room."""
     if not result.total_bytes or not result.message_count:
         return False
-    if result.message_count + (messages if rules.five else 1) > max_count:
+    if result.message_count + (messages if rules.is_v5 else 1) > max_count:
         return True
     most_bytes = rules.max_bytes_on_disk if on_disk else rules.max_bytes_in_memory
-    if rules.five:
+    if rules.is_v5:
         most_bytes = min(most_bytes, rules.total_limit)
     return result.total_bytes + size > most_bytes or result.message_count >= (
         rules.max_count_on_disk if on_disk else rules.max_count_in_memory
     )
 
 
-def _scan_plainly(
+def _scan_slow(
     log: LogSlices,
     queue: PagedQueue,
     offset: int,
@@ -228,19 +228,19 @@ def _scan_plainly(
     tags_code_of: TagsCodeOf | None,
 ) -> GetResult:
     """The scan, entry by entry: the readable truth, for both versions and both kinds of queue."""
-    five = rules.five
+    is_v5 = rules.is_v5
     unit = unit_size(queue)
     limit = _scan_limit(rules, max_count, unit)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.max_offset, [], [], [], [])
     examined = 0
-    for _ in range(rules.travel_files if five else 1):
+    for _ in range(rules.travel_files if is_v5 else 1):
         if result.total_bytes or result.next_begin_offset >= result.max_offset:
             break
         page = page_from(queue, result.next_begin_offset)
         if page is None:
             result.status = GetStatus.OFFSET_FOUND_NULL
-            result.next_begin_offset = _corrected(rules, result.next_begin_offset, roll_next_file(queue, result.next_begin_offset))
-            if not five:
+            result.next_begin_offset = _next_offset(rules, result.next_begin_offset, roll_next_file(queue, result.next_begin_offset))
+            if not is_v5:
                 return result
             break
         rows = page.rows(None if queue.batch else limit // unit + 1)
@@ -249,20 +249,20 @@ def _scan_plainly(
             physical, size, code = row[:3]
             at, messages = row[4:6] if queue.batch else (page.file.start // unit + page.first + number, 1)
             on_disk = log.max_offset - physical > rules.in_memory_bytes
-            if (at - offset) * unit >= limit or (five and result.next_begin_offset >= result.max_offset):
+            if (at - offset) * unit >= limit or (is_v5 and result.next_begin_offset >= result.max_offset):
                 break
-            if five:
-                if _full(rules, max_count, result, messages, size, on_disk):
+            if is_v5:
+                if _is_full(rules, max_count, result, messages, size, on_disk):
                     break
                 examined = physical
             else:
                 examined = physical
-                if (skip_below is None or physical >= skip_below) and _full(rules, max_count, result, messages, size, on_disk):
+                if (skip_below is None or physical >= skip_below) and _is_full(rules, max_count, result, messages, size, on_disk):
                     break
             result.next_begin_offset = at + messages
             if skip_below is not None and physical < skip_below:
                 continue
-            if tags is not None and not tags.matches_code(_resolved(code, tags_code_of)):
+            if tags is not None and not tags.matches_code(_resolve_tags_code(code, tags_code_of)):
                 if not result.total_bytes:
                     result.status = GetStatus.NO_MATCHED_MESSAGE
                 continue
@@ -284,13 +284,13 @@ def _scan_plainly(
     return result
 
 
-def _resolved(code: int, tags_code_of: TagsCodeOf | None) -> int | None:
+def _resolve_tags_code(code: int, tags_code_of: TagsCodeOf | None) -> int | None:
     if not is_address(code):
         return code
     return None if tags_code_of is None else tags_code_of(code)
 
 
-def _scan(
+def _scan_fast(
     log: LogSlices, queue: PagedQueue, offset: int, max_count: int, tags: TagFilter | None, rules: PullRules, low: int, high: int
 ) -> GetResult | None:
     """The scan of an ordinary stretch; None where it takes the rules one by one.
@@ -300,11 +300,11 @@ def _scan(
     page = None if queue.batch or not _COMPILED else page_from(queue, offset)
     if page is None or rules.travel_files < 1:
         return None
-    limits = limits_of(rules)
+    limits = kernel_limits(rules)
     log_max = log.max_offset
     out = np.empty(limits.room, np.int64)
     raw = np.ascontiguousarray(page.rows(max(0, _scan_limit(rules, max_count, ENTRY_SIZE)) // ENTRY_SIZE + 1)).view(np.uint8)
-    hashes = None if tags is None else wanted_hashes(tags)
+    hashes = None if tags is None else filter_hashes(tags)
     count = min(max(max_count, -(1 << 31)), (1 << 31) - 1)
     taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, count, log_max, limits, out, hashes)
     if taken < 0:
@@ -313,7 +313,7 @@ def _scan(
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + consumed, low, high)
     result.suggest_pulling_from_slave = log_max - examined > rules.in_memory_bytes
     if not taken:
-        return None if rules.five and rules.travel_files != 1 else result
+        return None if rules.is_v5 and rules.travel_files != 1 else result
     found = log.readable(lowest)
     if found is None or not log.min_offset <= found[0] <= lowest or end > found[0] + len(found[1]):
         return None
@@ -324,11 +324,11 @@ def _scan(
 
 
 @lru_cache(64)
-def limits_of(rules: PullRules) -> Limits:
+def kernel_limits(rules: PullRules) -> Limits:
     """The rules as the kernel wants them."""
-    most = rules.total_limit if rules.five else 1 << 62
+    most = rules.total_limit if rules.is_v5 else 1 << 62
     return Limits(
-        five=rules.five,
+        five=rules.is_v5,
         in_memory_bytes=rules.in_memory_bytes,
         travel_files=rules.travel_files,
         max_filter_bytes=rules.max_filter_bytes,
@@ -340,6 +340,6 @@ def limits_of(rules: PullRules) -> Limits:
 
 
 @lru_cache(256)
-def wanted_hashes(tags: TagFilter) -> NDArray[np.int32]:
+def filter_hashes(tags: TagFilter) -> NDArray[np.int32]:
     """The hashes of a filter as the kernel wants them."""
     return np.array(sorted(tags.hashes), np.int32)

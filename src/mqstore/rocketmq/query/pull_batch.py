@@ -32,10 +32,10 @@ from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, check_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ELSEWHERE", "PULL_COLUMNS", "batch_at_once", "batch_of_records"]
+__all__ = ["NOT_IN_RECORD", "PULL_COLUMNS", "batch_fast", "batch_of_records"]
 
-ELSEWHERE = ("store_file", "verdict")  # columns that a record cannot tell by itself
-PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*ELSEWHERE, "body_crc_ok"))
+NOT_IN_RECORD = ("store_file", "verdict")  # columns that a record cannot tell by itself
+PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*NOT_IN_RECORD, "body_crc_ok"))
 
 _COMPILED = is_compiled()
 
@@ -49,13 +49,13 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
     Raises UsageError for a column that a record does not hold.
     """
     if columns is None or tuple(columns) == PULL_COLUMNS:
-        found = batch_at_once(data, 0, np.stack([positions, positions, sizes], 1).tobytes())
+        found = batch_fast(data, 0, np.stack([positions, positions, sizes], 1).tobytes())
         if found is not None:
             return found
         columns = PULL_COLUMNS
     for name in check_columns(columns):
-        if name in ELSEWHERE:
-            known = ", ".join(each for each in ROCKETMQ_COLUMNS + EXTRA_COLUMNS if each not in ELSEWHERE)
+        if name in NOT_IN_RECORD:
+            known = ", ".join(each for each in ROCKETMQ_COLUMNS + EXTRA_COLUMNS if each not in NOT_IN_RECORD)
             raise UsageError(f"a pulled message has no column {name!r}; its columns are {known}")
     kept = np.empty(len(positions), np.int64)
     kept = kept[: pull_batch.sound(data, positions, sizes, kept)]
@@ -64,7 +64,7 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
     return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, kept), fields).batch(columns)
 
 
-def batch_at_once(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
+def batch_fast(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
     """The usual columns of records in one stroke; None where one is not ordinary. start, rows: as `kernels.messagebatch` wants them."""
     if not _COMPILED:
         return None

@@ -16,7 +16,7 @@ the record stands, and it trips over things that say nothing about the bytes, su
     >>> from mqstore.rocketmq.format.record import Record, encode
     >>> log = np.frombuffer(encode(Record("T", b"x")) + encode(Record("T", b"y")) + bytes(8), np.uint8)
     >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in RecordParser("4.9.3").runs(log, 0)]
-    [[0, 93], Stop(position=186, blank=False, size=-1, behind=194)]
+    [[0, 93], ParseStop(position=186, blank=False, size=-1, behind=194)]
 
 Format: docs/formats/rocketmq.md, section 6.3.
 """
@@ -38,7 +38,7 @@ from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, CRC_PROPERTY_SIZE, STORE_HOST_IPV6, decode_properties
 
-__all__ = ["LARGEST_ARRAY", "RecordParser", "Stop", "java_integer"]
+__all__ = ["LARGEST_ARRAY", "ParseStop", "RecordParser", "java_integer"]
 
 Longs = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ _INT = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class ParseStop:
     """Where a run of records ends. blank: an end-of-file record. size: what the broker takes the bad record's size to be, -1 for unknown.
 
     behind: the position up to which the broker has read.
@@ -90,13 +90,13 @@ class RecordParser:
         largest_array: int = LARGEST_ARRAY,
         strict: bool = False,
     ) -> None:
-        self._five = version != "4.9.3"
+        self._is_v5 = version != "4.9.3"
         self._check_crc = check_crc and not property_crc
         self._property_crc = check_crc and property_crc
         self._largest_array = largest_array
         self._strict = strict
 
-    def runs(self, data: Bytes, start: int) -> Iterator[Longs | Stop]:
+    def runs(self, data: Bytes, start: int) -> Iterator[Longs | ParseStop]:
         """Positions of the records that the broker takes, from start on, and last why it stops. It can read up to the end of data."""
         positions = np.empty(ROOM, np.int64)
         room = FIRST
@@ -111,7 +111,7 @@ class RecordParser:
                 yield positions[:taken].copy()
             if taken < count:
                 bad = int(positions[taken])
-                yield Stop(bad, False, -1, bad)
+                yield ParseStop(bad, False, -1, bad)
                 return
         yield self._stop(data, at)
 
@@ -122,7 +122,7 @@ class RecordParser:
         fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
         frames.fields(data, positions, fields)
         good = np.ones(len(positions), np.bool_)
-        if not self._five:
+        if not self._is_v5:
             good &= data[positions + 7] == frames.MAGIC_V1 & 0xFF
         if self._check_crc:
             lengths = fields[frames.BODY_LENGTH]
@@ -142,7 +142,7 @@ class RecordParser:
         if len(found):
             spans = fields[frames.TOPIC_START, found][:, None] + np.arange(len(_SCHEDULE))
             found = found[(data[spans] == _SCHEDULE).all(axis=1)]
-        if self._five:
+        if self._is_v5:
             starts, lengths = fields[frames.PROPERTIES_START], np.maximum(fields[frames.PROPERTIES_LENGTH], 0)
             text = np.empty(int(lengths.sum()), np.uint8)
             frames.gather(data, starts, lengths, np.empty(len(starts) + 1, np.int32), text)
@@ -184,25 +184,25 @@ class RecordParser:
             if digits is None or expected < 0 or crc32(data[position:end]) & 0x7FFFFFFF != expected:
                 return False
         base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
-        if self._five and base is not None and count is not None and not (java_integer(base, 64) and java_integer(count, 16)):
+        if self._is_v5 and base is not None and count is not None and not (java_integer(base, 64) and java_integer(count, 16)):
             return False
         start = int(fields[frames.TOPIC_START])
         topic = data[start : start + int(fields[frames.TOPIC_LENGTH])].tobytes()
         delay = properties.get("DELAY")
         return delay is None or decode_utf8(topic) != SCHEDULE_TOPIC or java_integer(delay, 32)
 
-    def _stop(self, data: Bytes, at: int) -> Stop:
+    def _stop(self, data: Bytes, at: int) -> ParseStop:
         """What the broker makes of the bytes at a position where no record with a sound frame stands."""
         left = len(data) - at
         if left < 8:
-            return Stop(at, False, -1, len(data))
+            return ParseStop(at, False, -1, len(data))
         size, magic = struct.unpack(">ii", data[at : at + 8].tobytes())
-        if self._five and left < size:
-            return Stop(at, False, -1, at + 4)
+        if self._is_v5 and left < size:
+            return ParseStop(at, False, -1, at + 4)
         if magic == frames.MAGIC_BLANK:
-            return Stop(at, True, 0, at + 8)
-        if magic != frames.MAGIC_V1 and not (self._five and magic == frames.MAGIC_V2):
-            return Stop(at, False, -1, at + 8)
+            return ParseStop(at, True, 0, at + 8)
+        if magic != frames.MAGIC_V1 and not (self._is_v5 and magic == frames.MAGIC_V2):
+            return ParseStop(at, False, -1, at + 8)
         if size > self._largest_array:
             raise RefusedError(
                 f"a 4.9.3 broker does not come up on this store: the record at byte {at} of a log file claims {size} bytes, and the "
@@ -210,7 +210,7 @@ class RecordParser:
                 "not to be there); look at it with --view disk"
             )
         behind = self._read(data, at, size, 1 if magic == frames.MAGIC_V1 else 2)
-        return Stop(at, False, -1, at + 8) if behind is None else Stop(at, False, size, behind)
+        return ParseStop(at, False, -1, at + 8) if behind is None else ParseStop(at, False, size, behind)
 
     def _read(self, data: Bytes, at: int, size: int, topic_width: int) -> int | None:
         """The position behind a record whose lengths do not add up, read field by field; None where a field cannot be read at all.

@@ -40,7 +40,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
-from mqstore.rocketmq.dispatch.dispatcher import Rules, dispatch_positions
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positions
 from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage, DispatchTarget, InMemoryTarget
 from mqstore.rocketmq.format import consume_queue, mapped_file_queue
@@ -49,7 +49,7 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, RecordParser, Stop
+from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, ParseStop, RecordParser
 
 __all__ = ["LogFile", "Recovery"]
 
@@ -95,7 +95,7 @@ class Recovery:
         index_files: Sequence[IndexFile],
         checkpoint: Checkpoint,
         config: BrokerConfig,
-        rules: Rules,
+        rules: DispatchRules,
         version: str,
         *,
         unclean: bool,
@@ -220,10 +220,10 @@ class Recovery:
         while True:
             file = self.log_files[number].file
             data = self._log.mapped(file).data
-            stop = Stop(0, False, -1, 0)
+            stop = ParseStop(0, False, -1, 0)
             runs = self._runs(parser, file, 0, file.size)
             for run in runs if file.size < _WORTH_A_THREAD else _one_ahead(runs):
-                if isinstance(run, Stop):
+                if isinstance(run, ParseStop):
                     stop = run
                     continue
                 self.last_record = file.start + int(run[-1])
@@ -235,13 +235,13 @@ class Recovery:
                 return file.start + stop.position, stop.blank or not data[stop.position : stop.position + 8].any()
             number += 1
 
-    def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | Stop]:
+    def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | ParseStop]:
         """Runs of records of one file. Who asks for the next one is done with the one before the last: its pages are let go."""
         mapped = self._log.mapped(file)
         kept = done = last = start
         for run in parser.runs(mapped.data[:limit], start):
             yield run
-            done, last = last, last if isinstance(run, Stop) else int(run[-1])
+            done, last = last, last if isinstance(run, ParseStop) else int(run[-1])
             if done - kept > _DROP:
                 mapped.drop(kept, done - kept)
                 kept = done
@@ -283,7 +283,7 @@ class Recovery:
 
     # dispatch
 
-    def dispatch(self, data: Bytes, positions: Longs, rules: Rules) -> int:
+    def dispatch(self, data: Bytes, positions: Longs, rules: DispatchRules) -> int:
         """List records in their queues and in the index, in log order; the store time of the last one, 0 for none.
 
         positions: of parsed records in the bytes of one log file.
@@ -375,9 +375,9 @@ class Recovery:
         left = log_file.written - position
         counted = start
         while left > 0:
-            stop = Stop(position, False, -1, position)
+            stop = ParseStop(position, False, -1, position)
             for run in self._runs(parser, file, position, log_file.written):
-                if isinstance(run, Stop):
+                if isinstance(run, ParseStop):
                     stop = run
                 else:
                     self.dispatch(data, run, self.rules)
@@ -396,7 +396,7 @@ class Recovery:
         return counted
 
 
-def _one_ahead(runs: Iterator[Longs | Stop]) -> Iterator[Longs | Stop]:
+def _one_ahead(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]:
     """The same runs; each is parsed, and its bodies checked, while the one before it is dispatched."""
     with ThreadPoolExecutor(1, thread_name_prefix="mqstore-parse") as pool:
         coming = pool.submit(next, runs, None)

@@ -242,7 +242,7 @@ class RecordColumns:
             start = int(self.fields[frames.BODY_START, k])
             raw = self._data[start : start + int(self.fields[frames.BODY_LENGTH, k])].tobytes()
             try:
-                found[k] = compression.expand(raw, int(self.fields[frames.SYS_FLAG, k]))
+                found[k] = compression.decompress(raw, int(self.fields[frames.SYS_FLAG, k]))
             except compression.BadCompressionError:
                 found[k] = None
         return found
@@ -279,7 +279,7 @@ class RecordColumns:
     # what can be believed
 
     @cached_property
-    def expands(self) -> Mask:
+    def decompressible(self) -> Mask:
         """False where a compressed body cannot be decompressed."""
         mask = np.ones(len(self), np.bool_)
         mask[[k for k, body in self._expanded.items() if body is None]] = False
@@ -321,9 +321,9 @@ class RecordColumns:
         return mask
 
     @cached_property
-    def believable(self) -> Mask:
+    def valid(self) -> Mask:
         """True where every check that a record carries in itself holds."""
-        return self.crc_ok & self.property_crc_ok & self.expands & self.text_ok & self.pairs_ok
+        return self.crc_ok & self.property_crc_ok & self.decompressible & self.text_ok & self.pairs_ok
 
     # the table
 

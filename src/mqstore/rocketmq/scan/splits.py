@@ -2,7 +2,7 @@
 
 A split is a range of physical offsets; it owns the records that *start* in it. Where it begins inside a file, its first
 record is found by its magic and believed because its own physical offset is where it stands. A body may hold copies of
-records that look just like that, so a split says where it began and how far it reached, and `seams` compares: the
+records that look just like that, so a split says where it began and how far it reached, and `check_seams` compares: the
 records of a file form one chain, and a split is right if the chain of the split before it leads to its first record.
 A split that began elsewhere is walked again, from where the chain arrives.
 
@@ -27,7 +27,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["LEAD", "Seamed", "Split", "SplitWalk", "log_bytes", "open_log", "plan", "seams"]
+__all__ = ["LEAD", "Split", "SplitResult", "SplitWalk", "check_seams", "log_bytes", "open_log", "plan"]
 
 MIN_SIZE = 64 << 20
 MAX_SIZE = 256 << 20
@@ -188,7 +188,7 @@ def _behind(event: LogEvent) -> int:
     return event.offset + event.length
 
 
-class Seamed(Protocol):
+class SplitResult(Protocol):
     """The outcome of reading one split."""
 
     @property
@@ -199,10 +199,10 @@ class Seamed(Protocol):
     def reach(self) -> int: ...
 
 
-S = TypeVar("S", bound=Seamed)
+S = TypeVar("S", bound=SplitResult)
 
 
-def seams(log: CommitLog, outcomes: Iterable[S], again: Callable[[Split, int], S]) -> Iterator[tuple[S, S | None]]:
+def check_seams(log: CommitLog, outcomes: Iterable[S], again: Callable[[Split, int], S]) -> Iterator[tuple[S, S | None]]:
     """Check that each split began where the chain of the one before it arrived.
 
     outcomes: of all splits, in log order. again(split, first) reads a split anew from a known first record.

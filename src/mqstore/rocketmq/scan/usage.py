@@ -31,7 +31,7 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk, open_log
 __all__ = ["Group", "SplitUsage", "Tally", "UsageTask", "add", "usage_of_split"]
 
 DAY = 86_400_000
-MAX_TOLD = 1000
+MAX_REPORTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class SplitUsage:
     filler: dict[int, int] = field(default_factory=dict)
     damaged: dict[int, int] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
-    untold: int = 0
+    unreported: int = 0
 
 
 def add(into: dict[Any, Tally], tallies: Mapping[Any, Tally]) -> None:
@@ -118,10 +118,10 @@ def usage_of_split(task: UsageTask) -> SplitUsage:
         elif event.messages or event.kind != Kind.TORN_RECORD:  # a file that is only short is not damaged bytes
             start = starts[event.file]
             found.damaged[start] = found.damaged.get(start, 0) + event.length
-            if len(found.damage) < MAX_TOLD:
+            if len(found.damage) < MAX_REPORTED:
                 found.damage.append(event)
             else:
-                found.untold += 1
+                found.unreported += 1
     found.begin, found.reach = walk.begin, walk.reach
     return found
 

@@ -92,7 +92,7 @@ def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup) -> NDAr
         number = (group + (1 << 31)) >> 32
         queue = queue_of(topics[number], group - (number << 32))
         verdict[members] = _UNINDEXED if queue is None else _against_queue(columns, members, queue, log)
-    verdict[~columns.believable] = _DAMAGED
+    verdict[~columns.valid] = _DAMAGED
     return verdict
 
 

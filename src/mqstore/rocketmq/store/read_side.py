@@ -48,15 +48,15 @@ class ReadSide:
 
     def record_at(self, physical: int) -> Record | None:
         """Return the record at a physical offset, its body as stored, or None if no record can be decoded there."""
-        return point_lookup.by_offset(self.log, physical)
+        return point_lookup.record_at(self.log, physical)
 
     def raw_record_at(self, physical: int) -> memoryview | None:
         """Return the bytes of the record at a physical offset, or None if no record can be decoded there."""
-        return None if self.record_at(physical) is None else point_lookup.raw_by_offset(self.log, physical)
+        return None if self.record_at(physical) is None else point_lookup.raw_record_at(self.log, physical)
 
     def record_by_id(self, msg_id: str) -> Record | None:
         """Return the record of an offset message id, or None. Raises UsageError for text that is not a message id."""
-        return point_lookup.by_id(self.log, msg_id)
+        return point_lookup.record_by_id(self.log, msg_id)
 
     def query(self, topic: str, key: str, max_num: int = MAX_RESULTS, begin: int = 0, end: int = END_OF_TIME) -> point_lookup.QueryResult:
         """Return the newest messages with a key, in log order. begin, end: store times in ms, both included."""

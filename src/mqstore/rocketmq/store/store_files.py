@@ -17,7 +17,7 @@ from mqstore.files.remote import open_directory
 from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, Rules, parse_delays
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
 from mqstore.rocketmq.format import checkpoint as checkpoints
 from mqstore.rocketmq.format import consume_queue, index_file
 from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
@@ -135,7 +135,7 @@ class StoreFiles:
     def version_hint(self) -> str:
         """The version whose rules the files suggest: `5.3.3` if anything exists that only 5.x writes, else `4.9.3`."""
         point = self.checkpoint
-        if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0 or self.topics.five or self.offset_table.five:
+        if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0 or self.topics.is_v5 or self.offset_table.is_v5:
             return "5.3.3"
         v5_only = (
             "abort.bak",
@@ -159,16 +159,16 @@ class StoreFiles:
         message = self.log.record(file.start)
         return message is not None and (message.version == 2 or message.properties.endswith(b"\x02"))
 
-    def rules(self, version: str | None = None) -> Rules:
+    def rules(self, version: str | None = None) -> DispatchRules:
         """Return the broker settings that decide the contents of derived files: configured, or inferred from the directories."""
         lmq = any(queue.topic.startswith(LMQ_PREFIX) for queue in self.consume_queues())
         multi = self.config.enable_multi_dispatch
         batch = {queue.topic for queue in self.batch_queues()} | set(self.topics.batch_topics) | set(self.config.batch_topics)
-        return Rules(
+        return DispatchRules(
             delays=parse_delays(self.config.message_delay_level) if self.config.message_delay_level else parse_delays(),
             multi_dispatch=lmq if multi is None else multi,
             lmq=lmq if self.config.enable_lmq is None else self.config.enable_lmq,
-            five=(version or self.version_hint) != "4.9.3",
+            is_v5=(version or self.version_hint) != "4.9.3",
             batch_topics=frozenset(batch),
         )
 

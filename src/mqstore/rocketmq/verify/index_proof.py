@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import index_chains
-from mqstore.rocketmq.dispatch.dispatcher import Rules, request
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import ENTRY, IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
@@ -123,7 +123,7 @@ class IndexProof:
             Damage(self.file.relative, self.file.entry_position(number), ENTRY.itemsize, kind, f"entry {number}: {sentence}", 0)
         )
 
-    def settle(self, log: CommitLog, log_end: int, rules: Rules) -> None:
+    def settle(self, log: CommitLog, log_end: int, rules: DispatchRules) -> None:
         """Check every entry that was not proved, and report its faults."""
         for number in self._unproved():
             entry = self.file.entry(number)
@@ -136,7 +136,7 @@ class IndexProof:
             if message is None:
                 self.report(number, Kind.BAD_INDEX_ENTRY, f"no valid record starts at physical offset {entry.physical_offset}")
                 continue
-            hashes = {index_hash(message.topic, key) for key in request(message, rules).keys}
+            hashes = {index_hash(message.topic, key) for key in dispatch_request(message, rules).keys}
             if entry.key_hash not in hashes:
                 self.report(number, Kind.BAD_INDEX_ENTRY, f"the record at {entry.physical_offset} has no key with hash {entry.key_hash}")
             elif not (number == 1 and self.inherits):

@@ -8,7 +8,7 @@ import numpy as np
 
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.dispatch.dispatcher import Dispatched, Dispatcher, Rules
+from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchOutput, DispatchRules
 from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.scan.columns import RecordColumns
@@ -37,7 +37,7 @@ class SplitCheck:
     records: int = 0
     messages: int = 0
     damage: list[Damage] = field(default_factory=list)
-    dispatched: Dispatched | None = None
+    dispatched: DispatchOutput | None = None
     first_timestamp: int = 0
 
 
@@ -50,7 +50,7 @@ def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
     ]
 
 
-def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None = None) -> SplitCheck:
+def check_split(log: CommitLog, split: LogSplit, rules: DispatchRules, begin: int | None = None) -> SplitCheck:
     """Check one split. begin: position of its first record, if known; otherwise it is searched for."""
     file = split.file
     if begin is None:
@@ -87,14 +87,14 @@ def check_split(log: CommitLog, split: LogSplit, rules: Rules, begin: int | None
 
 def record_damage(columns: RecordColumns) -> list[Damage]:
     """Return the contradictions within records whose frames are valid."""
-    if columns.believable.all():
+    if columns.valid.all():
         return []
     found = []
     file = columns.records.file.relative
     for mask, kind, sentence in (
         (columns.crc_ok, Kind.BAD_CHECKSUM, "the body does not match its CRC"),
         (columns.property_crc_ok, Kind.BAD_PROPERTY_CHECKSUM, "the record does not match its __CRC32# property"),
-        (columns.expands | ~columns.crc_ok, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG requires"),
+        (columns.decompressible | ~columns.crc_ok, Kind.BAD_COMPRESSION, "the body cannot be decompressed as SYSFLAG requires"),
         (columns.text_ok, Kind.BAD_TEXT, "topic or properties are not UTF-8"),
         (columns.pairs_ok, Kind.BAD_PROPERTIES, "a part of the property text is not a name/value pair"),
     ):

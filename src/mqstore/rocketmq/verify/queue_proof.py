@@ -40,7 +40,7 @@ class QueueProof:
     def compare(self, run: QueueRun) -> None:
         """Compare the entries that a range of log yields for this queue with those on disk."""
         expected = run.entries.view(ENTRY)
-        if run.plain:
+        if run.consecutive:
             self._compare_range(run.first, expected)
             return
         breaks = np.flatnonzero(np.diff(run.offsets) != 1) + 1

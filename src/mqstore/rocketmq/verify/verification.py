@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, merge_adjacent
-from mqstore.rocketmq.dispatch.dispatcher import QueueRun, Rules
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, missing_ranges
@@ -262,7 +262,7 @@ class Verification:
                 )
 
 
-def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: Rules) -> list[Damage]:
+def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: DispatchRules) -> list[Damage]:
     """Return what is wrong with an index file: its chains, and the entries that no range of log has proved."""
     damage = check_chains(proof.file)
     if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage):

@@ -1,39 +1,29 @@
-"""What all tests share: one Spark session for a run, and the switches for tests that take long."""
+"""What all tests share: the two tiers of a run, how tests are spread over its workers, and one Spark session.
+
+A run without `--all` leaves out the tests whose marker is in `LEFT_OUT`, and makes the sweeps small. It says at its end how many tests
+of each kind it has left out. A test that is named by its node id, or by a marker expression (`-m`), is never left out.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--run-slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption("--scripts", type=int, default=100, help="random scripts that each version of the real store is compared on")
-    parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
-    parser.addoption("--rabbit-scripts", type=int, default=60, help="random lives of queues that a real RabbitMQ node is compared on")
-    parser.addoption("--rabbit-seed", type=int, default=None, help="the seed of these lives, as an earlier run has printed it")
-    parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
-    parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
-    parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests with a Spark session share one xdist worker, so that a run starts one JVM."""
-    slow = pytest.mark.skip(reason="slow; --run-slow runs it")
-    for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
-            item.add_marker(slow)
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker("spark")
-        if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
+# marker: what it stands for in the last lines of a run
+LEFT_OUT = {
+    "interop": "with real brokers, nodes and clients",
+    "cluster": "on a Spark cluster",
+    "browser": "in a browser",
+    "long": "long proofs and sweeps",
+}
+SLOW = "that take many minutes"
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
@@ -47,8 +37,79 @@ COUNTED = {
 }
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Long proofs say how much they tried: tests record it under one of the names above."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests with real brokers, clusters and browsers and the long proofs, too")
+    parser.addoption("--run-slow", action="store_true", help="with --all: run the tests marked slow, too")
+    parser.addoption("--scripts", type=int, default=100, help="random scripts that each version of the real store is compared on")
+    parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
+    parser.addoption("--rabbit-scripts", type=int, default=60, help="random lives of queues that a real RabbitMQ node is compared on")
+    parser.addoption("--rabbit-seed", type=int, default=None, help="the seed of these lives, as an earlier run has printed it")
+    parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
+    parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
+    parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
+
+
+# what is run, and where
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        _place(item)
+    if config.option.markexpr or any("::" in word for word in config.args):
+        return
+    kept, counts = [], Counter[str]()
+    for item in items:
+        reason = _left_out(item, config)
+        if reason is None:
+            kept.append(item)
+        else:
+            counts[reason] += 1
+    if len(kept) != len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+    config.stash[_COUNTS] = counts
+
+
+_COUNTS = pytest.StashKey[Counter[str]]()
+
+
+def _place(item: pytest.Item) -> None:
+    """One xdist worker runs the tests of a file; one runs all tests with a Spark session, so that a run starts one JVM."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker("spark")
+    if not item.get_closest_marker("xdist_group"):
+        group = "spark" if item.get_closest_marker("spark") else Path(item.nodeid.partition("::")[0]).as_posix()
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:
+    """Why a test is not run, as `LEFT_OUT` says it; None if it is."""
+    if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
+        return SLOW
+    if config.getoption("--all"):
+        return None
+    return next((why for name, why in LEFT_OUT.items() if item.get_closest_marker(name)), None)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = dict(session.config.stash.get(_COUNTS, Counter()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Every worker collects all tests, so the counts of one are those of the run."""
+    counts = getattr(node, "workeroutput", {}).get("left_out", {})
+    node.config.stash[_COUNTS] = Counter(counts)
+
+
+# what a run says at its end
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Long proofs say how much they tried: tests record it under one of the names in `COUNTED`."""
     reports = [
         report
         for found in terminalreporter.stats.values()
@@ -59,6 +120,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         total = sum(int(value) for report in reports for found, value in report.user_properties if found == name)
         if total:
             terminalreporter.write_line(sentence.format(f"{total:,}"))
+    counts = config.stash.get(_COUNTS, Counter())
+    how = {SLOW: "scripts/test --all --run-slow"}
+    for command in ("scripts/test --all", "scripts/test --all --run-slow"):
+        mine = {why: number for why, number in counts.items() if how.get(why, "scripts/test --all") == command}
+        if mine:
+            kinds = ", ".join(f"{number:,} {why}" for why, number in sorted(mine.items(), key=lambda item: -item[1]))
+            terminalreporter.write_line(f"left out: {kinds}; {command} runs them")
+
+
+# fixtures
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,10 @@ from mqstore.console.settings import Settings
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine; .ci/run installs Debian's")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine; .ci/run installs Debian's"),
+]
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js.xz"
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)

@@ -13,9 +13,9 @@ from support.stores import Store, message
 import mqstore
 from mqstore.cli.read.queues import queue_rows
 from mqstore.pipeline.source import derived
-from mqstore.pipeline.source.derived import SOURCES, TableReader, Wanted, finding_rows
+from mqstore.pipeline.source.derived import SOURCES, QueueFilter, TableReader, finding_rows
 from mqstore.pipeline.source.rocketmq import read
-from mqstore.pipeline.spark.session import error_error_sentence as told
+from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_a_filter_on_topic_and_queue_leaves_out_queues_before_they_are_read(tmp_
         store.put(message(("orders", "bills")[number % 2], queue_id=number % 3))
     reader = TableReader(BY_NAME["queue"], (str(store.write()),), None, ("topic", "queue_id"))
     reader.confine([EqualTo(("topic",), "bills"), In(("queue_id",), (0, 2))])
-    assert reader.wanted == Wanted(frozenset({"bills"}), frozenset({0, 2}))
+    assert reader.queue_filter == QueueFilter(frozenset({"bills"}), frozenset({0, 2}))
     found = [tuple(row.values()) for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert sorted(set(found)) == [("bills", 0), ("bills", 2)]
 

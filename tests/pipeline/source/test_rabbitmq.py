@@ -14,7 +14,7 @@ from mqstore.errors import UsageError
 from mqstore.pipeline.jobs.rabbitmq_export import export
 from mqstore.pipeline.source.rabbitmq import RabbitMQOptions
 from mqstore.pipeline.source.rocketmq import read
-from mqstore.pipeline.spark.session import error_error_sentence as told
+from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rabbitmq.store.task_groups import cut, plan_files, plan_queues, read_group, record_batches
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
 

@@ -20,7 +20,7 @@ from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
 from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQReader, read, register, schema_text
 from mqstore.pipeline.source.stores import store_paths
-from mqstore.pipeline.spark.session import error_error_sentence as told
+from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rocketmq.lookup.point_reader import PointTask
 from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import MAX_BATCH_BYTES, ReadTask, overlapping, read_split, token_of

@@ -21,7 +21,7 @@ from mqstore.pipeline.jobs.export import export
 from mqstore.pipeline.jobs.lookup import lookup
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.rocketmq import RocketMQReader, read
-from mqstore.pipeline.spark.session import error_error_sentence as told
+from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.pipeline.spark.shipping import package_archive
 from mqstore.rocketmq.verify.verification import verify
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.xdist_group("cluster")]
 
 CASE = case_named("4.9.3/a-clean-small")
 ROWS, PARTITIONS = 900, 12

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pytest
 
 if TYPE_CHECKING:
-    from mqstore.testing.brokers import RunningBroker
+    from mqstore.testing.running_broker import RunningBroker
 
 __all__ = ["pytest_addoption", "rocketmq"]
 
@@ -43,7 +43,7 @@ def _scope(fixture_name: str, config: pytest.Config) -> Scope:
 @pytest.fixture(scope=_scope)
 def rocketmq(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A RocketMQ name server and broker over an empty store: address, store, produce, consume."""
-    from mqstore.testing.brokers import RunningBroker
+    from mqstore.testing.running_broker import RunningBroker
 
     options: dict[str, Any] = {"version": str(request.config.getini("rocketmq_version"))}
     with RunningBroker(tmp_path_factory.mktemp("rocketmq") / "store", **options) as broker:

@@ -23,7 +23,7 @@ from mqstore.broker import Settings
 from mqstore.broker.protocol.codes import Language, RequestCode
 from mqstore.broker.protocol.frames import MAX_FRAME, Frame, Serialization, decode, encode
 from mqstore.broker.runtime.logs import LOGGER
-from mqstore.testing.brokers import RunningBroker
+from mqstore.testing.running_broker import RunningBroker
 
 FIELDS = (
     *("topic", "queueId", "consumerGroup", "group", "producerGroup", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "offset"),

@@ -19,7 +19,7 @@ from mqstore.broker.runtime.address import advertised_address
 from mqstore.broker.server import handler_table
 from mqstore.errors import NotAStoreError, TargetError, UsageError
 from mqstore.rocketmq import MessageStore
-from mqstore.testing.brokers import SMALL
+from mqstore.testing.running_broker import SMALL
 
 
 def test_every_request_of_the_protocol_that_clients_make_has_a_handler() -> None:

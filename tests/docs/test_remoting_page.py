@@ -11,7 +11,7 @@ import pytest
 from support.broker import VERSIONS, BrokerThread, Wire
 
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.server import gathered
+from mqstore.broker.server import handler_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "formats" / "rocketmq-remoting.md"
@@ -40,7 +40,7 @@ def test_the_examples_of_the_page_are_true() -> None:
 
 
 def test_the_requests_of_the_page_are_those_that_are_answered() -> None:
-    served = {code: RequestCode(code).name for code in gathered()}
+    served = {code: RequestCode(code).name for code in handler_table()}
     assert {int(code): name for arrow, code, name, *_ in REQUESTS if not arrow} == served
     assert len(TAKEN) == sum(1 for arrow, *_ in REQUESTS if not arrow)  # each once
 
@@ -48,7 +48,7 @@ def test_the_requests_of_the_page_are_those_that_are_answered() -> None:
 def test_what_the_broker_asks_of_clients_is_all_that_is_left() -> None:
     asked = {int(code): name for arrow, code, name, *_ in REQUESTS if arrow}
     assert all(RequestCode(code).name == name for code, name in asked.items())
-    assert {*asked, *gathered()} == {code.value for code in RequestCode}
+    assert {*asked, *handler_table()} == {code.value for code in RequestCode}
 
 
 def test_the_response_codes_of_the_page_are_those_there_are() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mqstore.broker import Broker, Settings
 from mqstore.broker.protocol.frames import Frame, decode, encode
-from mqstore.testing.brokers import SMALL
+from mqstore.testing.running_broker import SMALL
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

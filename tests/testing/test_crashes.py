@@ -536,7 +536,7 @@ def test_all_processes_together_check_each_state_once(tmp_path: Path) -> None:
             seen.write(state.name + "\n")
 
     lines: list[str] = []
-    run_states(states, check, workers=2, tell=lines.append)
+    run_states(states, check, workers=2, report=lines.append)
     seen = [name for path in tmp_path.iterdir() for name in path.read_text().split()]
     assert sorted(seen) == sorted(states.names())
     assert lines[0].startswith(f"crash states: {len(states)} checked of {len(states)} different ones (")

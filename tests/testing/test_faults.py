@@ -111,7 +111,7 @@ def test_a_new_directory_is_not_published_when_any_change_fails() -> None:
             assert fault.operation in ("sync directory", "remove")
             assert (place / "store/commitlog/0").read_bytes() == b"record"
 
-    assert every_fault(run, check, tell=lambda _: None).total > 20
+    assert every_fault(run, check, report=lambda _: None).total > 20
 
 
 # ---- every fault
@@ -137,7 +137,7 @@ def test_each_fault_is_tried_once_and_counted() -> None:
         assert fault.result is None
         seen.append((fault.n, fault.code, fault.lasting, fault.operation))
 
-    run = every_fault(append_twice, check, tell=lines.append)
+    run = every_fault(append_twice, check, report=lines.append)
     operations = ["create", "write", "sync", "write", "sync"]
     assert seen == [
         (number + 1, code, lasting, operation)

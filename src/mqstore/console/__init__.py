@@ -1,19 +1,40 @@
-"""A web console over stores: live, dead and copied ones, of both brokers, read as files.
+"""A web console over stores of both brokers, whether live, dead or copied; they are read as files.
 
     mqstore console /backup/broker-a/store /var/lib/rabbitmq/mnesia/rabbit@a
 
-Every page is made on the server and can be read without JavaScript. Nothing is decided here: what a store holds, what is damaged and
-why a question has the answer that it has is told by the readers of `mqstore.rocketmq` and `mqstore.rabbitmq`.
+Every page is rendered on the server and readable without JavaScript. The console decides nothing itself: contents, damage and
+explanations come from the readers of `mqstore.rocketmq` and `mqstore.rabbitmq`.
 
-    >>> from mqstore.console import Settings
+    >>> from mqstore.console import Settings, create_app
     >>> Settings(("store",), host="127.0.0.1").is_loopback, Settings(("store",), host="0.0.0.0", token="t").is_loopback
     (True, False)
 
-Guide: docs/guide/console.md. Needs the extra `console`.
+`create_app(settings)` returns the ASGI application. Guide: docs/guide/console.md. Needs the extra `console`.
+
+The names in `__all__` are the public interface. Deeper module paths are private and may change.
 """
 
 from __future__ import annotations
 
-from mqstore.console.settings import Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Settings"]
+if TYPE_CHECKING:
+    from mqstore.console.app import create_app
+    from mqstore.console.settings import Settings
+
+__all__ = ["Settings", "create_app"]
+
+_MODULES = {"Settings": "settings", "create_app": "app"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first access."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -1,19 +1,31 @@
-"""The test kit: crash replay and injected faults for whatever writes through the durable layer.
+"""The test kit: a broker in the process of a test, crash replay, and injected I/O faults.
+
+    with RunningBroker(path) as rocketmq: ...        # a broker, and helpers that send and receive; as a pytest fixture: `rocketmq`
 
     recorded = RecordedWrites()                      # the recorder of a store or a DurableDirectory
     ... the run, with recorded.mark("acknowledged", x) for each promise ...
     run_states(CrashStates(recorded, limit=20_000), check)
     every_fault(run, check)
 
-`mqstore.testing.crashes` and `mqstore.testing.faults` have examples that run.
+The names in `__all__` are the public interface. Deeper module paths are private and may change.
 """
 
-from mqstore.files.recorder import Mark, RecordedWrites
-from mqstore.testing.crashes import CrashCheckError, CrashRun, CrashState, CrashStates, run_states, scratch_directory
-from mqstore.testing.faults import FailingDisk, Fault, FaultCheckError, FaultRun, every_fault
-from mqstore.testing.losses import LossKind
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqstore.files.recorder import Mark, RecordedWrites
+    from mqstore.testing.client import Client, ClientError, ReceivedMessage, SendReceipt
+    from mqstore.testing.crashes import CrashCheckError, CrashRun, CrashState, CrashStates, run_states, scratch_directory
+    from mqstore.testing.faults import FailingDisk, Fault, FaultCheckError, FaultRun, every_fault
+    from mqstore.testing.losses import LossKind
+    from mqstore.testing.running_broker import RunningBroker
 
 __all__ = [
+    "Client",
+    "ClientError",
     "CrashCheckError",
     "CrashRun",
     "CrashState",
@@ -24,8 +36,45 @@ __all__ = [
     "FaultRun",
     "LossKind",
     "Mark",
+    "ReceivedMessage",
     "RecordedWrites",
+    "RunningBroker",
+    "SendReceipt",
     "every_fault",
     "run_states",
     "scratch_directory",
 ]
+
+_MODULES = {
+    "Client": "mqstore.testing.client",
+    "ClientError": "mqstore.testing.client",
+    "CrashCheckError": "mqstore.testing.crashes",
+    "CrashRun": "mqstore.testing.crashes",
+    "CrashState": "mqstore.testing.crashes",
+    "CrashStates": "mqstore.testing.crashes",
+    "FailingDisk": "mqstore.testing.faults",
+    "Fault": "mqstore.testing.faults",
+    "FaultCheckError": "mqstore.testing.faults",
+    "FaultRun": "mqstore.testing.faults",
+    "LossKind": "mqstore.testing.losses",
+    "Mark": "mqstore.files.recorder",
+    "ReceivedMessage": "mqstore.testing.client",
+    "RecordedWrites": "mqstore.files.recorder",
+    "RunningBroker": "mqstore.testing.running_broker",
+    "SendReceipt": "mqstore.testing.client",
+    "every_fault": "mqstore.testing.faults",
+    "run_states": "mqstore.testing.crashes",
+    "scratch_directory": "mqstore.testing.crashes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first access."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

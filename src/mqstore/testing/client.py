@@ -29,7 +29,7 @@ from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import Record, decode_properties, offset_message_id, parse_host
 from mqstore.rocketmq.format.record import decode as decode_record
 
-__all__ = ["Client", "ClientError", "Received", "Sent"]
+__all__ = ["Client", "ClientError", "ReceivedMessage", "SendReceipt"]
 
 TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
 SUBSCRIPTION_IN_REQUEST = 4
@@ -46,7 +46,7 @@ class ClientError(MqstoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendReceipt:
     """What became of a message. offset_msg_id: where it is, as an id; unique_id: by which clients know it."""
 
     topic: str
@@ -57,7 +57,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessage:
     """A message. topic: that of a retry is the one it was first sent to. body: decompressed."""
 
     topic: str
@@ -164,7 +164,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
         delay: int = 0,
-    ) -> Sent:
+    ) -> SendReceipt:
         """Send a message, to the queues in turn unless one is named; a new topic is made if the broker does that.
 
         delay: level after which it is delivered. Raises ClientError where it is not stored.
@@ -177,17 +177,17 @@ class Client:
         header |= {"h": 0, "i": message.encoded_properties("4.9.3").decode(), "j": 0, "k": False, "m": False}
         answered = self.call(RequestCode.SEND_MESSAGE_V2, header, body.encode() if isinstance(body, str) else body)
         fields = answered.ext or {}
-        return Sent(topic, int(fields["queueId"]), int(fields["queueOffset"]), fields["msgId"], unique)
+        return SendReceipt(topic, int(fields["queueId"]), int(fields["queueOffset"]), fields["msgId"], unique)
 
     def consume(
         self, topic: str, count: int = 1, *, group: str | None = None, tags: str = "*", timeout: float = 10.0, commit: bool = True
-    ) -> list[Received]:
+    ) -> list[ReceivedMessage]:
         """The next messages of a topic for a group, count of them, from where it stood before. commit: move it on at the broker, too.
 
         A new group begins with the first message. Raises ClientError where fewer come within timeout seconds; it stays where it was then.
         """
         who = group or self.group
-        found: list[Received] = []
+        found: list[ReceivedMessage] = []
         ahead: dict[tuple[str, str, int], int] = {}
         end = time.monotonic() + timeout
         while True:
@@ -207,22 +207,24 @@ class Client:
                 self.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": offset})
         return found
 
-    def _pull(self, group: str, topic: str, queue_id: int, most: int, tags: str, ahead: dict[tuple[str, str, int], int]) -> list[Received]:
+    def _pull(
+        self, group: str, topic: str, queue_id: int, limit: int, tags: str, ahead: dict[tuple[str, str, int], int]
+    ) -> list[ReceivedMessage]:
         key = (group, topic, queue_id)
         offset = ahead.get(key, self._next.get(key, -1))
         if offset < 0:
-            offset = self._begin(group, topic, queue_id)
-        header = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": min(most, BATCH)}
+            offset = self._start_offset(group, topic, queue_id)
+        header = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": min(limit, BATCH)}
         header |= {"sysFlag": SUBSCRIPTION_IN_REQUEST, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0}
         answered = self.request(RequestCode.PULL_MESSAGE, {**header, "subscription": tags, "expressionType": "TAG"})
         if answered.code not in (0, 19, 20, 21):
             raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
         ahead[key] = int((answered.ext or {})["nextBeginOffset"])
         wanted = None if tags.strip() in ("", "*") else {tag.strip() for tag in tags.split("||")}
-        messages = [_received(record) for record in _records(answered.body)]
+        messages = [_received_message(record) for record in _records(answered.body)]
         return [message for message in messages if wanted is None or message.tags in wanted]
 
-    def _begin(self, group: str, topic: str, queue_id: int) -> int:
+    def _start_offset(self, group: str, topic: str, queue_id: int) -> int:
         place = {"topic": topic, "queueId": queue_id}
         known = self.request(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": group, **place})
         if known.code == ResponseCode.SUCCESS:
@@ -243,9 +245,9 @@ def _records(body: bytes | memoryview) -> list[Record]:
     return found
 
 
-def _received(record: Record) -> Received:
+def _received_message(record: Record) -> ReceivedMessage:
     properties = decode_properties(record.properties)
-    return Received(
+    return ReceivedMessage(
         properties.get("RETRY_TOPIC", record.topic),
         compression.decompress(record.body, record.sys_flag),
         properties.get("KEYS"),

@@ -50,7 +50,7 @@ from typing import Any
 
 from mqstore.files.recorder import Mark, Operation, RecordedWrites
 from mqstore.testing.disk_model import Disk, Tree
-from mqstore.testing.losses import LossKind, losses, told
+from mqstore.testing.losses import LossKind, describe_operation, losses
 
 __all__ = ["CrashCheckError", "CrashRun", "CrashState", "CrashStates", "run_states", "scratch_directory"]
 
@@ -239,7 +239,7 @@ class CrashStates:
                 return
             if wanted[0] != done:
                 continue
-            last = told(self.operations[done - 1]) if done else ""
+            last = describe_operation(self.operations[done - 1]) if done else ""
             for place, loss in enumerate(losses(disk, self._sample(done))):
                 if wanted != (done, place):
                     continue
@@ -266,10 +266,10 @@ def _shares(counts: dict[LossKind, int], limit: int | None) -> dict[LossKind, in
 Check = Callable[[Path, CrashState], object]
 
 
-def run_states(states: CrashStates, check: Check, *, workers: int = 2, tell: Callable[[str], object] | None = None) -> CrashRun:
+def run_states(states: CrashStates, check: Check, *, workers: int = 2, report: Callable[[str], object] | None = None) -> CrashRun:
     """Lay out each state in a directory of its own process and call check(directory, state), which raises if a promise is broken.
 
-    workers: processes, forked from this one; 1 runs in this process. tell: is given the line with the counts (None: standard output).
+    workers: processes, forked from this one; 1 runs in this process. report: is given the line with the counts (None: standard output).
     Raises CrashCheckError for the first state that fails, or whose process dies.
     """
     began = time.monotonic()
@@ -281,7 +281,7 @@ def run_states(states: CrashStates, check: Check, *, workers: int = 2, tell: Cal
             checked = _in_processes(states, check, Path(scratch), workers)
     run.checked = dict(checked)
     run.seconds = time.monotonic() - began
-    (tell or _say)(str(run))
+    (report or _print_line)(str(run))
     return run
 
 
@@ -301,7 +301,7 @@ def scratch_directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="mqstore-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 

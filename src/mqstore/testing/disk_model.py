@@ -39,7 +39,7 @@ from mqstore.files.recorder import (
     Truncate,
     Write,
 )
-from mqstore.testing.images import Image, Inode, Laid
+from mqstore.testing.images import FileLayout, Image, Inode
 
 __all__ = ["Directory", "Disk", "NameChange", "Node", "Tree", "directory_part", "file_part"]
 
@@ -83,7 +83,7 @@ class Tree:
     """What a crash leaves: directories, the upper before the lower, and files."""
 
     directories: list[str]
-    files: dict[str, Laid]
+    files: dict[str, FileLayout]
 
 
 class Disk:
@@ -189,7 +189,7 @@ class Disk:
             directories: dict[str, Directory] = {}
             _flatten("", self.root, files, directories, lasting=True)
             key = sum(file_part(path, inode.synced.size, inode.synced.total) for path, inode in files.items())
-            tree = Tree(list(directories)[1:], {path: Laid(inode.synced, inode.synced.size) for path, inode in files.items()})
+            tree = Tree(list(directories)[1:], {path: FileLayout(inode.synced, inode.synced.size) for path, inode in files.items()})
             self._lasting = key + sum(map(directory_part, directories)), tree
         return self._lasting
 

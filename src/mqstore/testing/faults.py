@@ -128,12 +128,12 @@ def every_fault(
     *,
     codes: Sequence[int] = (errno.ENOSPC, errno.EIO),
     lasting: Sequence[bool] = (False, True),
-    tell: Callable[[str], object] | None = None,
+    report: Callable[[str], object] | None = None,
 ) -> FaultRun:
     """Call run(directory, disk) with a fault at each change in turn, then check(directory, fault), until a run meets none.
 
     run: makes its changes below the empty directory, with the disk as recorder. It may return in spite of a fault, or raise an
-    error of this package; anything else is a failure. check: raises if a promise is broken. tell: is given the line with the
+    error of this package; anything else is a failure. check: raises if a promise is broken. report: is given the line with the
     counts (None: standard output). Raises FaultCheckError for the first fault that fails.
     """
     counted = FaultRun()
@@ -143,11 +143,11 @@ def every_fault(
             while _one_fault(run, check, FailingDisk(n, code, lasting=lasts)):
                 counted.counts[code, lasts] = n
                 n += 1
-    (tell or _say)(str(counted))
+    (report or _print_line)(str(counted))
     return counted
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 

@@ -6,9 +6,9 @@
 >>> log.sync(None)
 >>> log.write(1, Write("log", 3, b"two"))
 >>> log.truncate(2, Truncate("log", 5))
->>> log.laid().content(), Laid(log.synced, log.synced.size).content()
+>>> log.laid().content(), FileLayout(log.synced, log.synced.size).content()
 (b'onetw', b'one')
->>> [Laid(log.image, change.size, change.pages).content() for change in log.unsynced]  # the file without each change
+>>> [FileLayout(log.image, change.size, change.pages).content() for change in log.unsynced]  # the file without each change
 [b'one\\x00\\x00', b'onetwo']
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from mqstore.files.durable_file import written_ranges
 from mqstore.files.recorder import Truncate, Write
 
-__all__ = ["PAGE", "Image", "Inode", "Laid", "Page", "Unsynced"]
+__all__ = ["PAGE", "FileLayout", "Image", "Inode", "Page", "UnsyncedChange"]
 
 PAGE = 4096
 ZEROS = bytes(PAGE)
@@ -96,7 +96,7 @@ class Image:
 
 
 @dataclass(slots=True, eq=False)
-class Laid:
+class FileLayout:
     """A file as a crash leaves it: an image, but for its size and the pages that differ."""
 
     image: Image
@@ -134,7 +134,7 @@ def _pieces(offset: int, octets: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 @dataclass(slots=True, eq=False)
-class Unsynced:
+class UnsyncedChange:
     """A change of a file since its last sync, and the file without it: its size, and its pages where it differs."""
 
     number: int
@@ -148,7 +148,7 @@ class Inode:
 
     def __init__(self, image: Image) -> None:
         self.synced = image
-        self.unsynced: list[Unsynced] = []
+        self.unsynced: list[UnsyncedChange] = []
         self.touched: set[int] = set()
         self._start_from(image)
 
@@ -164,8 +164,8 @@ class Inode:
             self._image = Image(self.size, dict(self.pages), self.total)
         return self._image
 
-    def laid(self) -> Laid:
-        return Laid(self.image, self.size)
+    def laid(self) -> FileLayout:
+        return FileLayout(self.image, self.size)
 
     def page(self, index: int) -> Page:
         return self.pages.get(index) or Page(index)
@@ -182,7 +182,7 @@ class Inode:
         if not change.data:
             return
         end = change.offset + len(change.data)
-        missing = Unsynced(number, change, self.size, {})
+        missing = UnsyncedChange(number, change, self.size, {})
         for index, start, piece in _pieces(change.offset, change.data):
             for other in self.unsynced:
                 if index in other.pages:
@@ -197,7 +197,7 @@ class Inode:
 
     def truncate(self, number: int, change: Truncate) -> None:
         cut = {index: page for index, page in self.pages.items() if (index + 1) * PAGE > change.size}
-        missing = Unsynced(number, change, self.size, cut)
+        missing = UnsyncedChange(number, change, self.size, cut)
         for other in self.unsynced:
             other.size = change.size
             other.pages = {index: page.cut(change.size) for index, page in other.pages.items()}
@@ -219,7 +219,7 @@ class Inode:
         self.touched = set()
         self._redo(later)
 
-    def _redo(self, changes: list[Unsynced]) -> None:
+    def _redo(self, changes: list[UnsyncedChange]) -> None:
         self.unsynced = []
         for change in changes:
             match change.change:

@@ -37,9 +37,9 @@ from enum import StrEnum
 
 from mqstore.files.recorder import Create, Mark, Operation, Rename, Truncate, Write
 from mqstore.testing.disk_model import Disk, NameChange, Node, Tree, directory_part, file_part
-from mqstore.testing.images import PAGE, Inode, Laid, Page
+from mqstore.testing.images import PAGE, FileLayout, Inode, Page
 
-__all__ = ["Loss", "LossKind", "losses", "told"]
+__all__ = ["Loss", "LossKind", "describe_operation", "losses"]
 
 SECTOR = 512
 
@@ -94,7 +94,7 @@ class FileLoss(Loss):
     def tree(self, disk: Disk) -> Tree:
         tree = disk.tree()
         image, pages = (self.inode.synced, {}) if self.pages is None else (self.inode.image, dict(self.pages))
-        tree.files[self.path] = Laid(image, self.size, pages)
+        tree.files[self.path] = FileLayout(image, self.size, pages)
         return tree
 
     def __str__(self) -> str:
@@ -103,8 +103,8 @@ class FileLoss(Loss):
         if self.change is None:
             return f"all that is unsynced of {self.path} missing"
         if self.kind is LossKind.TORN:
-            return f"{told(self.change)} torn after {self.at} bytes"
-        return f"{told(self.change)} (operation {self.number + 1}) missing"
+            return f"{describe_operation(self.change)} torn after {self.at} bytes"
+        return f"{describe_operation(self.change)} (operation {self.number + 1}) missing"
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +132,7 @@ class NameLoss(Loss):
         return Tree(sorted(directories), files)
 
     def __str__(self) -> str:
-        return f"{told(self.change.operation)} (operation {self.change.number + 1}) missing"
+        return f"{describe_operation(self.change.operation)} (operation {self.change.number + 1}) missing"
 
 
 def _part(path: str, node: Node) -> int:
@@ -175,7 +175,7 @@ def _torn(last: Write, inode: Inode, sample: int | None) -> Iterator[Loss]:
         yield FileLoss(LossKind.TORN, last.path, inode, max(before.size, stop), pages, before.number, last, at=cut)
 
 
-def told(operation: Operation) -> str:
+def describe_operation(operation: Operation) -> str:
     """An operation in few words, without its bytes."""
     kind = type(operation).__name__
     match operation:

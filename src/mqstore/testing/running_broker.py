@@ -24,7 +24,7 @@ from mqstore.broker.runtime.settings import Settings
 from mqstore.broker.served.served_store import ServedStore
 from mqstore.broker.server import Broker
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.testing.client import Client, Received, Sent
+from mqstore.testing.client import Client, ReceivedMessage, SendReceipt
 
 __all__ = ["SMALL", "RunningBroker"]
 
@@ -164,12 +164,12 @@ class RunningBroker:
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
         delay: int = 0,
-    ) -> Sent:
+    ) -> SendReceipt:
         """Send a message, see `Client.produce`."""
         return self.client.produce(topic, body, keys=keys, tags=tags, properties=properties, queue_id=queue_id, delay=delay)
 
     def consume(
         self, topic: str, count: int = 1, *, group: str | None = None, tags: str = "*", timeout: float = 10.0, commit: bool = True
-    ) -> list[Received]:
+    ) -> list[ReceivedMessage]:
         """The next messages of a topic for a group, see `Client.consume`."""
         return self.client.consume(topic, count, group=group, tags=tags, timeout=timeout, commit=commit)

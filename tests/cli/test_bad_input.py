@@ -77,14 +77,14 @@ def test_the_directory_inside_the_store_leads_to_the_one_above(store: Path) -> N
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     broken = tmp_path / "store.tar.gz"
     broken.write_bytes(b"not packed at all")
-    assert "is no sound archive" in sentence(run_cli("inspect", broken))
+    assert "is not a valid archive" in sentence(run_cli("inspect", broken))
 
 
 def test_an_archive_that_would_write_elsewhere(tmp_path: Path) -> None:
     evil = tmp_path / "store.tar"
     with tarfile.open(evil, "w") as archive:
         archive.addfile(tarfile.TarInfo("../../outside"))
-    assert "would leave the archive's place" in sentence(run_cli("inspect", evil))
+    assert "would leave the archive's directory" in sentence(run_cli("inspect", evil))
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")

@@ -1,4 +1,4 @@
-"""Files that lie anywhere, read under the names where a reader looks for them: the parts of a wreck as the store they were of.
+"""A directory whose files are read under other names: the scattered parts of a damaged store, as the store they came from.
 
 Nothing is copied or linked: only the names differ.
 
@@ -24,7 +24,7 @@ __all__ = ["AliasDirectory"]
 
 
 class AliasDirectory(ReadOnlyDirectory):
-    """files: from the name here to the path below root where the file really is."""
+    """A directory of aliases. files: from the name here to the path below root of the actual file."""
 
     def __init__(self, root: str | os.PathLike[str], files: Mapping[str, str]) -> None:
         super().__init__(root)
@@ -40,13 +40,13 @@ class AliasDirectory(ReadOnlyDirectory):
         return AliasDirectory, (self.root, self.files)
 
     def original(self, relative: str) -> str:
-        """Where a file really is, below root."""
+        """Return the actual path of a file, below root."""
         return self.files.get(relative, relative)
 
     def path(self, relative: str) -> Path:
         if relative in self.files:
             return self.root / self.files[relative]
-        # a name that is no file here must not lead to one that happens to be there
+        # a name that is not an alias must not open a file that happens to have that name
         return self.root / os.devnull[1:] / "none" / relative if relative else self.root
 
     def _where(self, relative: str) -> str:

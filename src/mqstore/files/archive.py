@@ -1,7 +1,7 @@
-"""Archives of a store (.tar, .tar.gz, .tar.xz, .tar.zst, .zip): unpacked to a private temporary place, removed afterwards.
+"""Archives of a store (.tar, .tar.gz, .tar.xz, .tar.zst, .zip), unpacked to a private temporary directory that is removed afterwards.
 
-Holes stay holes: blocks of zeros are not written, so that the 420 MB index file of a small store takes what it holds.
-Members that would leave the place (absolute paths, `..`, links, devices) are refused, not followed.
+Holes stay holes: blocks of zeros are not written, so the 420 MB index file of a small store takes only the space of its data.
+Members that would leave the directory (absolute paths, `..`, links, devices) are refused, not followed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAE
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the name is that of an archive this module unpacks."""
+    """Return whether the name is that of an archive this module unpacks."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def member_names(archive: Path) -> Iterator[str]:
-    """The names of the members, in the archive's order, read as they are asked for; they end where the archive is damaged."""
+    """Yield the names of the members, in the order of the archive; stop where the archive is damaged."""
     with contextlib.suppress(*_DAMAGED_ARCHIVE, OSError):
         if archive.name.lower().endswith(".zip"):
             with zipfile.ZipFile(archive) as opened:
@@ -48,7 +48,7 @@ def member_names(archive: Path) -> Iterator[str]:
 
 
 class UnpackedArchive:
-    """An archive unpacked below `root`; the place is removed by `close`, or at the latest when the process ends."""
+    """An archive unpacked below `root`; `close` removes the directory, at the latest when the process ends."""
 
     def __init__(self, archive: Path) -> None:
         place = tempfile.mkdtemp(prefix="mqstore-")
@@ -61,20 +61,20 @@ class UnpackedArchive:
                 _untar(archive, self.root)
         except _DAMAGED_ARCHIVE as error:
             self.close()
-            raise CannotOpenError(f"{archive} is no sound archive: {error}; unpack it by hand and give the directory") from None
+            raise CannotOpenError(f"{archive} is not a valid archive: {error}; unpack it yourself and give the directory") from None
         except OSError as error:
             self.close()
             if error.filename is not None and Path(error.filename) == archive:
                 raise CannotOpenError(f"{archive} cannot be read: {error.strerror}") from None
             raise TargetError(
-                f"{archive} cannot be unpacked below {place}: {error.strerror or error}; set TMPDIR to a place with room"
+                f"{archive} cannot be unpacked below {place}: {error.strerror or error}; set TMPDIR to a directory with enough space"
             ) from None
         except BaseException:
             self.close()
             raise
 
     def store_root(self) -> Path:
-        """The unpacked directory, without the single outer directories that archives often have."""
+        """Return the unpacked directory, without the single outer directories that archives often have."""
         root = self.root
         while True:
             inner = list(root.iterdir())
@@ -90,7 +90,7 @@ class UnpackedArchive:
 def _member_path(root: Path, name: str) -> Path:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts:
-        raise ValueError(f"member {name!r} would leave the archive's place")
+        raise ValueError(f"member {name!r} would leave the archive's directory")
     return root.joinpath(*parts)
 
 

@@ -1,6 +1,7 @@
-"""A directory of which nothing is believed, not even that its files are its own.
+"""A directory that is not trusted, not even to contain its own files.
 
-A link that leads out of it, and whatever is neither file nor directory (a pipe would hold its reader for ever), is as if it was not there.
+Symbolic links that lead out of it, and anything that is neither file nor directory (a pipe would block its reader forever), are
+treated as if they did not exist.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place:
@@ -26,13 +27,13 @@ __all__ = ["ConfinedDirectory"]
 
 
 class ConfinedDirectory(ReadOnlyDirectory):
-    """As `ReadOnlyDirectory`, of what is in the directory itself."""
+    """A `ReadOnlyDirectory` limited to what is in the directory itself."""
 
     def __reduce__(self) -> tuple[type[ConfinedDirectory], tuple[Path]]:
         return ConfinedDirectory, (self.root,)
 
     def _is_own(self, relative: str) -> bool:
-        """Whether a name is that of a file or a directory in here. One that does not exist is."""
+        """Return whether a name is that of a file or directory in here, or does not exist."""
         path = f"{self.root}/{relative}"
         try:
             mode = os.lstat(path).st_mode
@@ -53,7 +54,7 @@ class ConfinedDirectory(ReadOnlyDirectory):
         return [entry for entry in self._all_entries(relative) if self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]
 
     def _all_entries(self, relative: str) -> list[DirectoryEntry]:
-        # a link in a circle cannot even be asked what it is
+        # stat fails for a circular link
         try:
             return super().entries(relative)
         except CannotOpenError:
@@ -72,11 +73,11 @@ class ConfinedDirectory(ReadOnlyDirectory):
 
     def map(self, relative: str) -> MappedFile:
         if not self._is_own(relative):
-            raise CannotOpenError(f"{self.root}/{relative} is no file of this directory; copy what it leads to in its place")
+            raise CannotOpenError(f"{self.root}/{relative} is not a file of this directory; replace it by a copy of what it points to")
         return super().map(relative)
 
     def foreign_entries(self) -> Iterator[str]:
-        """What is passed over: links that lead out, and what is neither file nor directory."""
+        """Yield what is ignored: links that lead out, and anything that is neither file nor directory."""
         for directory, directories, files in os.walk(self.root):
             above = "" if directory == str(self.root) else os.path.relpath(directory, self.root)
             for name in sorted((*directories, *files)):

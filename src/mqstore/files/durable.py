@@ -1,11 +1,11 @@
 """The durable layer: every byte this package writes goes through here, can be synced, and can be recorded.
 
 A `DurableDirectory` is an existing directory that is written to, by paths relative to it. A `NewDirectory` (or `NewFile`)
-appears under its name only when it is whole:
+appears under its name only when it is complete:
 
     target's parent/
         .NAME.mqstore-XXXXXXXX     staged beside the target, so that one rename publishes it
-        NAME                       there only after every file and directory in it was synced
+        NAME                       exists only after every file and directory in it was synced
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place, NewDirectory(f"{place}/store") as new:
@@ -16,10 +16,10 @@ appears under its name only when it is whole:
     ['store']
 
 Leaving the block without `publish` (an error, an interrupt) removes the staged directory. One that a killed process left
-behind is removed by the next run with the same target: its maker held a lock on it, which died with it.
+behind is removed by the next run with the same target: the process held a lock on it, which ended with the process.
 
-Tasks in other processes write into the staged directory by `DurableDirectory(root)`. That never makes the root, so a
-late attempt cannot write after the rename: its root is gone.
+Tasks in other processes write into the staged directory by `DurableDirectory(root)`. That never creates the root, so a
+late attempt cannot write after the rename: its root no longer exists.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ STAGED = ".mqstore-"
 class DurableDirectory:
     """An existing directory that is written to. Paths are relative, `/` between names; none leads out of the root.
 
-    root: never created here. within: what recorded paths start with (a staged directory is recorded relative to its parent).
-    Files opened by `pwrite` and `append` stay open, up to 64, until `close`. Not safe for two threads at once.
+    root: never created here. within: prefix of recorded paths (a staged directory is recorded relative to its parent).
+    Files opened by `pwrite` and `append` stay open, up to 64, until `close`. Not thread-safe.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, recorder: Recorder | None = None, within: str = "") -> None:
@@ -60,7 +60,7 @@ class DurableDirectory:
         self._files: OrderedDict[str, DurableFile] = OrderedDict()
         self._made: set[str] = {""}
         if not os.path.isdir(self.root):
-            raise TargetError(f"{self.root} cannot be written to: it is no directory, or no longer there; give an existing directory")
+            raise TargetError(f"{self.root} cannot be written to: it is not a directory, or no longer exists; give an existing directory")
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +74,7 @@ class DurableDirectory:
             self._files.popitem()[1].close()
 
     def path(self, relative: str) -> Path:
-        """The path of the machine. Raises TargetError for a name that leads elsewhere: names may come from damaged bytes."""
+        """Return the absolute path. Raises TargetError for a name that leads out of the root: names may come from damaged bytes."""
         if relative and any(part in ("", ".", "..") or "\0" in part for part in relative.split("/")):
             raise TargetError(f"{relative!r} cannot be the name of a file below {self.root}: it would lead elsewhere")
         try:
@@ -84,16 +84,16 @@ class DurableDirectory:
         return self.root / relative if relative else self.root
 
     def named(self, relative: str) -> str:
-        """The path as recorded."""
+        """Return the path as recorded."""
         return "/".join(part for part in (self._within, relative) if part)
 
     @property
     def recorded(self) -> bool:
-        """Whether somebody is told of each write."""
+        """Whether writes are recorded."""
         return self._recorder is not None
 
     def attempt(self, operation: str, relative: str) -> None:
-        """Called right before a system call that changes the disk. May raise the OSError that a test wants the call to meet."""
+        """Announce a system call that changes the disk. A recorder may raise the OSError that a test injects."""
         if self._recorder is not None:
             self._recorder.attempt(operation, self.named(relative))
 
@@ -109,7 +109,7 @@ class DurableDirectory:
         return os.path.lexists(self.path(relative))
 
     def make_directory(self, relative: str) -> None:
-        """Make a directory and those above it, but never the root. No error if it is there."""
+        """Create a directory and its parents, but never the root. No error if it exists."""
         if relative in self._made:
             return
         path = self.path(relative)
@@ -126,7 +126,7 @@ class DurableDirectory:
         self._made.add(relative)
 
     def create(self, relative: str, size: int = 0) -> None:
-        """Make a new file of size zero bytes that occupy no disk yet. Raises TargetError if it exists."""
+        """Create a file of `size` zero bytes that occupy no disk space yet. Raises TargetError if it exists."""
         path = self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
         with writing(path):
@@ -137,14 +137,14 @@ class DurableDirectory:
                     self.attempt("truncate", relative)
                     os.ftruncate(descriptor, size)
             except BaseException:
-                os.unlink(path)  # a file of another size would stand in the way of the next try
+                os.unlink(path)  # a file of the wrong size would block the next attempt
                 raise
             finally:
                 os.close(descriptor)
         self.note(Create(self.named(relative), size))
 
     def ensure(self, relative: str, size: int) -> None:
-        """Make a file of size zero bytes unless it is there. Several processes may do so at once: what they write meanwhile stays."""
+        """Create a file of `size` zero bytes unless it exists. Safe for concurrent processes: what they write meanwhile is kept."""
         if relative in self._files:
             return
         path = self.path(relative)
@@ -163,21 +163,21 @@ class DurableDirectory:
             self.note(Create(self.named(relative), size))
 
     def open(self, relative: str) -> DurableFile:
-        """An existing file, open for writing; the caller closes it."""
+        """Open an existing file for writing; the caller closes it."""
         return DurableFile(self, relative)
 
     def open_new(self, relative: str) -> DurableFile:
-        """A new file, open for writing; the caller closes it. Raises TargetError if it exists."""
+        """Create a file and open it for writing; the caller closes it. Raises TargetError if it exists."""
         self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
         return DurableFile(self, relative, exclusive=True)
 
     def pwrite(self, relative: str, offset: int, buffer: Any) -> None:
-        """Write the whole buffer at offset of an existing file."""
+        """Write the whole buffer at an offset of an existing file."""
         self._file(relative).pwrite(offset, buffer)
 
     def append(self, relative: str, buffer: Any) -> int:
-        """Write at the end of a file, made if need be. Returns the offset of the first byte."""
+        """Write at the end of a file, created if necessary. Return the offset of the first byte."""
         if relative not in self._files and not self.exists(relative):
             self.create(relative)
         file = self._file(relative)
@@ -186,13 +186,13 @@ class DurableDirectory:
         return offset
 
     def truncate(self, relative: str, size: int) -> None:
-        """Cut an existing file to size bytes, or grow it by zeros that occupy no disk."""
+        """Truncate an existing file to `size` bytes, or extend it by zeros that occupy no disk space."""
         self._file(relative).truncate(size)
 
     def write_small(self, relative: str, content: bytes, *, mode: int = 0o666) -> None:
-        """Put a whole small file in place, synced: a reader sees the old content or the new, never a part.
+        """Write a whole small file atomically and synced: a reader sees the old content or the new one, never a part.
 
-        mode: permission bits, less the process's mask.
+        mode: permission bits, less the process's umask.
         """
         path = self.path(relative)
         above, _, name = relative.rpartition("/")
@@ -214,9 +214,9 @@ class DurableDirectory:
             raise
 
     def link_or_copy(self, source: str | os.PathLike[str], relative: str, *, copy: bool = False) -> bool:
-        """Make `relative` the file at `source`: a hard link, or a copy if asked for or if no link can be made.
+        """Create `relative` from the file at `source`: a hard link, or a copy if requested or if no link is possible.
 
-        Returns whether it is a link. A copy keeps holes and the time of last change (brokers expire log files by it).
+        Return whether it is a link. A copy keeps holes and the modification time (brokers expire log files by it).
         """
         path = self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
@@ -228,7 +228,7 @@ class DurableDirectory:
             except OSError as error:
                 if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES):
                     if error.errno == errno.ENOENT and not os.path.exists(origin):
-                        raise CannotOpenError(f"{source} is gone: it was there when the directory was listed") from error
+                        raise CannotOpenError(f"{source} no longer exists: it was removed after the directory was listed") from error
                     raise target_error(error, path) from error
             else:
                 self.note(Link(origin, self.named(relative), False))
@@ -249,7 +249,7 @@ class DurableDirectory:
         self.note(Rename(self.named(old), self.named(new)))
 
     def remove(self, relative: str) -> None:
-        """Unlink a file. Raises TargetError if it is not there."""
+        """Unlink a file. Raises TargetError if it does not exist."""
         self._forget(relative)
         with writing(self.path(relative)):
             self.attempt("remove", relative)
@@ -257,7 +257,7 @@ class DurableDirectory:
         self.note(Remove(self.named(relative)))
 
     def remove_tree(self, relative: str) -> None:
-        """Remove a directory with all that is in it. No error if it is not there."""
+        """Remove a directory with all its contents. No error if it does not exist."""
         if not relative or not self.exists(relative):
             return
         self._forget(relative)
@@ -267,10 +267,10 @@ class DurableDirectory:
         self.note(RemoveTree(self.named(relative)))
 
     def discard(self, relative: str) -> None:
-        """Remove a directory that tasks of a dead or failed job may still be writing into. No error if it is not there.
+        """Remove a directory that tasks of a dead or failed job may still be writing to. No error if it does not exist.
 
-        It is given another name first: a task makes no root of its own, so from then on it can add nothing, and the removal ends.
-        If this process dies on the way, the directory has a name that begins as before.
+        It is renamed first: tasks never create their root, so from then on they can add nothing, and the removal terminates.
+        If this process dies in between, the directory remains under a name with the same prefix.
         """
         if not relative or not self.exists(relative):
             return
@@ -291,11 +291,11 @@ class DurableDirectory:
         path = self.path(relative)
         with writing(path):
             self.attempt("sync directory", relative)
-            sync_path(Path(os.path.realpath(path)))  # a store, or a part of it, may lie behind a link
+            sync_path(Path(os.path.realpath(path)))  # a store, or a part of it, may be a symbolic link
         self.note(SyncDirectory(self.named(relative)))
 
     def sync_tree(self, relative: str = "") -> None:
-        """Sync every file and directory at and below relative. Hard links are left out: their bytes are older than this run."""
+        """Sync every file and directory at and below relative. Hard links are skipped: their bytes are older than this run."""
         path = self.path(relative)
         with writing(path):
             entries = sorted(os.scandir(path), key=lambda entry: entry.name)
@@ -318,14 +318,14 @@ class DurableDirectory:
         return file
 
     def _forget(self, relative: str) -> None:
-        """Close the open files at or below a path that is about to change its meaning."""
+        """Close the open files at or below a path that is about to be renamed or removed."""
         for name in [name for name in self._files if name == relative or name.startswith(relative + "/")]:
             self._files.pop(name).close()
         self._made = {name for name in self._made if name != relative and not name.startswith(relative + "/")}
 
 
 def make_root(root: str | os.PathLike[str]) -> bool:
-    """Make a directory that is to be written to, its name synced; False if it was there. Those above it must be there."""
+    """Create a directory to write to, its name synced; return False if it exists. Its parent must exist."""
     path = Path(root)
     if path.is_dir():
         return False
@@ -336,7 +336,7 @@ def make_root(root: str | os.PathLike[str]) -> bool:
 
 
 class _StagedTarget:
-    """What `NewDirectory` and `NewFile` share: a private directory beside the target, gone when the block is left."""
+    """Common part of `NewDirectory` and `NewFile`: a private directory beside the target, removed when the block is left."""
 
     def __init__(self, target: str | os.PathLike[str], *, recorder: Recorder | None = None) -> None:
         self.target = Path(os.path.abspath(target))
@@ -359,7 +359,7 @@ class _StagedTarget:
         try:
             with writing(self.target):
                 self._lock = os.open(self.target.parent / self._staged, os.O_RDONLY | os.O_CLOEXEC)
-                with contextlib.suppress(OSError):  # a file system without locks keeps what a killed process left
+                with contextlib.suppress(OSError):  # without file system locks, leftovers of killed processes stay
                     fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return DurableDirectory(self.target.parent / self._staged, recorder=self._recorder, within=self._staged)
         except BaseException:
@@ -369,13 +369,13 @@ class _StagedTarget:
     def _put_in_place(self, staged: str) -> None:
         assert self._parent is not None
         if os.path.lexists(self.target):
-            raise TargetError(f"{self.target} has come into being meanwhile; nothing was overwritten and nothing written")
+            raise TargetError(f"{self.target} was created by another process meanwhile; nothing was overwritten or written")
         self._parent.rename(staged, self.target.name)
         self._published = True
         self._parent.sync_directory()
 
     def _unstage(self) -> None:
-        """Remove what is staged. Never raises: it runs while an error is on its way."""
+        """Remove what is staged. Never raises: it runs while an exception propagates."""
         if self._parent is not None:
             with contextlib.suppress(TargetError):
                 self._parent.discard(self._staged)
@@ -386,7 +386,7 @@ class _StagedTarget:
 
 
 def _remove_left_behind(parent: Path, prefix: str) -> None:
-    """Remove the staged directories of the same target whose makers are dead. What cannot be removed stays."""
+    """Remove staged directories of the same target whose processes are dead. What cannot be removed stays."""
     for path in parent.glob(_literal(prefix) + "*"):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -407,9 +407,9 @@ def _literal(name: str) -> str:
 
 
 class NewDirectory(_StagedTarget):
-    """A directory that does not exist yet. `directory` is where to write; `publish` makes it appear, synced and whole.
+    """A directory that does not exist yet. Write to `directory`; `publish` makes it appear, synced and complete.
 
-    Raises TargetError when the target exists, or its parent is missing or not writable.
+    Raises TargetError if the target exists, or its parent is missing or not writable.
     """
 
     directory: DurableDirectory
@@ -426,14 +426,14 @@ class NewDirectory(_StagedTarget):
             self._unstage()
 
     def publish(self) -> None:
-        """Sync everything that is staged, then give it its name."""
+        """Sync everything that is staged, then rename it to the target."""
         self.directory.close()
         self.directory.sync_tree()
         self._put_in_place(self._staged)
 
 
 class NewFile(_StagedTarget):
-    """A file that does not exist yet. `file` is a binary sink; `publish` makes it appear, synced and whole."""
+    """A file that does not exist yet. `file` is a binary sink; `publish` makes it appear, synced and complete."""
 
     file: DurableFile
 
@@ -450,7 +450,7 @@ class NewFile(_StagedTarget):
             self._unstage()
 
     def publish(self) -> None:
-        """Sync the file, then give it its name."""
+        """Sync the file, then rename it to the target."""
         self.file.sync()
         self.file.close()
         self._put_in_place(f"{self._staged}/file")

@@ -1,6 +1,6 @@
-"""One file that is written, and the sentence for each way in which the operating system refuses.
+"""One file that is written, and an error message for each way in which the operating system can refuse.
 
-A file with a second hard link is never opened for writing: the link may be a store that must not change.
+A file with a second hard link is never opened for writing: the link may belong to a store that must not change.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _REFUSED = {errno.EACCES: "permission denied", errno.EPERM: "operation not permi
 
 
 def target_error(error: OSError, path: str | os.PathLike[str]) -> TargetError:
-    """The sentence for an error of the operating system while writing path."""
+    """Return the TargetError for an OSError raised while writing path."""
     code = error.errno or 0
     if code in _FULL:
         return TargetError(f"{path} cannot be written: {_FULL[code]}; free some space or choose a target on another disk")
     if code in _REFUSED:
         return TargetError(f"{path} cannot be written: {_REFUSED[code]}; choose a target where this user may write")
     if code == errno.ENOENT:
-        return TargetError(f"{path} cannot be written: its directory does not exist (any more); create it first")
+        return TargetError(f"{path} cannot be written: its directory does not exist; create it first")
     if code == errno.EEXIST:
         return TargetError(f"{path} exists already; choose another name or remove it first, nothing is ever overwritten")
     if code == errno.ENAMETOOLONG:
@@ -46,7 +46,7 @@ def target_error(error: OSError, path: str | os.PathLike[str]) -> TargetError:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns errors of the operating system into the TargetError that names path."""
+    """Translate errors of the operating system into a TargetError that names path."""
     try:
         yield
     except OSError as error:
@@ -54,7 +54,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _byte_view(buffer: Any) -> memoryview:
-    """The bytes of any contiguous buffer, structured arrays included, without a copy."""
+    """Return the bytes of any contiguous buffer, structured arrays included, without a copy."""
     view = memoryview(buffer)
     if not view.contiguous:
         raise ValueError("only contiguous buffers can be written")
@@ -64,7 +64,7 @@ def _byte_view(buffer: Any) -> memoryview:
         return memoryview(buffer.reshape(-1).view("u1"))
 
 
-_HELD = 64 << 10  # bytes of a write that keeps the interpreter's lock: to wait for it again would take longer than the copy
+_HELD = 64 << 10  # writes up to this size keep the GIL: reacquiring it would take longer than the copy
 _held_pwrite = ctypes.PyDLL(None, use_errno=True).pwrite
 _held_pwrite.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong)
 _held_pwrite.restype = ctypes.c_ssize_t
@@ -86,7 +86,7 @@ def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def open_for_writing(path: Path, flags: int = 0) -> int:
-    """A descriptor of a regular file that no other name shares. Raises OSError, or TargetError for any other file."""
+    """Open a regular file that has no second hard link. Raises OSError, or TargetError for any other file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -97,7 +97,7 @@ def open_for_writing(path: Path, flags: int = 0) -> int:
 
 
 class FileOwner(Protocol):
-    """The directory that a file belongs to: it knows paths, and who records."""
+    """The directory that a file belongs to: it resolves paths and records operations."""
 
     def path(self, relative: str) -> Path: ...
     def named(self, relative: str) -> str: ...
@@ -107,7 +107,7 @@ class FileOwner(Protocol):
 
 
 class DurableFile(io.RawIOBase):
-    """One file open for writing, also usable as a binary sink. `write` goes to the position, `pwrite` to an offset.
+    """One file open for writing, also usable as a binary sink. `write` writes at the position, `pwrite` at an offset.
 
     Every error is a TargetError. Closing does not sync.
     """
@@ -142,7 +142,7 @@ class DurableFile(io.RawIOBase):
 
     @property
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Current size in bytes."""
         with writing(self.path):
             return os.fstat(self._descriptor).st_size
 
@@ -153,7 +153,7 @@ class DurableFile(io.RawIOBase):
         return len(view)
 
     def pwrite(self, offset: int, buffer: Any) -> None:
-        """Write the whole buffer at offset; the file grows if need be."""
+        """Write the whole buffer at an offset; the file grows if necessary."""
         view = _byte_view(buffer)
         with writing(self.path):
             self._directory.attempt("write", self.relative)
@@ -161,7 +161,7 @@ class DurableFile(io.RawIOBase):
         self._directory.note_write(self.relative, offset, view)
 
     def truncate(self, size: int | None = None) -> int:
-        """Cut the file to size bytes, or grow it by zeros that occupy no disk."""
+        """Truncate the file to `size` bytes, or extend it by zeros that occupy no disk space."""
         wanted = self._position if size is None else size
         with writing(self.path):
             self._directory.attempt("truncate", self.relative)
@@ -198,7 +198,7 @@ def sync_path(path: Path) -> None:
 
 
 def copy_file(origin: str, path: Path) -> None:
-    """Copy a file, its holes and its time of last change; nothing stays if it fails."""
+    """Copy a file with its holes and its modification time; nothing remains if it fails."""
     try:
         reading = os.open(origin, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -222,7 +222,7 @@ def copy_file(origin: str, path: Path) -> None:
 
 
 def written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """The ranges of a file that are no holes; the whole file where the file system does not tell."""
+    """Yield the file's data extents (SEEK_DATA), or the whole file if the file system does not support them."""
     at = 0
     while at < size:
         try:
@@ -237,7 +237,7 @@ def written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _copy_range(reading: int, target: int, start: int, stop: int) -> None:
-    """Copy bytes start..stop-1 inside the kernel, or through a buffer where it cannot. Ends early if the source has shrunk."""
+    """Copy bytes start..stop-1 inside the kernel, or through a buffer if that is not possible. Ends early if the source has shrunk."""
     by_kernel = hasattr(os, "copy_file_range")
     while start < stop:
         count = min(stop - start, COPY_CHUNK)

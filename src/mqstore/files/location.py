@@ -1,10 +1,10 @@
-"""Where a store is: a path of this machine, or a URL of an object store or a distributed file system.
+"""The location of a store: a local path, or a URL of an object store or a distributed file system.
 
     file:/backup/store  file:///backup/store         a path
     s3://bucket/broker-a/store  s3a://…              a `Url`
     hdfs://namenode:8020/backup/store                a `Url`
 
-A `Url` carries what is needed to reach it, credentials among them. It prints as the URL alone, so that nothing of them gets into
+A `Url` carries the options needed to reach it, credentials among them. It prints as the URL alone, so that no credentials get into
 a log line, a report or a plan.
 
     >>> Url("s3://bucket/store", {"key": "k", "secret": "s"})
@@ -29,17 +29,17 @@ _FILE = re.compile(r"^file:(?://(?:localhost)?)?(?=/)")
 
 
 class Url:
-    """A directory or file reached over a network. options: how, by the names in `mqstore.files.remote_fs`. A value, and picklable."""
+    """A directory or file reached over a network. options: named as in `mqstore.files.remote_fs`. Immutable and picklable."""
 
     __slots__ = ("options", "url")
 
     def __init__(self, url: str, options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> None:
         match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(//[^/]*)?(/.*)?$", url)
         if match is None:
-            raise UsageError(f"{url!r} is no URL: give one such as s3://bucket/directory")
+            raise UsageError(f"{url!r} is not a URL: give one such as s3://bucket/directory")
         scheme, authority, path = match.group(1), match.group(2) or "", match.group(3) or ""
         if ":" in authority.rpartition("@")[0]:
-            raise UsageError(f"a URL must not hold a password; give what {scheme} needs as options, by --fs-option or fs.NAME")
+            raise UsageError(f"a URL must not contain a password; give the credentials for {scheme} as options, by --fs-option or fs.NAME")
         self.url = f"{scheme}:{authority}{re.sub('/+', '/', path).rstrip('/')}"
         self.options = tuple(sorted(dict(options).items()))
 
@@ -49,15 +49,15 @@ class Url:
 
     @property
     def name(self) -> str:
-        """What stands behind the last slash."""
+        """The part after the last slash."""
         return self.url.rpartition("/")[2]
 
     def resolve(self) -> Url:
-        """Itself: there are no links."""
+        """Return itself: a URL has no symbolic links."""
         return self
 
     def with_options(self, options: Mapping[str, str] | tuple[tuple[str, str], ...]) -> Url:
-        """The same place, reached with these options beside its own."""
+        """Return the same location with these options in addition to its own."""
         return Url(self.url, {**dict(self.options), **dict(options)})
 
     def __truediv__(self, relative: str) -> Url:
@@ -86,17 +86,17 @@ Location = Path | Url
 
 
 def without_file(text: str) -> str:
-    """A path of this machine as a plain path: `file:` is left out."""
+    """Return a local path without a `file:` prefix."""
     return _FILE.sub("", text)
 
 
 def is_url(text: str) -> bool:
-    """Whether a text names a place that is reached over a network. A drive letter or `file:` does not."""
+    """Return whether a text is a location reached over a network. A drive letter or `file:` is not."""
     return _URL.match(text) is not None and not text.lower().startswith("file:")
 
 
 def as_location(path: str | os.PathLike[str], options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> Location:
-    """A path or a URL as a value. options: for a URL, how it is reached; they add to its own."""
+    """Return a path or a URL as a value. options: of a URL, added to its own."""
     if isinstance(path, Url):
         return path.with_options(options) if options else path
     if isinstance(path, str) and is_url(path):
@@ -107,15 +107,15 @@ def as_location(path: str | os.PathLike[str], options: Mapping[str, str] | tuple
 def local_target(to: str | os.PathLike[str]) -> None:
     """Refuse a URL as a target. Raises TargetError."""
     text = os.fspath(to)
-    # a path made of a URL has lost one of its slashes
+    # a URL turned into a Path has lost one of its slashes
     if isinstance(to, Url) or is_url(text):
         raise TargetError(
-            f"{text}: results are written to a directory of a local or shared file system; write there, then copy it to where it is to be"
+            f"{text}: results are written to a directory of a local or shared file system; write there, then copy them to the URL"
         )
 
 
 def local_store(place: Location, what: str) -> Path:
-    """The place as a path. Raises UnsupportedError for a URL: what works only on a store of this machine."""
+    """Return the location as a path. Raises UnsupportedError for a URL; what: the operation that needs a local store."""
     if isinstance(place, Url):
         raise UnsupportedError(f"{what} works on a store of a local or shared file system; copy {place} there first")
     return place

@@ -1,8 +1,8 @@
-"""The lock of a file's first byte, as a Java program takes it: `FileChannel.tryLock(0, 1, false)` is `fcntl` on bytes [0, 1).
+"""The lock on the first byte of a file, as a Java program takes it: `FileChannel.tryLock(0, 1, false)` is `fcntl` on bytes [0, 1).
 
-Such a lock belongs to the process, not to the descriptor. Two things follow. A second lock of the same process is
-granted by the system, so this module keeps a list of its own and refuses it. And the lock is gone as soon as the process
-closes *any* descriptor of the file: as long as it is held, nobody may open the file, not even to read it or to sync it.
+Such a lock belongs to the process, not to the descriptor. Two things follow. The system grants a second lock of the same
+process, so this module keeps its own list and refuses it. And the lock is released as soon as the process closes *any*
+descriptor of the file: while it is held, nothing in the process may open the file, not even to read or sync it.
 
     >>> from tempfile import TemporaryDirectory
     >>> from mqstore.files.durable import DurableDirectory
@@ -32,11 +32,11 @@ from mqstore.files.recorder import Create, Sync
 __all__ = ["LockHeldError", "LockedDirectory", "LockedFile"]
 
 _guard = threading.Lock()
-_held: dict[tuple[int, int], int] = {}  # device and inode -> process that has it; a forked child has none of its parent's locks
+_held: dict[tuple[int, int], int] = {}  # device and inode -> process that holds it; a forked child does not inherit locks
 
 
 class LockHeldError(TargetError):
-    """Somebody has the lock. elsewhere: another process; otherwise this one."""
+    """The lock is already held. elsewhere: by another process, otherwise by this one."""
 
     def __init__(self, sentence: str, *, elsewhere: bool) -> None:
         super().__init__(sentence)
@@ -44,7 +44,7 @@ class LockHeldError(TargetError):
 
 
 class LockedFile:
-    """A file whose first byte this process has locked, made if need be. Raises LockHeldError, or TargetError if it cannot be opened."""
+    """A file whose first byte this process has locked, created if necessary. Raises LockHeldError, TargetError if it cannot be opened."""
 
     def __init__(self, directory: FileOwner, relative: str) -> None:
         self.path = directory.path(relative)
@@ -71,16 +71,16 @@ class LockedFile:
             self._descriptor = descriptor
 
     def _refuse_twice(self) -> None:
-        """Before the file is opened: closing it again would free the lock that is held."""
+        """Refuse a second lock before the file is opened: closing it again would release the lock that is held."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
             return
         if _held.get((status.st_dev, status.st_ino)) == os.getpid():
-            raise LockHeldError(f"{self.path} is locked by this very process", elsewhere=False)
+            raise LockHeldError(f"{self.path} is already locked by this process", elsewhere=False)
 
     def write(self, content: bytes) -> None:
-        """Make the file begin with that, synced. Nothing is written where it does so already."""
+        """Make the file begin with `content`, synced. Nothing is written if it already does."""
         with writing(self.path):
             if os.pread(self._descriptor, len(content), 0) == content:
                 return
@@ -92,7 +92,7 @@ class LockedFile:
         self._directory.note(Sync(self._directory.named(self._relative)))
 
     def close(self) -> None:
-        """Free the lock. The file stays."""
+        """Release the lock. The file stays."""
         if self._descriptor < 0:
             return
         with _guard:
@@ -103,7 +103,7 @@ class LockedFile:
 
 
 class LockedDirectory:
-    """A directory locked as a whole (`flock`), without a file that would tell of it: a broker takes no notice. Raises LockHeldError.
+    """A directory locked as a whole (`flock`), without a lock file, so that a broker does not notice. Raises LockHeldError.
 
     On a file system without such locks nothing is locked.
     """
@@ -117,10 +117,10 @@ class LockedDirectory:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 self.close()
-                raise LockHeldError(f"{path} is locked by somebody who has it open", elsewhere=True) from None
+                raise LockHeldError(f"{path} is locked by a process that has it open", elsewhere=True) from None
 
     def close(self) -> None:
-        """Free the lock. No error if that was done before."""
+        """Release the lock. No error if it was released before."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,9 +1,8 @@
 """Read-only access to the files of a store: listings, whole small files, memory maps.
 
-Nothing here creates, locks or touches anything. A map is read by NumPy and the kernels without a copy;
-the kernel's page cache is the only cache. A file that shrinks under a map would end the process with SIGBUS,
-so `MappedFile.still_whole` is asked before each long stretch of reading (brokers never shrink log files,
-they unlink them, and an unlinked file stays readable).
+Nothing here creates, locks or touches anything. NumPy and the kernels read a map without a copy; the operating system's page
+cache is the only cache. A file that shrinks under a map would end the process with SIGBUS, so `MappedFile.still_whole` is
+called before each long sequential read (brokers never shrink log files; they unlink them, and an unlinked file stays readable).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _INT32 = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """One entry of a directory. name: as the file system has it, undecodable bytes as surrogates. size: bytes; mtime_ms: since 1970."""
+    """One entry of a directory. name: undecodable bytes as surrogates. size: bytes; mtime_ms: since 1970."""
 
     name: str
     size: int
@@ -44,7 +43,7 @@ class DirectoryEntry:
 
 
 class ReadWindow:
-    """Bytes start..end-1 of a file, as an array over all of it: what is read may lie nowhere else. Positions are those of the file."""
+    """Bytes start..end-1 of a file, in an array over the whole file; only these bytes may be read. Positions are those of the file."""
 
     __slots__ = ("data", "end", "start")
 
@@ -54,7 +53,7 @@ class ReadWindow:
         self.end = end
 
     def advance(self, start: int, stop: int) -> None:
-        """Go on: from now on start..stop-1 at least can be read. Arrays that were handed out keep what they hold."""
+        """Move on so that at least start..stop-1 can be read. Arrays returned earlier keep their contents."""
 
 
 class MappedFile:
@@ -79,31 +78,31 @@ class MappedFile:
         self.data: Bytes = np.frombuffer(self._map if self._map is not None else b"", np.uint8)
 
     def load(self, start: int, stop: int) -> Bytes:
-        """An array over the whole file in which bytes start..stop-1 can be read, as far as the file reaches."""
+        """Return an array over the whole file in which bytes start..stop-1 can be read, as far as the file extends."""
         return self.data
 
     def read_window(self, start: int, stop: int, *, together: bool = False) -> ReadWindow:
-        """Reading from start on, in order, to about stop. together: all of it stays in one array."""
+        """Return a window for sequential reading from start to about stop. together: keep all of it in one array."""
         return ReadWindow(self.data, 0, self.size)
 
     def find(self, pattern: bytes, start: int, stop: int) -> int:
-        """Position of the first occurrence of pattern that lies wholly in [start, stop), or -1."""
+        """Return the position of the first occurrence of pattern that lies entirely in [start, stop), or -1."""
         return -1 if self._map is None else self._map.find(pattern, start, stop)
 
     def bytes(self, start: int, stop: int) -> builtins.bytes:
-        """A copy of bytes start..stop-1."""
+        """Return a copy of bytes start..stop-1."""
         return b"" if self._map is None else self._map[start:stop]
 
     def length_prefixed(self, start: int) -> builtins.bytes:
-        """A copy of the bytes at start, as many as the big-endian 32-bit number there says."""
+        """Return a copy of the bytes at start; the big-endian 32-bit number there is their count."""
         if self._map is None:
             return b""
         return self._map[start : start + _INT32.unpack_from(self._map, start)[0]]
 
     def data_end(self, start: int) -> int:
-        """Where the last stored block at or behind start ends, at most size; start if only a hole follows.
+        """Return the end of the last stored block at or after start, at most size; start if only a hole follows.
 
-        Without support of the file system every byte counts as stored. Bytes behind the result are zeros.
+        Without support of the file system every byte counts as stored. Bytes after the result are zeros.
         """
         if not hasattr(os, "SEEK_DATA") or start >= self.size:
             return max(start, self.size)
@@ -129,21 +128,21 @@ class MappedFile:
             os.close(descriptor)
 
     def last_nonzero(self, start: int, stop: int) -> int:
-        """Position of the last byte in [start, stop) that is not zero, or -1. Holes are not read."""
+        """Return the position of the last byte in [start, stop) that is not zero, or -1. Holes are not read."""
         stop = min(stop, self.data_end(start))
         block = 1 << 20
         while stop > start:
             low = max(start, stop - block)
             window = self.data[low:stop]
-            # the maximum of a block is found ten times as fast as the places of what is in it
+            # max() is ten times as fast as flatnonzero()
             if window.max():
-                # of a copy: numpy gives up when somebody writes into what it looks through
+                # copy: NumPy raises if the data changes during flatnonzero()
                 return low + int(np.flatnonzero(window.copy())[-1])
             stop = low
         return -1
 
     def still_whole(self) -> bool:
-        """False once the file at this path is shorter than the map. A file that was unlinked or replaced is still whole."""
+        """Return False once the file at this path is shorter than the map. An unlinked or replaced file is still whole."""
         try:
             status = os.stat(self.path)
         except OSError:
@@ -160,7 +159,7 @@ class MappedFile:
                 return
 
     def drop(self, start: int, length: int) -> None:
-        """Let go of the resident pages of [start, start+length): they stay in the page cache, but leave this process's memory."""
+        """Release the resident pages of [start, start+length): they stay in the page cache, but not in the memory of this process."""
         if self._map is not None and hasattr(self._map, "madvise"):
             page = start - start % mmap.PAGESIZE
             try:
@@ -200,7 +199,7 @@ class ReadOnlyDirectory:
         return self.root / relative if relative else self.root
 
     def _where(self, relative: str) -> str:
-        """As `path`, as text: opening thousands of small files, making paths of names costs as much as the system does."""
+        """Return the path as text: with thousands of small files, Path objects cost as much as the system calls."""
         return self._prefix + relative
 
     def exists(self, relative: str) -> bool:
@@ -210,7 +209,7 @@ class ReadOnlyDirectory:
         return os.path.isdir(self._where(relative))
 
     def entries(self, relative: str = "") -> list[DirectoryEntry]:
-        """The entries of a directory sorted by name; empty if it does not exist. Raises CannotOpenError if it cannot be listed."""
+        """Return the entries of a directory by name; none if it does not exist. Raises CannotOpenError if it cannot be listed."""
         directory = self._where(relative)
         found: list[DirectoryEntry] = []
         try:
@@ -245,7 +244,7 @@ class ReadOnlyDirectory:
         return sorted(found, key=lambda entry: entry.name)
 
     def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
-        """Every file below relative as (path relative to the root, entry), in name order. Links to directories are not followed."""
+        """Yield every file below relative as (path relative to the root, entry), by name. Links to directories are not followed."""
         for entry in self.entries(relative):
             below = f"{relative}/{entry.name}" if relative else entry.name
             if entry.is_directory:
@@ -255,7 +254,7 @@ class ReadOnlyDirectory:
                 yield below, entry
 
     def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
-        """The first `limit` bytes of a small file; None if it does not exist. Raises CannotOpenError if it cannot be read."""
+        """Return the first `limit` bytes of a small file; None if it does not exist. Raises CannotOpenError if it cannot be read."""
         try:
             with open(self._where(relative), "rb") as file:
                 return file.read(limit)
@@ -265,16 +264,16 @@ class ReadOnlyDirectory:
             raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror}") from None
 
     def map(self, relative: str) -> MappedFile:
-        """Map a file for reading. Raises CannotOpenError, also when it has vanished since it was listed."""
+        """Map a file for reading. Raises CannotOpenError, also if it has been removed since it was listed."""
         try:
             return MappedFile(self._where(relative))
         except FileNotFoundError:
-            raise CannotOpenError(f"{self.path(relative)} is gone: it was there when the directory was listed") from None
+            raise CannotOpenError(f"{self.path(relative)} no longer exists: it was removed after the directory was listed") from None
         except OSError as error:
             raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror or error}") from None
 
     def mapped(self, relative: str) -> MappedFile:
-        """As `map`, but the files asked for last stay mapped, at most KEPT_MAPS: each map holds a descriptor, and a process has few."""
+        """Map a file and keep it: up to KEPT_MAPS most recent maps stay open, since each holds one of a limited number of descriptors."""
         with self._lock:
             found = self._kept.pop(relative, None) or self.map(relative)
             self._kept[relative] = found
@@ -283,22 +282,22 @@ class ReadOnlyDirectory:
             return found
 
     def forget(self, relative: str) -> None:
-        """Let go of the map of a file that was removed, so that another of the same name is mapped anew."""
+        """Drop the map of a removed file, so that another one of the same name is mapped again."""
         with self._lock:
             self._kept.pop(relative, None)
 
     def forget_all(self) -> None:
-        """Let go of all maps. Who has one in hand goes on reading."""
+        """Drop all maps. Maps in use stay readable."""
         with self._lock:
             self._kept.clear()
 
     def drop_all(self) -> None:
-        """Let go of the resident pages of all maps that `mapped` still has."""
+        """Release the resident pages of all maps that `mapped` keeps."""
         with self._lock:
             kept = [each for each in self._kept.values() if not each.remote]
         for each in kept:
             each.drop(0, each.size)
 
     def kept(self, relative: str) -> MappedFile | None:
-        """The map of a file if `mapped` still has it."""
+        """Return the map of a file if `mapped` still keeps it."""
         return self._kept.get(relative)

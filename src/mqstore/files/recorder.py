@@ -1,6 +1,6 @@
-"""What was written, as a list of operations: the observer of the durable layer, and a plain recorder that can replay them.
+"""Writes as a list of operations: the observer of the durable layer, and a recorder that can replay them.
 
-A machine that dies keeps every operation that was synced and any part of the rest. A test records a run, then builds
+After a power failure every synced operation has survived, and any part of the rest. A test records a run, then builds
 the directory as a crash after operation n would have left it, and opens that:
 
     >>> from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ the directory as a crash after operation n would have left it, and opens that:
     ...     open(f"{crashed}/log", "rb").read()
     b'one'
 
-Paths are relative to the directory that is recorded, with `/` as separator. A new directory that is published by
+Paths are relative to the recorded directory, with `/` as separator. A new directory that is published by
 one rename is recorded relative to its parent, so the rename is an operation like any other.
 """
 
@@ -75,7 +75,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The file is `size` bytes long from now on: cut, or grown by zeros."""
+    """The file is `size` bytes long from now on: truncated, or extended by zeros."""
 
     path: str
     size: int
@@ -83,7 +83,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`path` is the file at `source`, a path of the machine outside the recorded directory: linked or copied."""
+    """`path` is the file at `source`, an absolute path outside the recorded directory: linked or copied."""
 
     source: str
     path: str
@@ -92,7 +92,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """`old` stands at `new`; a file that stood there is replaced."""
+    """`old` moves to `new`; a file at `new` is replaced."""
 
     old: str
     new: str
@@ -112,7 +112,7 @@ class RemoveTree:
 class Sync:
     """The bytes and the length of the file have reached the disk.
 
-    begun: operations recorded when the sync began, if known; what other threads wrote after that it does not cover.
+    begun: operations recorded when the sync began, if known; it does not cover later writes of other threads.
     """
 
     path: str
@@ -128,7 +128,7 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A note of the test between the operations ("this message was acknowledged"). It changes nothing on the disk."""
+    """A note of the test between the operations ("this message was acknowledged"). It changes nothing on disk."""
 
     label: str
     payload: object = None
@@ -138,29 +138,29 @@ Operation = MakeDirectory | Create | Write | Truncate | Link | Rename | Remove |
 
 
 class Recorder(Protocol):
-    """Stands beside every change of the disk. Called from every thread that writes."""
+    """Observes every change on disk. Called from every thread that writes."""
 
     def attempt(self, operation: str, relative: str) -> None:
-        """Right before the system call. An OSError raised here takes the path of one that the call raises.
+        """Called before the system call. An OSError raised here is handled like one raised by the call.
 
         operation: create, write, truncate, reserve, link, rename, remove, mkdir, sync or sync directory.
         relative: the path as recorded; for a rename the new one.
         """
 
     def record(self, operation: Operation) -> None:
-        """After it has succeeded, in the order of one thread's calls."""
+        """Called after the call has succeeded, in the order of the calls of a thread."""
 
 
 @dataclass(slots=True)
 class RecordedWrites:
-    """Keeps every operation in memory, bytes included, in the order in which the threads' calls came in."""
+    """Keeps every operation in memory, bytes included, in the order in which the calls of the threads arrived."""
 
     operations: list[Operation] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     _syncs: dict[tuple[int, str], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def attempt(self, operation: str, relative: str) -> None:
-        """Lets everything pass; remembers where a sync begins."""
+        """Allow everything; remember where a sync begins."""
         if operation == "sync":
             with self._lock:
                 self._syncs[threading.get_ident(), relative] = len(self.operations)
@@ -173,13 +173,13 @@ class RecordedWrites:
             self.operations.append(operation)
 
     def mark(self, label: str, payload: object = None) -> None:
-        """Note a fact of the run between the operations."""
+        """Note a fact about the run between the operations."""
         self.record(Mark(label, payload))
 
     def replay(self, into: str | os.PathLike[str], upto: int | None = None, *, lose_unsynced: bool = False) -> None:
         """Carry out the first `upto` operations (None: all) in the existing directory `into`.
 
-        lose_unsynced: only what a sync had made lasting by then, the worst a crash at that point may leave.
+        lose_unsynced: keep only what was synced by then, the worst state a crash at that point may leave.
         """
         done = self.operations[:upto]
         if lose_unsynced:
@@ -216,7 +216,7 @@ def _carry_out(root: Path, operation: Operation) -> None:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """start: the path of the bytes it began with (None: none). changes[:synced] have reached the disk."""
+    """start: the path of the initial bytes (None: none). changes[:synced] have reached the disk."""
 
     start: Path | None
     changes: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -233,7 +233,7 @@ class _Directory:
 
 
 class _SimulatedDisk:
-    """The tree below a directory, with what a sync has made lasting kept apart from what a running program sees."""
+    """The tree below a directory; what a sync has made durable is kept apart from what a running program sees."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -279,7 +279,7 @@ class _SimulatedDisk:
                 directory.lasting = dict(directory.names)
 
     def find(self, path: str) -> _File | _Directory:
-        """The node at a path; what was there before the first operation is lasting from the start."""
+        """Return the node at a path; what existed before the first operation is durable from the start."""
         node: _File | _Directory = self.root
         for name in path.split("/") if path else ():
             assert isinstance(node, _Directory)
@@ -313,7 +313,7 @@ class _SimulatedDisk:
         del self.directory(above).names[name]
 
     def set_aside(self, directory: _Directory, hold: Path, held: dict[Path, Path]) -> None:
-        """Move every file and directory that an operation touched out of the way, children first."""
+        """Move every file and directory that an operation touched aside, children first."""
         for node in {*directory.names.values(), *directory.lasting.values()}:
             if isinstance(node, _Directory):
                 self.set_aside(node, hold, held)
@@ -347,6 +347,6 @@ class _SimulatedDisk:
 
 @dataclass(slots=True, eq=False)
 class _CopiedFile(_File):
-    """A copy of a file outside: its bytes are lasting once it has been synced."""
+    """A copy of a file outside: its bytes are durable once it has been synced."""
 
     arrived: bool = False

@@ -1,13 +1,13 @@
-"""A store's directory behind a URL, with the same interface as a directory of this machine; files are read in ranges.
+"""A store's directory behind a URL, with the same interface as a local directory; files are read in ranges.
 
-A file is never fetched whole for its own sake. Who walks it gets windows, the next one read ahead; who looks at single places
-gets blocks, which grow where one follows the other. What is in memory is bounded: two windows a walk, and CACHE bytes of blocks
-for the whole directory. A window is an array over the whole file of which only the window's pages exist, so positions stay those
-of the file; it goes when the last array of it does.
+Files are never fetched as a whole. A sequential scan gets windows, the next one read ahead; random access gets blocks, which grow
+when one follows the other. Memory is bounded: two windows per scan, and CACHE bytes of blocks for the whole directory. A window is
+an array over the whole file of which only the window's pages exist, so positions stay those of the file; it is freed with the last
+array that refers to it.
 
-The directory is listed once. A file is the one that was there then: its size and identity (an ETag, or the time of its last
-change) are compared after each request, and another one is an error, not other bytes. `pin` lays down what a plan has seen, for
-the processes that carry it out.
+The directory is listed once, and files must stay as they were then: size and identity (an ETag, or the modification time) are
+compared after each request, and a changed file is an error instead of wrong bytes. `pin` fixes the state seen by a plan, for the
+processes that carry it out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, win
 
 __all__ = ["RemoteDirectory", "RemoteFile", "matching", "open_directory"]
 
-BLOCK = 256 << 10  # bytes of a first look at a place
+BLOCK = 256 << 10  # bytes of the first read at a position
 CACHE = 64 << 20  # bytes of blocks that a directory keeps
 
 _INT32 = struct.Struct(">i")
@@ -40,13 +40,13 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE"
 
 
 def open_directory(place: str | Location, snapshot: str | None = None) -> ReadOnlyDirectory:
-    """The directory at a path or URL. snapshot: for a URL, what a plan has seen of its files (`RemoteDirectory.pin`)."""
+    """Open the directory at a path or URL. snapshot: for a URL, the state of its files that a plan has seen (`RemoteDirectory.pin`)."""
     found = as_location(place)
     return RemoteDirectory(found, snapshot) if isinstance(found, Url) else ReadOnlyDirectory(found)
 
 
 def _unbacked_array(size: int) -> tuple[mmap.mmap | None, Bytes]:
-    """An array over so many bytes, none of which takes memory until it is written."""
+    """Return an array of this many bytes that takes no memory until it is written."""
     room = mmap.mmap(-1, size, flags=_PRIVATE) if size else None
     data = np.frombuffer(room if room is not None else b"", np.uint8)
     data.flags.writeable = False
@@ -54,7 +54,7 @@ def _unbacked_array(size: int) -> tuple[mmap.mmap | None, Bytes]:
 
 
 class _RemoteWindow(ReadWindow):
-    """A window of a remote file. together: it grows; else going on makes a new one, and the bytes behind it are asked for ahead."""
+    """A window of a remote file. together: it grows; otherwise advancing starts a new one, and the bytes after it are read ahead."""
 
     __slots__ = ("_ahead", "_file", "_from", "_room", "_stop", "_together")
 
@@ -69,7 +69,7 @@ class _RemoteWindow(ReadWindow):
 
     def advance(self, start: int, stop: int) -> None:
         file = self._file
-        # a little more than asked for: the last record that starts before the end goes on behind it
+        # a little more than requested: the last record that starts before the end extends past it
         wanted = min(file.size, max(stop, min(self._stop + BLOCK, start + file.window)))
         if not self._together and start > self.start:
             kept = self.data[start : self.end]
@@ -99,7 +99,7 @@ class _RemoteWindow(ReadWindow):
 
 
 class RemoteFile(MappedFile):
-    """A file of a remote directory. It has no `data`: there is no array over all of it."""
+    """A file of a remote directory. It has no `data`: there is no array over all of its bytes."""
 
     remote = True
 
@@ -111,21 +111,21 @@ class RemoteFile(MappedFile):
         self._directory = directory
         self._relative = relative
         self._opened = opened
-        self._next = (-1, 0)  # where the last block ended, and how long it was
+        self._next = (-1, 0)  # end and length of the last block
         self._zeros = (0, 0)  # a range that is known to be all zeros
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "data":
-            raise UnsupportedError(f"{self.path}: this reads whole files at random, and needs them at hand; copy the store to a local disk")
+            raise UnsupportedError(f"{self.path}: this operation needs random access to whole files; copy the store to a local disk")
         raise AttributeError(name)
 
     def fetch(self, start: int, stop: int) -> Bytes:
-        """Bytes start..stop-1 in one request. Raises CannotOpenError, also when the file is another one by now."""
+        """Return bytes start..stop-1 in one request. Raises CannotOpenError, also if the file has changed."""
         url = self.path
         raw = attempt(url, lambda: self._opened.read(start, stop))  # type: ignore[arg-type]
         self._directory.check(self._relative, self.size, str(self.identity))
         if len(raw) != stop - start:
-            raise CannotOpenError(f"{url} has changed while it was read: bytes {start} to {stop - 1} are not there; run the job again")
+            raise CannotOpenError(f"{url} changed while it was read: bytes {start} to {stop - 1} do not exist; run the job again")
         found: Bytes = np.frombuffer(raw, np.uint8)
         if not found.any():
             low, high = self._zeros
@@ -149,7 +149,7 @@ class RemoteFile(MappedFile):
         if known is not None:
             return known
         last, length = self._next
-        # who goes on where the last block ended is asking for all of it
+        # a read that continues after the last block is sequential: double the block
         length = min(2 * length, self.window) if last - BLOCK <= start <= last else min(BLOCK, self.window)
         low, high = start, max(stop, min(self.size, start + length))
         if stop - start < BLOCK:
@@ -207,7 +207,7 @@ class RemoteFile(MappedFile):
         return True
 
     def will_need(self, start: int, length: int) -> None:
-        """Nothing: a walk asks ahead by itself."""
+        """Do nothing: a scan reads ahead by itself."""
 
     def drop(self, start: int, length: int) -> None:
         self._directory.drop_blocks(self._relative)
@@ -240,7 +240,7 @@ class RemoteDirectory(ReadOnlyDirectory):
 
     @cached_property
     def _listed(self) -> dict[str, dict[str, DirectoryEntry]]:
-        """Entries by the directory they are in. Directories that only their files tell of are there, too."""
+        """Entries by directory. Directories known only from the paths of their files are included."""
         listed = attempt(self.url, lambda: self._files.listing(self._base, recursive=True))
         found: dict[str, dict[str, DirectoryEntry]] = {}
         for each in listed or ():
@@ -314,7 +314,7 @@ class RemoteDirectory(ReadOnlyDirectory):
         opened = attempt(url, lambda: self._files.open(self._path(relative)))
         expected = self._pinned.get(relative)
         if opened is None:
-            raise CannotOpenError(f"{url} is gone: it was there when the store was listed")
+            raise CannotOpenError(f"{url} no longer exists: it was removed after the store was listed")
         if expected is None:
             listed = self._entry(relative)
             expected = (opened.size if listed is None else listed.size, opened.identity)
@@ -323,24 +323,24 @@ class RemoteDirectory(ReadOnlyDirectory):
         return RemoteFile(self, relative, opened)
 
     def check(self, relative: str, size: int, identity: str) -> None:
-        """Raises CannotOpenError when a file is not the one that was opened."""
+        """Raise CannotOpenError if a file is no longer the one that was opened."""
         url = self.url / relative
         now = attempt(url, lambda: self._files.open(self._path(relative)))
         if now is None:
-            raise CannotOpenError(f"{url} is gone: it was there when the store was listed")
+            raise CannotOpenError(f"{url} no longer exists: it was removed after the store was listed")
         if (now.size, now.identity) != (size, identity):
             raise CannotOpenError(f"{url}: the file changed while it was read; run the job again")
 
-    # what a plan has seen
+    # the state that a plan has seen
 
     def snapshot(self, relatives: list[str]) -> str:
-        """The state of these files as text, for `pin`."""
+        """Return the state of these files as text, for `pin`."""
         with ThreadPoolExecutor(16, thread_name_prefix="mqstore-state") as pool:
             files = list(pool.map(self.map, relatives))
         return json.dumps([[relative, file.size, file.identity] for relative, file in zip(relatives, files, strict=True)])
 
     def pin(self, snapshot: str) -> None:
-        """Take these files as they were when a plan was made: they are listed so, and another state is an error when it is met."""
+        """Fix the state of these files as a plan has seen it: they are listed that way, and any other state is an error."""
         self._pinned = {relative: (size, identity) for relative, size, identity in json.loads(snapshot)}
 
     # blocks
@@ -349,7 +349,7 @@ class RemoteDirectory(ReadOnlyDirectory):
         return _unbacked_array(size)[1]
 
     def kept_block(self, relative: str, start: int, stop: int) -> Bytes | None:
-        """A kept array in which the range can be read."""
+        """Return a kept array in which the range can be read, or None."""
         with self._lock:
             for key in self._blocks:
                 if key[0] == relative and key[1] <= start and stop <= key[2]:
@@ -376,7 +376,7 @@ class RemoteDirectory(ReadOnlyDirectory):
 
 
 def matching(url: Url) -> list[Url]:
-    """The directories that a URL with `*`, `?` or `[` in it matches, by name."""
+    """Return the directories that match a URL with `*`, `?` or `[` in it, by name."""
     from fnmatch import fnmatchcase
 
     def step(files: RemoteFiles, above: str, rest: list[str]) -> Iterator[str]:

@@ -1,15 +1,15 @@
-"""File systems behind a URL: listing, the state of a file, and ranges of bytes. Everything that depends on the kind of URL is here.
+"""File systems behind a URL: listing, the state of a file, and ranges of bytes. Everything that depends on the scheme is here.
 
-    scheme            reached through          options, and what they mean
+    scheme            implementation           options, and what they mean
     s3, s3a, s3n      pyarrow.fs.S3FileSystem  endpoint_url, key, secret, token, region; anon=true: unsigned requests
     hdfs, viewfs      pyarrow.fs, libhdfs      user, kerb_ticket, replication
     any other         fsspec, if installed     those of its fsspec file system, as text
 
-Two options go for all: `window`, bytes of a request at most; and `timeout`, seconds to wait for a server. What an option does not say
-the client finds as it always does: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, a profile, the role of the machine;
-CLASSPATH and HADOOP_HOME for HDFS. Settings of Hadoop's own `fs.s3a.*` are not seen here.
+Two options apply to all: `window`, maximum bytes of a request; and `timeout`, seconds to wait for a server. Options that are not
+given come from the client's usual sources: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, a profile, the role of the
+machine; CLASSPATH and HADOOP_HOME for HDFS. Hadoop's `fs.s3a.*` settings are not used.
 
-A file's identity is its size and its ETag; where the file system has none, the time of its last change.
+A file's identity is its size and its ETag; its modification time if the file system has no ETags.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HDFS_OPTIONS = ("user", "kerb_ticket", "replication")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _COMMON = ("window", "timeout")
-# names under which the file systems of fsspec tell that a file is another one
+# fields by which the file systems of fsspec identify the version of a file
 _IDENTITY = (
     "ETag",
     "etag",
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ListingEntry:
-    """One entry of a listing. relative: path below what was listed. mtime_ms: since 1970, 0 where it is not known."""
+    """One entry of a listing. relative: path below the listed directory. mtime_ms: since 1970, 0 if unknown."""
 
     relative: str
     size: int
@@ -72,7 +72,7 @@ class ListingEntry:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file when it was opened. identity: changes when the file does. read(start, stop): bytes start..stop-1, in one request."""
+    """The state of a file when it was opened. identity: changes with the file. read(start, stop): bytes start..stop-1, in one request."""
 
     size: int
     identity: str
@@ -80,26 +80,26 @@ class OpenFile:
 
 
 class RemoteFiles(Protocol):
-    """What is asked of a file system. Paths are those of the URL. Errors are those of the client; `attempt` makes sentences of them."""
+    """A remote file system. Paths are those of the URL. Methods raise the errors of the client; `attempt` translates them."""
 
     def listing(self, path: str, *, recursive: bool) -> list[ListingEntry] | None:
-        """All below a directory; None where there is none."""
+        """Return all entries below a directory; None if it does not exist."""
         ...
 
     def open(self, path: str) -> OpenFile | None:
-        """A file as it is now; None where there is none."""
+        """Return the current state of a file; None if it does not exist."""
         ...
 
 
 def option_names(scheme: str) -> tuple[str, ...] | None:
-    """The options a scheme knows; None where fsspec's file system judges them."""
+    """Return the options of a scheme; None if fsspec's file system checks them."""
     if scheme in S3:
         return (*_S3_OPTIONS, "anon", *_COMMON)
     return (*_HDFS_OPTIONS, *_COMMON) if scheme in HDFS else None
 
 
 def window_of(url: Url) -> int:
-    """Bytes that one request asks for at most. Raises UsageError."""
+    """Return the maximum bytes of one request. Raises UsageError."""
     text = dict(url.options).get("window", str(WINDOW))
     if not text.isdigit() or int(text) < SMALLEST_WINDOW:
         raise UsageError(f"option window is {text!r}: give a number of bytes, {SMALLEST_WINDOW} or more")
@@ -107,7 +107,7 @@ def window_of(url: Url) -> int:
 
 
 def connect(url: Url) -> tuple[RemoteFiles, str]:
-    """The file system of a URL, and the path in it. Raises UsageError, UnsupportedError, CannotOpenError."""
+    """Return the file system of a URL, and the path in it. Raises UsageError, UnsupportedError, CannotOpenError."""
     options = dict(url.options)
     known = option_names(url.scheme)
     unknown = [] if known is None else [name for name in options if name not in known]
@@ -128,13 +128,13 @@ def connect(url: Url) -> tuple[RemoteFiles, str]:
 
 
 def attempt(url: Url, ask: Callable[[], T]) -> T:
-    """What ask returns; an error of the client becomes one sentence. Raises CannotOpenError."""
+    """Return ask(); translate errors of the client into one sentence. Raises CannotOpenError."""
     try:
         return ask()
     except MqstoreError:
         raise
     except FileNotFoundError:
-        raise CannotOpenError(f"{url} does not exist; check its bucket or host, and the path behind it") from None
+        raise CannotOpenError(f"{url} does not exist; check its bucket or host, and the path after it") from None
     except PermissionError:
         raise CannotOpenError(_refusal_text(url)) from None
     except (OSError, RuntimeError, ValueError) as error:
@@ -145,7 +145,7 @@ def attempt(url: Url, ask: Callable[[], T]) -> T:
 
 
 def _refusal_text(url: Url) -> str:
-    return f"{url} cannot be read: access is refused; give a key and secret (or a role) that may list and read it"
+    return f"{url} cannot be read: access denied; give a key and secret (or a role) with permission to list and read it"
 
 
 def _error_text(url: Url, text: str) -> str:
@@ -161,7 +161,7 @@ def _error_text(url: Url, text: str) -> str:
         return (
             f"{url} needs Hadoop's native client: set HADOOP_HOME, JAVA_HOME and CLASSPATH=$(hadoop classpath --glob), or give webhdfs://"
         )
-    # never more than the first line: it tells what, the rest repeats the request
+    # only the first line: it names the cause, the rest repeats the request
     first = text.splitlines()[0] if text else "no answer"
     for name, value in url.options:
         if name not in ("region", "endpoint_url", "window", "timeout", "user") and len(value) > 3:
@@ -170,7 +170,7 @@ def _error_text(url: Url, text: str) -> str:
 
 
 def _authority_and_path(url: Url) -> tuple[str, str]:
-    """(authority, path with its leading slash)."""
+    """Return (authority, path with its leading slash)."""
     rest = url.url.partition(":")[2]
     if not rest.startswith("//"):
         return "", rest
@@ -231,7 +231,7 @@ def _s3(url: Url, options: Mapping[str, str], timeout: float) -> tuple[RemoteFil
         given["anonymous"] = True
     endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
     if endpoint is not None:
-        given.setdefault("endpoint_override", endpoint)  # the client itself does not look there
+        given.setdefault("endpoint_override", endpoint)  # the client itself does not read these variables
     if not given.keys() & {"region", "endpoint_override"} and not any(os.environ.get(name) for name in _REGIONS):
         try:
             given["region"] = resolve_s3_region(bucket)

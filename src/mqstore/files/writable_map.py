@@ -1,8 +1,8 @@
-"""A file of fixed size, mapped for writing: how a log and an index are written without a system call for each record.
+"""A file of fixed size, mapped for writing: lets a log and an index be written without a system call per record.
 
-What is written through a map survives the death of the process at once, and the death of the machine after `sync`. A full disk
-would end the process in the middle of a store instruction; so blocks are reserved before they are written, and it is
-the reservation that fails:
+Bytes written through a map survive the death of the process at once, and a power failure after `sync`. A full disk would end
+the process in the middle of a store instruction; therefore blocks are reserved before they are written, and it is the
+reservation that fails:
 
     >>> from tempfile import TemporaryDirectory
     >>> from mqstore.files.durable import DurableDirectory
@@ -16,7 +16,7 @@ the reservation that fails:
     ...     open(f"{place}/log", "rb").read(6)
     b'hello\\x00'
 
-Raises TargetError where the operating system refuses.
+Raises TargetError if the operating system refuses an operation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESERVED_AT_LEAST, RESERVED_AT_MOST = 1 << 18, 1 << 24
 
 
 class WritableMap:
-    """An existing file mapped for reading and writing. data: a writable uint8 array over the whole of it."""
+    """An existing file mapped for reading and writing. data: a writable uint8 array over the whole file."""
 
     def __init__(self, directory: DurableDirectory, relative: str) -> None:
         self.relative = relative
@@ -58,14 +58,14 @@ class WritableMap:
         self.reserved = 0
 
     def reserve(self, stop: int, start: int = 0) -> None:
-        """Make sure that bytes start..stop-1 have a place on the disk, and some more behind them for what comes next.
+        """Reserve disk space for bytes start..stop-1, and for some more after them in advance.
 
-        Bytes below `reserved` have one already, unless start is given.
+        Bytes below `reserved` already have disk space, unless start is given.
         """
         low = start or self.reserved
         if stop <= low:
             return
-        step = min(max(self.reserved, RESERVED_AT_LEAST), RESERVED_AT_MOST)  # a small file takes little, a long one seldom asks
+        step = min(max(self.reserved, RESERVED_AT_LEAST), RESERVED_AT_MOST)  # small files reserve little, large ones reserve seldom
         high = min(self.size, -(-stop // step) * step)
         with writing(self.path):
             self._directory.attempt("reserve", self.relative)
@@ -73,7 +73,7 @@ class WritableMap:
                 os.posix_fallocate(self._descriptor, low, high - low)
             except OSError as error:
                 if error.errno == errno.ENOSPC and high > stop:
-                    os.posix_fallocate(self._descriptor, low, stop - low)  # the disk is nearly full: as much as is needed
+                    os.posix_fallocate(self._descriptor, low, stop - low)  # the disk is nearly full: reserve only what is needed
                     high = stop
                 elif error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                     raise
@@ -93,7 +93,7 @@ class WritableMap:
                 self._directory.attempt("write", self.relative)
 
     def wrote(self, start: int, stop: int) -> None:
-        """Tell the recorder of bytes that were written into `data`."""
+        """Report bytes written into `data` to the recorder."""
         if self._recorded and stop > start:
             self._directory.note_write(self.relative, start, self.data.data[start:stop])
 
@@ -105,13 +105,13 @@ class WritableMap:
         self._directory.note(Sync(self._directory.named(self.relative)))
 
     def drop(self, start: int, stop: int) -> None:
-        """Let whole pages of [start, stop) leave this process's memory; they stay in the page cache, changes included."""
+        """Release whole pages of [start, stop) from this process's memory; they stay in the page cache, changes included."""
         low, high = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop - stop % mmap.PAGESIZE
         if high > low:
             self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
 
     def close(self) -> None:
-        """Close the descriptor. The map itself goes when the last array or view over it does."""
+        """Close the descriptor. The map itself is freed with the last array or view over it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

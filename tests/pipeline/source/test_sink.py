@@ -625,5 +625,5 @@ def test_a_store_is_never_overwritten(tmp_path: Path, spark: SparkSession) -> No
 
 
 def test_mqstore_errors_of_the_sink_are_sentences(root: Path) -> None:
-    with pytest.raises(MqstoreError, match=r"is no directory, or no longer there"):
+    with pytest.raises(MqstoreError, match=r"is not a directory, or no longer exists"):
         write_part([batch(0, 1)], str(root / "gone"), 0, 0, rules())

@@ -190,7 +190,7 @@ def test_a_vanished_object_is_an_error_or_what_is_left_is_read() -> None:
     tolerant, tolerant_parts = _planned(url, case, failOnDataLoss="false")
     name = mqstore.open(url).log.files[-2].relative
     endpoint().delete(url, name)
-    with pytest.raises(MqstoreError, match=f"{name} is gone: it was there when the store was listed"):
+    with pytest.raises(MqstoreError, match=f"{name} no longer exists: it was removed after the store was listed"):
         for part in parts:
             list(reader.read(part))
     left = sum(batch.num_rows for part in tolerant_parts for batch in tolerant.read(part))

@@ -1,4 +1,7 @@
-"""mqstore: the directories that message brokers leave on disk, as files one can open, trust and compute on.
+"""Read, verify, rebuild and write the on-disk stores of RocketMQ and of RabbitMQ's classic queues, without a broker.
+
+Public are the names in the `__all__` of this package and of its sub-packages `rocketmq`, `rabbitmq`, `broker`, `console`, `pipeline`,
+`table` and `testing`. Deeper module paths are private and may change.
 
 >>> import mqstore
 >>> store = mqstore.open("/backup/broker-a/store")  # doctest: +SKIP
@@ -19,6 +22,7 @@ from mqstore.errors import (
     NotAStoreError,
     NotFoundError,
     PipelineError,
+    RefusedError,
     TargetError,
     UnsupportedError,
     UsageError,
@@ -34,6 +38,7 @@ __all__ = [
     "NotAStoreError",
     "NotFoundError",
     "PipelineError",
+    "RefusedError",
     "TargetError",
     "UnsupportedError",
     "UsageError",
@@ -51,16 +56,21 @@ def open(
     fs_options: Mapping[str, str] | None = None,
     now: int | None = None,
 ) -> RocketMQStore | RabbitMQStore:
-    """Open a store for reading: a directory, or an archive of one (unpacked to a temporary place for as long as the store is used).
+    """Open a store for reading: a directory, or an archive of one, which is unpacked to a temporary directory while the store is in use.
 
-    path: RocketMQ: the directory that holds `commitlog/`, or one that has such a directory named `store` in it, or its URL
-    (`s3://bucket/store`). RabbitMQ: `msg_stores`, the node's data directory, or one vhost's.
-    fs_options: how a URL is reached, by the names in `mqstore.files.remote_fs`: endpoint_url, key, secret, …
-    config: RocketMQ: a file with the broker's own `name=value` lines; overrides what is inferred from the files.
-    now: RabbitMQ: microseconds since 1970; messages whose time to live is over by then are told.
+    path: RocketMQ: the directory that holds `commitlog/`, or its parent if it is named `store`, or a URL (`s3://bucket/store`).
+    RabbitMQ: `msg_stores`, the node's data directory, or the directory of one vhost.
+    config: RocketMQ: the broker's configuration file (`name=value` lines); overrides what is inferred from the files.
+    fs_options: how to reach a URL: endpoint_url, key, secret and the other options of `mqstore.files.remote_fs`.
+    now: RabbitMQ: microseconds since 1970; a message whose time to live has passed by then is reported as expired.
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
     from mqstore.files.location import as_location
     from mqstore.opening import open_store
 
     return open_store(as_location(path, fs_options or {}), None if config is None else Path(config), now)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

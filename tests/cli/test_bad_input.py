@@ -127,7 +127,7 @@ def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
         (["frobnicate"], "no such command 'frobnicate'"),
         (["inspect"], "missing argument 'STORE'"),
         (["inspect", "STORE", "-o", "yaml"], "'yaml' is not one of 'text', 'json', 'jsonl', 'csv'"),
-        (["messages", "STORE", "--since", "yesterday"], "--since 'yesterday' is no time"),
+        (["messages", "STORE", "--since", "yesterday"], "--since 'yesterday' is not a time"),
         (["messages", "STORE", "--grep", "("], "--grep '(' is no regular expression"),
         (["messages", "STORE", "--from-offset", "9", "--to-offset", "5"], "the offset range is empty"),
         (["messages", "STORE", "--since", "9", "--until", "5"], "the time range is empty"),

@@ -29,8 +29,8 @@ def test_a_time_is_milliseconds_or_iso_in_utc(text: str, milliseconds: int) -> N
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12:30", "2022-13-01", "1.5"])
-def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--since .* is no time; give milliseconds"):
+def test_text_that_is_not_a_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--since .* is not a time; give milliseconds"):
         parse_time(text, "--since")
 
 

@@ -18,7 +18,7 @@ from mqstore.errors import UsageError
 from mqstore.rabbitmq.store.message_table import Rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection, rabbitmq_schema, rocketmq_schema
-from mqstore.table.text import columns_for, json_rows, rabbitmq_columns_for, told_batch
+from mqstore.table.text import columns_for, json_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ def json_lines(stores: StoreList, places: Sequence[Place], family: str) -> Itera
     if family == "rocketmq":
         batches = log_batches(stores, places, columns_for("base64"), milliseconds=True)
     else:
-        batches = (told_batch(batch) for batch in _queue_batches(stores, places, rabbitmq_columns_for("base64")))
+        batches = (rename_properties_json(batch) for batch in _queue_batches(stores, places, rabbitmq_columns_for("base64")))
     for batch in batches:
         for row in json_rows(batch, "base64"):
             yield f"{row}\n".encode("utf-8", "backslashreplace")

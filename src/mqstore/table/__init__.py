@@ -1,1 +1,40 @@
-"""The message table: its columns, Arrow types and text forms, and the files it is written to."""
+"""The message table: the rows that readers return, commands print and exports write, the same columns everywhere.
+
+    columns      names and Arrow types of the columns; which messages a caller selects
+    text         rows as JSON objects and CSV cells
+    file         rows to one JSON lines or Parquet file
+    parts        rows to the part files of an export, one task at a time
+    formatting   sizes, times and counts as text for a person
+    arrow_spans  Arrow columns, on their way into a store, as plain arrays
+
+The names in `__all__` are the public interface. Deeper module paths are private and may change.
+"""
+
+from __future__ import annotations
+
+from mqstore.table.columns import (
+    EXTRA_COLUMNS,
+    RABBITMQ_COLUMNS,
+    RABBITMQ_EXTRA_COLUMNS,
+    ROCKETMQ_COLUMNS,
+    QueueSelection,
+    Selection,
+    rabbitmq_schema,
+    rocketmq_schema,
+)
+
+__all__ = [
+    "EXTRA_COLUMNS",
+    "RABBITMQ_COLUMNS",
+    "RABBITMQ_EXTRA_COLUMNS",
+    "ROCKETMQ_COLUMNS",
+    "QueueSelection",
+    "Selection",
+    "rabbitmq_schema",
+    "rocketmq_schema",
+]
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

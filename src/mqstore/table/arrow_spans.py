@@ -1,4 +1,4 @@
-"""Arrow columns of any width and form as the plain arrays that kernels take: spans of bytes, numbers, distinct values.
+"""Arrow columns of any width and encoding as the plain arrays that kernels take: byte spans, integers, distinct values.
 
 >>> import pyarrow as pa
 >>> spans = spans_of("tags", pa.array(["TagA", None, "", "B"]))
@@ -18,7 +18,18 @@ from mqstore.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BadRowError", "Bytes", "Longs", "Spans", "bad_row", "is_bytes", "numbers", "spans_of", "times", "values_of"]
+__all__ = [
+    "BadRowError",
+    "Bytes",
+    "Longs",
+    "Spans",
+    "bad_row",
+    "distinct_values",
+    "integer_values",
+    "is_bytes",
+    "millisecond_values",
+    "spans_of",
+]
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -27,7 +38,7 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 class Spans(NamedTuple):
-    """Where each row's bytes are in `data`: start and length, -1 where there is no value."""
+    """The bytes of each row within `data`: start and length; a length of -1 means null."""
 
     data: Bytes
     starts: Longs
@@ -35,16 +46,16 @@ class Spans(NamedTuple):
 
     @classmethod
     def absent(cls, n: int) -> Spans:
-        """n rows without a value."""
+        """Return n null rows."""
         return cls(_NOTHING, np.zeros(n, np.int64), np.full(n, -1, np.int64))
 
     def value(self, row: int) -> bytes:
-        """The bytes of one row, empty where there is no value."""
+        """Return the bytes of one row; empty if it is null."""
         start = int(self.starts[row])
         return self.data[start : start + max(0, int(self.lengths[row]))].tobytes()
 
     def equal(self, wanted: bytes) -> NDArray[np.bool_]:
-        """Whether each row's value is this one."""
+        """Return a mask of the rows whose value equals `wanted`."""
         mask: NDArray[np.bool_] = self.lengths == len(wanted)
         rows = np.flatnonzero(mask)
         if len(rows) and wanted:
@@ -53,7 +64,7 @@ class Spans(NamedTuple):
         return mask
 
     def holding(self, part: bytes) -> NDArray[np.bool_]:
-        """Whether each row's value holds these bytes. Bytes that are nowhere between the values cost one pass over them."""
+        """Return a mask of the rows whose value contains `part`. One pass over the data if it occurs nowhere."""
         mask = np.zeros(len(self.lengths), np.bool_)
         used = np.flatnonzero(self.lengths >= len(part))
         if not len(used):
@@ -72,7 +83,7 @@ class Spans(NamedTuple):
 
 
 class BadRowError(UsageError):
-    """A row that cannot be stored. row: its number in the batch; column, why: what is wrong with it."""
+    """A row that cannot be stored. row: its number in the batch; column, why: what is wrong."""
 
     def __init__(self, column: str, row: int, first_row: int, why: str) -> None:
         super().__init__(f"column {column}, row {first_row + row}: {why}")
@@ -80,16 +91,16 @@ class BadRowError(UsageError):
 
 
 def bad_row(column: str, row: int, first_row: int, why: str) -> BadRowError:
-    """The error of a row that cannot be stored."""
+    """Return the error for a row that cannot be stored."""
     return BadRowError(column, row, first_row, why)
 
 
 def _wrong_type(column: str, array: pa.Array, wanted: str) -> UsageError:
-    return UsageError(f"column {column} is of type {array.type}, it must be {wanted}")
+    return UsageError(f"column {column} has the type {array.type}; it must be {wanted}")
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether a type holds text or bytes, of any width, plain or dictionary-encoded."""
+    """Return whether a type holds text or bytes, of any width, plain or dictionary-encoded."""
     import pyarrow as pa
 
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -103,7 +114,7 @@ def _is_null(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def spans_of(column: str, array: pa.Array) -> Spans:
-    """The values of a column of text or bytes, plain or dictionary-encoded, without a copy of the bytes. Raises UsageError."""
+    """Return the values of a text or binary column, plain or dictionary-encoded, without copying the bytes. Raises UsageError."""
     import pyarrow as pa
 
     kind = array.type
@@ -131,8 +142,8 @@ def spans_of(column: str, array: pa.Array) -> Spans:
     return Spans(_NOTHING if data is None or data.size == 0 else np.frombuffer(data, np.uint8), offsets[:-1], lengths)
 
 
-def values_of(column: str, array: pa.Array) -> tuple[Longs, list[str | None]]:
-    """(number of each row's value, -1 where null; the values, all different, None for one that no row has). Raises UsageError."""
+def distinct_values(column: str, array: pa.Array) -> tuple[Longs, list[str | None]]:
+    """Return each row's index into the distinct values (-1 for null), and those values (None for an unused one). Raises UsageError."""
     import pyarrow as pa
 
     if pa.types.is_null(array.type):
@@ -155,17 +166,17 @@ def values_of(column: str, array: pa.Array) -> tuple[Longs, list[str | None]]:
     return codes, found
 
 
-def numbers(column: str, array: pa.Array, default: int, bits: int, first_row: int) -> Longs:
-    """A column of whole numbers of so many bits and a sign; default where null. Raises UsageError."""
+def integer_values(column: str, array: pa.Array, default: int, bits: int, first_row: int) -> Longs:
+    """Return an integer column, `default` for null. bits: allowed width without the sign. Raises UsageError."""
     import pyarrow as pa
 
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        raise _wrong_type(column, array, "whole numbers")
+        raise _wrong_type(column, array, "integers")
     try:
         found: Longs = array.cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"column {column} holds what is no whole number of 64 bits: {error}") from None
+        raise UsageError(f"column {column} has a value that is not a 64-bit integer: {error}") from None
     outside = (found >= 1 << bits) | (found < -(1 << bits)) if bits < 63 else np.zeros(0, np.bool_)
     if outside.any():
         row = int(np.argmax(outside))
@@ -173,12 +184,12 @@ def numbers(column: str, array: pa.Array, default: int, bits: int, first_row: in
     return found
 
 
-def times(column: str, array: pa.Array, default: int, first_row: int) -> Longs:
-    """A column of times in ms: timestamps of any unit, or the milliseconds themselves; default where null. Raises UsageError."""
+def millisecond_values(column: str, array: pa.Array, default: int, first_row: int) -> Longs:
+    """Return a column of times in milliseconds, from timestamps of any unit or from integers; `default` for null. Raises UsageError."""
     import pyarrow as pa
 
     if not pa.types.is_timestamp(array.type):
-        return numbers(column, array, default, 63, first_row)
+        return integer_values(column, array, default, 63, first_row)
     found: Longs = (
         array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
     )

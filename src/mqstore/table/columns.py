@@ -1,7 +1,7 @@
-"""The message table: column names and Arrow types, the same in JSON rows, Arrow batches, DataFrames and exports.
+"""Columns of the message table: names and Arrow types, the same in JSON rows, Arrow batches, DataFrames and exports.
 
-Column names are fixed (docs/guide/message-table.md). Batches hold the columns that were asked for, in that order.
-Times are milliseconds since the epoch in a store; in Arrow they are `timestamp[us, UTC]`, in JSON integers of milliseconds.
+Column names are fixed (docs/guide/message-table.md). Batches hold the requested columns, in the order of the request.
+A store holds times in milliseconds since the epoch; they are `timestamp[us, UTC]` in Arrow and integers of milliseconds in JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ROCKETMQ_COLUMNS = (
     "verdict",
 )
 
-# given when named, not part of the default table: the body told by length and digest, and the length as stored
+# returned on request, not part of the default table: the body's length and digest, and its length as stored (compressed)
 EXTRA_COLUMNS = ("body_len", "body_sha256", "stored_body_len")
 
 RABBITMQ_COLUMNS = (
@@ -84,11 +84,11 @@ RABBITMQ_COLUMNS = (
     "verdict",
 )
 
-# given when named: payload told by length and digest; the properties as one JSON text; whether the time to live is over at `now`;
-# whether a delivery is marked in the index (version 1)
+# returned on request: the payload's length, digest and base64; the properties as one JSON text; whether the time to live has passed at
+# `now`; whether the index marks the message as delivered (version 1)
 RABBITMQ_EXTRA_COLUMNS = ("payload_len", "payload_sha256", "payload_b64", "properties_json", "expired", "delivered_marker")
 
-# the struct column `properties`, in the order of AMQP; of a header its value is JSON text
+# fields of the struct column `properties`, in AMQP's order; the value of a header is JSON text
 RABBITMQ_PROPERTIES = (
     "content_type",
     "content_encoding",
@@ -145,7 +145,7 @@ def _types() -> dict[str, pa.DataType]:
 
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The names as a tuple. Raises UsageError for a name that is no column."""
+    """Return the names as a tuple. Raises UsageError for an unknown column."""
     wanted = tuple(names)
     unknown = [name for name in wanted if name not in ROCKETMQ_COLUMNS and name not in EXTRA_COLUMNS]
     if unknown:
@@ -154,7 +154,7 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def rocketmq_schema(names: Sequence[str] = ROCKETMQ_COLUMNS) -> pa.Schema:
-    """Arrow schema of the named columns, in that order; every column is nullable."""
+    """Return the Arrow schema of the named columns, in that order; every column is nullable."""
     import pyarrow as pa
 
     types = _types()
@@ -198,7 +198,7 @@ def _rabbitmq_types() -> dict[str, pa.DataType]:
 
 
 def check_rabbitmq_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The names as a tuple. Raises UsageError for a name that is no column of a RabbitMQ message table."""
+    """Return the names as a tuple. Raises UsageError for an unknown column of the RabbitMQ message table."""
     wanted = tuple(names)
     known = RABBITMQ_COLUMNS + RABBITMQ_EXTRA_COLUMNS
     unknown = [name for name in wanted if name not in known]
@@ -208,7 +208,7 @@ def check_rabbitmq_columns(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def rabbitmq_schema(names: Sequence[str] = RABBITMQ_COLUMNS) -> pa.Schema:
-    """Arrow schema of the named columns of a RabbitMQ message table, in that order; every column is nullable."""
+    """Return the Arrow schema of the named columns of the RabbitMQ message table, in that order; every column is nullable."""
     import pyarrow as pa
 
     types = _rabbitmq_types()
@@ -217,11 +217,11 @@ def rabbitmq_schema(names: Sequence[str] = RABBITMQ_COLUMNS) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class QueueSelection:
-    """Which messages of a RabbitMQ store: every condition that is not None must hold. Ranges are half open: from <= value < to.
+    """Messages of a RabbitMQ store: every condition that is not None must hold. Ranges are half open: from <= value < to.
 
-    vhosts, queues: names, of a priority queue the plain one. from_seq, to_seq: sequence ids. recovered: whether the broker would have it.
-    verdicts: texts of `findings.Verdict`. grep: searched in the payload. everything: also what no queue holds any more or yet: acknowledged
-    messages that are still there, stored messages without an index entry, further copies.
+    vhosts, queues: names; the plain name for a priority queue. from_seq, to_seq: sequence ids. recovered: whether the broker would
+    recover the message. verdicts: values of `findings.Verdict`. grep: searched for in the payload. everything: include messages that no
+    queue holds: acknowledged ones still in the files, stored ones without an index entry, and duplicates.
     """
 
     vhosts: frozenset[str] | None = None
@@ -236,16 +236,16 @@ class QueueSelection:
 
     def __post_init__(self) -> None:
         if self.from_seq is not None and self.to_seq is not None and self.from_seq > self.to_seq:
-            raise UsageError(f"the range of sequence ids is empty: {self.from_seq} lies behind {self.to_seq}")
+            raise UsageError(f"the range of sequence ids is empty: {self.from_seq} is after {self.to_seq}")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages: every condition that is not None must hold. Ranges are half open: from <= value < to.
+    """Messages of a RocketMQ store: every condition that is not None must hold. Ranges are half open: from <= value < to.
 
     from_offset, to_offset: physical offsets. from_queue_offset, to_queue_offset: queue offsets.
     since, until: store time in milliseconds. keys: at least one of them is in KEYS or is the UNIQ_KEY.
-    grep: searched in the decompressed body.
+    grep: searched for in the decompressed body.
     """
 
     topics: frozenset[str] | None = None
@@ -268,4 +268,4 @@ class Selection:
             (self.since, self.until, "time"),
         ):
             if low is not None and high is not None and low > high:
-                raise UsageError(f"the {what} range is empty: {low} lies behind {high}")
+                raise UsageError(f"the {what} range is empty: {low} is after {high}")

@@ -1,6 +1,6 @@
-"""One file of message rows, JSON lines or Parquet, which appears when it is whole; rows counted by their verdict on the way.
+"""One file of message rows, JSON lines or Parquet, which appears under its name only when complete.
 
-Rows of verdicts that were not asked for are counted and left out.
+Rows are filtered by verdict; those left out are counted as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mqstore.table.text import json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Written", "format_of", "picked", "write_rows"]
+__all__ = ["FORMATS", "RowCounts", "filter_by_verdict", "format_of", "write_rows"]
 
 FORMATS = ("jsonl", "parquet")
 
 
 @dataclass(slots=True)
-class Written:
-    """rows: in the file; bytes: of it; verdicts: rows met, by verdict, those left out included."""
+class RowCounts:
+    """What a file holds. rows, bytes: of the file; verdicts: rows read, by verdict, including those left out."""
 
     rows: int = 0
     bytes: int = 0
@@ -32,17 +32,17 @@ class Written:
 
 
 def format_of(to: Path, asked: str | None) -> str:
-    """The format that was asked for, or that the name tells. Raises UsageError."""
+    """Return the requested format, or the one implied by the file name. Raises UsageError."""
     found = asked or {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"}.get(
         to.suffix.lower()
     )
     if found not in FORMATS:
-        raise UsageError(f"{to} does not tell a format; name it .jsonl or .parquet, or give --format")
+        raise UsageError(f"the format of {to} is not known from its name; name it .jsonl or .parquet, or give --format")
     return found
 
 
-def picked(batches: Iterable[pa.RecordBatch], verdicts: frozenset[str], written: Written) -> Iterator[pa.RecordBatch]:
-    """The rows of these verdicts; all are counted."""
+def filter_by_verdict(batches: Iterable[pa.RecordBatch], verdicts: frozenset[str], counts: RowCounts) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with these verdicts; count all rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -50,10 +50,10 @@ def picked(batches: Iterable[pa.RecordBatch], verdicts: frozenset[str], written:
     for batch in batches:
         column = batch.column("verdict")
         for item in pc.value_counts(column).to_pylist():
-            written.verdicts[item["values"]] = written.verdicts.get(item["values"], 0) + item["counts"]
+            counts.verdicts[item["values"]] = counts.verdicts.get(item["values"], 0) + item["counts"]
         kept = batch.filter(pc.is_in(column, wanted))
         if kept.num_rows:
-            written.rows += kept.num_rows
+            counts.rows += kept.num_rows
             yield kept
 
 
@@ -63,22 +63,22 @@ def write_rows(
     to: Path,
     format: str,  # noqa: A002
     verdicts: frozenset[str],
-) -> Written:
-    """Write the rows of these verdicts to a new file. schema: of the batches. Raises TargetError."""
-    written = Written()
+) -> RowCounts:
+    """Write the rows with these verdicts to a new file. schema: of the batches. Raises TargetError."""
+    counts = RowCounts()
     with NewFile(to) as new:
-        rows = picked(batches, verdicts, written)
+        rows = filter_by_verdict(batches, verdicts, counts)
         if format == "jsonl":
             for batch in rows:
                 new.file.write("".join(f"{row}\n" for row in json_rows(batch, "base64")).encode("utf-8", "backslashreplace"))
         else:
-            _parquet(rows, schema, new.file)
-        written.bytes = new.file.size
+            _write_parquet(rows, schema, new.file)
+        counts.bytes = new.file.size
         new.publish()
-    return written
+    return counts
 
 
-def _parquet(rows: Iterable[pa.RecordBatch], schema: pa.Schema, sink: Any) -> None:
+def _write_parquet(rows: Iterable[pa.RecordBatch], schema: pa.Schema, sink: Any) -> None:
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:

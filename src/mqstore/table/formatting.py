@@ -1,4 +1,4 @@
-"""How values are shown to a person: sizes, times, counts, and text from a store made harmless for a terminal or a page.
+"""Values as text for a person: sizes, times and counts, and text from a store made safe for a terminal or a web page.
 
 >>> size(1_048_576), moment(1640995200123), count(2, "queue"), printable("a\\x1b[2Jb")
 ('1.0 MiB', '2022-01-01 00:00:00.123', '2 queues', 'a\\\\x1b[2Jb')
@@ -16,7 +16,7 @@ __all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", 
 
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# a terminal obeys control characters, and a store may hold any; lone surrogates cannot be encoded
+# terminals act on control characters, which a store may contain; lone surrogates cannot be encoded
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -26,12 +26,12 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters, direction marks and lone surrogates as escapes."""
+    """Escape control characters, direction marks and lone surrogates."""
     return _UNPRINTABLE.sub(_escape, text)
 
 
 def size(count_of_bytes: int) -> str:
-    """Bytes in the largest binary unit that leaves a number of at least one."""
+    """Format a number of bytes in the largest binary unit in which it is at least one."""
     amount = float(count_of_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:
@@ -41,7 +41,7 @@ def size(count_of_bytes: int) -> str:
 
 
 def moment(milliseconds: int | None) -> str:
-    """A time in UTC, to the millisecond; the bare number where it is no time of the calendar."""
+    """Format a time in UTC, to the millisecond; return the number itself if it is outside the calendar."""
     if milliseconds is None:
         return "-"
     try:
@@ -51,7 +51,7 @@ def moment(milliseconds: int | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration for a person.
+    """Format a duration.
 
     >>> clock(0.0042), clock(3.21), clock(75)
     ('4 ms', '3.2 s', '1 min 15 s')
@@ -64,17 +64,17 @@ def clock(seconds: float) -> str:
 
 
 def pace(count_of_bytes: int, seconds: float) -> str:
-    """How long something took, and how fast that was where there was enough to tell.
+    """Format a duration, with the throughput if there were enough bytes to measure it.
 
     >>> pace(4_000_000_000, 2.0), pace(1000, 0.5)
     ('2.0 s, 2.00 GB/s', '500 ms')
     """
-    fast = f", {count_of_bytes / seconds / 1e9:.2f} GB/s" if seconds > 0 and count_of_bytes >= MIN_BYTES_FOR_RATE else ""
-    return clock(seconds) + fast
+    rate = f", {count_of_bytes / seconds / 1e9:.2f} GB/s" if seconds > 0 and count_of_bytes >= MIN_BYTES_FOR_RATE else ""
+    return clock(seconds) + rate
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun, thousands apart.
+    """Format a number with its noun, with thousands separators.
 
     >>> count(1, "message"), count(12000, "queue entry"), count(0, "key")
     ('1 message', '12,000 queue entries', '0 keys')
@@ -84,12 +84,12 @@ def count(number: int, noun: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """At most width characters, an ellipsis for what is left out."""
+    """Cut text to at most `width` characters, the last of them an ellipsis if any are left out."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def command(*words: object) -> str:
-    """A command line that can be copied into a shell.
+    """Format a command line that can be pasted into a shell.
 
     >>> command("mqstore", "query", "store", "-k", "two words")
     "mqstore query store -k 'two words'"
@@ -98,7 +98,7 @@ def command(*words: object) -> str:
 
 
 def parse_time(text: str, option: str) -> int:
-    """Milliseconds since the epoch: of a number, or of an ISO time, in UTC where it names no zone. Raises UsageError.
+    """Parse a time into milliseconds since the epoch: a number, or an ISO 8601 time, in UTC if it has no zone. Raises UsageError.
 
     >>> parse_time("2022-01-01T00:00:00.123Z", "--since"), parse_time("2022-01-01 01:00+01:00", "--since"), parse_time("5", "--since")
     (1640995200123, 1640995200000, 5)
@@ -110,8 +110,8 @@ def parse_time(text: str, option: str) -> int:
         found = datetime.fromisoformat(stripped)
     except ValueError:
         raise UsageError(
-            f"{option} {printable(text)!r} is no time; give milliseconds since the epoch, or ISO such as 2024-05-01T12:30:00Z "
-            "(UTC where no zone is named)"
+            f"{option} {printable(text)!r} is not a time; give milliseconds since the epoch, or an ISO 8601 time such as "
+            "2024-05-01T12:30:00Z (UTC if it has no zone)"
         ) from None
     aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)

@@ -1,12 +1,12 @@
-"""Rows of a message table written to files by a task: Parquet with pyarrow, JSON lines and CSV as the commands print them.
+"""Part files of an export: the rows that one task writes, as Parquet, JSON lines or CSV.
 
-A task writes files of its own into a staged directory, under names that no other attempt has, and tells what it wrote;
-which of them count is decided by who hears of it. A Parquet row group is what comes together in 64 MiB.
+A task writes to the staging directory under names that no other attempt uses, and returns what it wrote. The driver decides which
+attempt counts, and moves its files to their final names. A Parquet row group holds 64 MiB of Arrow data.
 
     part-00003.parquet               the rows of the fourth task
-    topic=orders/part-00003.parquet  the same with `partition_by=("topic",)`; such a column stands in the path only
+    topic=orders/part-00003.parquet  the same with `partition_by=("topic",)`; the partition column is in the path only
 
-A time to partition by becomes a day: `store_timestamp` makes `store_day=2022-01-31`.
+A time used for partitioning becomes a day: `store_timestamp` yields `store_day=2022-01-31`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from mqstore.table.text import csv_rows, json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "REPETITIVE", "SEARCHED", "Exported", "Part", "PartFiles", "partitioned"]
+__all__ = ["FORMATS", "REPETITIVE", "SEARCHED", "PartFile", "PartFiles", "TaskOutput", "split_by_partition"]
 
 FORMATS = ("parquet", "jsonl", "csv")
 
-GROUP_BYTES = 64 << 20  # of Arrow data that becomes one row group
+GROUP_BYTES = 64 << 20  # Arrow data per row group
 GROUP_ROWS = 1 << 17
-MAX_PARTITIONS = 1000  # files that one task keeps open
+MAX_PARTITIONS = 1000  # open files per task
 MAX_NAME = 255  # bytes of a file name on most file systems
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
-# columns of few different values, and columns that readers search by: a dictionary or bounds of the others only cost time
+# columns with few distinct values get a dictionary, columns that readers filter by get bounds; for the others both only cost time
 REPETITIVE = (
     "topic",
     "queue_id",
@@ -80,8 +80,8 @@ SEARCHED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One file. staged: its path in the stage; name: what it is to be called; bytes: its size."""
+class PartFile:
+    """One file. staged: its name in the staging directory; name: its final path below the target; bytes: its size."""
 
     staged: str
     name: str
@@ -90,17 +90,17 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What one task wrote, and what it could not believe."""
+class TaskOutput:
+    """What one task wrote, and the damage it met. damage_untold: number of findings beyond those in `damage`."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PartFile, ...]
     rows: int
     damage: tuple[Damage, ...]
     damage_untold: int
 
 
 class RowFile(Protocol):
-    """One file under way."""
+    """An open part file."""
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None: ...
     def close(self) -> None: ...
@@ -163,8 +163,8 @@ class _Csv:
 
 
 @dataclass(slots=True)
-class _Under:
-    """A file and what waits to be written to it."""
+class _OpenPart:
+    """A part file with the batches not yet written to it."""
 
     staged: str
     name: str
@@ -176,9 +176,9 @@ class _Under:
 
 
 class PartFiles:
-    """The files of one task: one, or one per value of the partition columns. number: of the task, from which the names come.
+    """The part files of one task: one, or one per value of the partition columns.
 
-    metadata: goes into each Parquet file.
+    number: of the task, part of the file names. metadata: key-value pairs for each Parquet file.
     """
 
     def __init__(
@@ -194,15 +194,16 @@ class PartFiles:
         self._format = format
         self._partition_by = partition_by
         self._metadata = metadata
-        self._files: dict[str, _Under] = {}
+        self._files: dict[str, _OpenPart] = {}
         self._token = secrets.token_hex(6)
         self._waiting_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows. Raises UsageError if they have too many distinct partition values."""
         if not self._partition_by:
             self._put("", batch)
             return
-        for directory, part in partitioned(batch, self._partition_by):
+        for directory, part in split_by_partition(batch, self._partition_by):
             self._put(directory, part)
 
     def _put(self, directory: str, batch: pa.RecordBatch) -> None:
@@ -216,14 +217,14 @@ class PartFiles:
         if under.waiting_bytes >= GROUP_BYTES or under.waiting_rows >= GROUP_ROWS:
             self._flush(under)
         elif self._waiting_bytes >= 2 * GROUP_BYTES:
-            # many small partitions: the fullest makes room
+            # many small partitions: write the fullest
             self._flush(max(self._files.values(), key=lambda each: each.waiting_bytes))
 
-    def _open(self, directory: str, batch: pa.RecordBatch) -> _Under:
+    def _open(self, directory: str, batch: pa.RecordBatch) -> _OpenPart:
         if len(self._files) >= MAX_PARTITIONS:
             raise UsageError(
-                f"the columns {', '.join(self._partition_by)} have more than {MAX_PARTITIONS} different values; "
-                "choose others for --partition-by"
+                f"the columns {', '.join(self._partition_by)} have more than {MAX_PARTITIONS} distinct values; "
+                "choose other columns for --partition-by"
             )
         number = len(self._files)
         staged = f"{self._number:06d}.{self._token}.{number}"
@@ -236,31 +237,31 @@ class PartFiles:
             file = _JsonLines(sink)
         else:
             file = _Csv(sink, batch.schema.names)
-        return _Under(staged, f"{directory}/{name}" if directory else name, file, [])
+        return _OpenPart(staged, f"{directory}/{name}" if directory else name, file, [])
 
-    def _flush(self, under: _Under) -> None:
+    def _flush(self, under: _OpenPart) -> None:
         if under.waiting:
             under.file.write(under.waiting)
             under.rows += under.waiting_rows
             self._waiting_bytes -= under.waiting_bytes
             under.waiting, under.waiting_bytes, under.waiting_rows = [], 0, 0
 
-    def finish(self) -> tuple[Part, ...]:
-        """Write what waits; the files."""
+    def finish(self) -> tuple[PartFile, ...]:
+        """Write the remaining rows, close the files and return them."""
         parts = []
         for under in self._files.values():
             self._flush(under)
             under.file.close()
             with self._stage.open(under.staged) as written:
-                parts.append(Part(under.staged, under.name, under.rows, written.size))
+                parts.append(PartFile(under.staged, under.name, under.rows, written.size))
         return tuple(parts)
 
 
-def partitioned(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The batch cut by the values of the columns: (directory, rows) in the order of the batch. Columns that a path tells are left out."""
+def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Split a batch by the values of the columns: yield (directory, rows). Columns that are in the path are dropped from the rows."""
     import pyarrow as pa
 
-    labels = [_labels(batch.column(name), name) for name in columns]
+    labels = [_path_values(batch.column(name), name) for name in columns]
     codes = np.zeros(batch.num_rows, np.int64)
     for label in labels:
         encoded = label.dictionary_encode()
@@ -269,20 +270,20 @@ def partitioned(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple
     for code in dict.fromkeys(codes.tolist()):
         rows = np.flatnonzero(codes == code)
         values = [label[int(rows[0])].as_py() for label in labels]
-        directory = "/".join(_directory(name, value) for name, value in zip(columns, values, strict=True))
+        directory = "/".join(_partition_directory(name, value) for name, value in zip(columns, values, strict=True))
         yield directory, kept if len(rows) == batch.num_rows else kept.take(pa.array(rows))
 
 
-def _directory(column: str, value: str) -> str:
+def _partition_directory(column: str, value: str) -> str:
     name = column.removesuffix("_timestamp") + "_day" if column in TIME_COLUMNS else column
     directory = f"{name}={quote(value, safe=' ', errors='replace')}"
     if len(directory) > MAX_NAME:
-        raise UsageError(f"the {column} {value[:40]!r}… is too long for the name of a directory; choose other columns for --partition-by")
+        raise UsageError(f"the {column} {value[:40]!r}… is too long for a directory name; choose other columns for --partition-by")
     return directory
 
 
-def _labels(values: pa.Array, column: str) -> pa.Array:
-    """What a path says of each value."""
+def _path_values(values: pa.Array, column: str) -> pa.Array:
+    """Return the text that represents each value in a path."""
     import pyarrow as pa
 
     if column in TIME_COLUMNS:

@@ -1,8 +1,8 @@
-"""Message rows as text, column by column: JSON objects and CSV cells of a whole Arrow batch at once.
+"""Message rows as text, a whole Arrow batch at a time: JSON objects and CSV cells.
 
-A row is never a dictionary here: each column becomes a list of JSON fragments, and a row is one `%` over its fragments.
-Times are milliseconds, bytes base64 or text as asked, properties an object, lists arrays. The properties of a RabbitMQ message come as the
-text of that object and are passed on as they are.
+For speed no row becomes a dictionary: each column becomes a list of JSON fragments, and a row is one `%` operation over its fragments.
+Times are integers of milliseconds, bytes are base64 or text as requested, properties an object, lists arrays. The properties of a
+RabbitMQ message arrive as JSON text and are passed through.
 """
 
 from __future__ import annotations
@@ -17,51 +17,52 @@ from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows", "rabbitmq_columns_for", "told_batch"]
+__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows", "rabbitmq_columns_for", "rename_properties_json"]
 
 BODY_CHOICES = ("none", "sha256", "base64", "text")
 
-# columns of few different texts, each quoted once a batch
+# columns with few distinct values, each of which is quoted once per batch
 _REPETITIVE = frozenset({"topic", "tags", "born_host", "store_host", "store_file", "verdict", "vhost", "queue", "location", "exchange"})
 _WORDS = {None: "null", True: "true", False: "false"}
 
-# C code where json has it
+# implemented in C if the json module has it
 quote: Callable[[str], str] = json.encoder.encode_basestring
 
 
 def columns_for(body: str) -> tuple[str, ...]:
-    """The columns of a row, in order: the message table with the body told as `--body` asks."""
-    told = {"none": ("body_len",), "sha256": ("body_len", "body_sha256")}.get(body, ("body_len", "body_sha256", "body"))
+    """Return the columns of a row, in order: the message table with the body as `--body` requests."""
+    body_columns = {"none": ("body_len",), "sha256": ("body_len", "body_sha256")}.get(body, ("body_len", "body_sha256", "body"))
     names: list[str] = []
     for name in ROCKETMQ_COLUMNS:
-        names.extend(told if name == "body" else (name,))
+        names.extend(body_columns if name == "body" else (name,))
     return tuple(names)
 
 
 def rabbitmq_columns_for(body: str) -> tuple[str, ...]:
-    """The columns of a row of a RabbitMQ table, in order, the payload told as `--body` asks; for the batches that `told_batch` turns."""
-    told = {
+    """Return the columns of a RabbitMQ row, the payload as `--body` requests; for batches that go through `rename_properties_json`."""
+    payload_columns = {
         "none": ("payload_len",),
         "sha256": ("payload_len", "payload_sha256"),
         "base64": ("payload_len", "payload_sha256", "payload_b64"),
     }.get(body, ("payload_len", "payload_sha256", "payload"))
     names: list[str] = []
     for name in RABBITMQ_COLUMNS:
-        names.extend(told if name == "payload" else ("properties_json",) if name == "properties" else (name,))
+        names.extend(payload_columns if name == "payload" else ("properties_json",) if name == "properties" else (name,))
     return (*names, "delivered_marker")
 
 
-def told_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch with the column properties_json called `properties`, as a row has it."""
+def rename_properties_json(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with its column properties_json renamed to `properties`, the name it has in a row."""
     return batch.rename_columns(["properties" if name == "properties_json" else name for name in batch.schema.names])
 
 
 def body_text(body: bytes | None) -> str | None:
-    """A body as text, U+FFFD for what is not UTF-8."""
+    """Decode a body, with U+FFFD for bytes that are not UTF-8."""
     return None if body is None else body.decode("utf-8", "replace")
 
 
 def body_base64(body: bytes | None) -> str | None:
+    """Encode a body as base64."""
     return None if body is None else base64.b64encode(body).decode("ascii")
 
 
@@ -70,20 +71,20 @@ def _quoted(values: Iterable[str | None]) -> list[str]:
 
 
 def _objects(column: Any) -> list[str]:
-    """JSON objects of a map column: names and values are quoted once for the whole column."""
+    """Return the JSON objects of a map column; names and values are quoted once for the whole column."""
     offsets = column.offsets.to_pylist()
     names = _quoted(column.keys.to_pylist())
     values = _quoted(column.items.to_pylist())
     pairs = [f"{name}:{value}" for name, value in zip(names, values, strict=True)]
     valid = column.is_valid().to_pylist()
     return [
-        "{" + ",".join(pairs[low:high]) + "}" if there else "null"
-        for low, high, there in zip(offsets[:-1], offsets[1:], valid, strict=True)
+        "{" + ",".join(pairs[low:high]) + "}" if present else "null"
+        for low, high, present in zip(offsets[:-1], offsets[1:], valid, strict=True)
     ]
 
 
 def _fragments(column: Any, name: str, body: str) -> Sequence[object]:
-    """What stands for each value in a row: `%s` of it is its JSON."""
+    """Return an object per value whose `%s` is the value's JSON."""
     import pyarrow as pa
 
     kind = column.type
@@ -100,15 +101,15 @@ def _fragments(column: Any, name: str, body: str) -> Sequence[object]:
             return ["null" if value is None else value for value in values]
         if name not in _REPETITIVE:
             return _quoted(values)
-        told = {value: "null" if value is None else quote(value) for value in set(values)}
-        return [told[value] for value in values]
+        quoted = {value: "null" if value is None else quote(value) for value in set(values)}
+        return [quoted[value] for value in values]
     if pa.types.is_boolean(kind):
         return [_WORDS[value] for value in values]
     return values if not column.null_count else ["null" if value is None else value for value in values]
 
 
 def json_rows(batch: pa.RecordBatch, body: str) -> list[str]:
-    """One JSON object per row, without line ends."""
+    """Return one JSON object per row, without line ends."""
     names = batch.schema.names
     template = "{" + ",".join(f"{quote(name)}:%s" for name in names) + "}"
     fragments = [_fragments(batch.column(k), name, body) for k, name in enumerate(names)]
@@ -116,13 +117,13 @@ def json_rows(batch: pa.RecordBatch, body: str) -> list[str]:
 
 
 def python_rows(batch: pa.RecordBatch, body: str) -> Iterator[dict[str, Any]]:
-    """The rows as JSON values in dictionaries: for few rows inside a larger document."""
+    """Yield the rows as dictionaries of JSON values, for a few rows within a larger document."""
     for row in json_rows(batch, body):
         yield json.loads(row)
 
 
 def csv_rows(batch: pa.RecordBatch, body: str) -> Sequence[tuple[Any, ...]]:
-    """Cells per row: empty for null, true and false, properties as a JSON object."""
+    """Return the cells of each row: empty for null, true and false, properties as a JSON object."""
     import pyarrow as pa
 
     cells: list[Sequence[Any]] = []

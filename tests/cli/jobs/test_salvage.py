@@ -51,7 +51,7 @@ def test_a_fresh_store_is_a_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--to", "out"], "does not tell a format"),
+        (["--to", "out"], "is not known from its name"),
         (["--to", "out.jsonl", "--into", "q"], "--into names a queue"),
         (["--to", "out", "--as", "rabbitmq", "--verdict", "intact"], "a fresh store takes what waits in every queue"),
         (["--to", "out", "--as", "rabbitmq", "--queue-version", "3"], "no queue version 3"),

@@ -185,7 +185,7 @@ def test_a_time_leads_where_the_brokers_own_lookup_leads(identity: str, tmp_path
         (["-q", "0"], "go with --reset"),
         (["--force"], "go with --reset"),
         (["--reset", "g", "-g", "h", "-t", "orders", "--to", "latest"], "leave --group out"),
-        (["--reset", "g", "-t", "orders", "--to", "soon"], "is no time"),
+        (["--reset", "g", "-t", "orders", "--to", "soon"], "is not a time"),
         (["--reset", "g", "-t", "orders", "--to=-1"], "neither a time nor a queue offset"),
         (["--reset", "g", "-t", "orders", "--to", "1999-01-01"], "for the first message there is give earliest"),
     ],

@@ -23,7 +23,7 @@ from mqstore.findings import Kind
 from mqstore.pipeline.jobs.export import MANIFEST, export
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
-from mqstore.table.parts import Exported
+from mqstore.table.parts import TaskOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,7 +208,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_file(tmp_path: Path, spark
     marks = tmp_path / "marks"
     marks.mkdir()
 
-    def dies_at_first(task: ExportTask) -> Exported:
+    def dies_at_first(task: ExportTask) -> TaskOutput:
         result = export_split(task)
         mark = marks / str(task.read.split.number)
         if not mark.exists():
@@ -225,7 +225,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_file(tmp_path: Path, spark
 
 
 def test_a_task_that_fails_for_good_leaves_nothing(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(task: ExportTask) -> Exported:
+    def full(task: ExportTask) -> TaskOutput:
         raise TargetError("the disk is full")
 
     monkeypatch.setattr("mqstore.pipeline.jobs.export.export_split", full)

@@ -22,7 +22,7 @@ from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.pipeline.jobs.export import MANIFEST, export
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.table.columns import Selection
-from mqstore.table.parts import Exported
+from mqstore.table.parts import TaskOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,7 +177,7 @@ def kill(source: Path, to: Path, file_format: str = "parquet", when: str = "befo
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
-    def counted(task: ExportTask) -> Exported:
+    def counted(task: ExportTask) -> TaskOutput:
         seen.append(task.read.split.number)
         return export_split(task)
 
@@ -223,7 +223,7 @@ def test_without_resume_what_a_killed_run_left_is_removed(tmp_path: Path, monkey
 
 
 def test_with_resume_a_run_that_fails_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(task: ExportTask) -> Exported:
+    def full(task: ExportTask) -> TaskOutput:
         if task.read.split.number == 4:
             raise TargetError("the disk is full")
         return export_split(task)
@@ -282,7 +282,7 @@ def test_work_of_a_log_that_has_changed_is_not_taken_up(tmp_path: Path) -> None:
 
 
 def test_two_exports_to_one_place_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def another(task: ExportTask) -> Exported:
+    def another(task: ExportTask) -> TaskOutput:
         with pytest.raises(TargetError, match="another export to the same target is running"):
             export(opened(CLEAN), tmp_path / "out", resume=True, in_process_threads=1)
         return export_split(task)

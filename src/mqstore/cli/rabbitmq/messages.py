@@ -22,7 +22,7 @@ from mqstore.cli.rabbitmq.store import note_findings, only_vhost, open_rabbitmq,
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, moment, shorten
-from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, told_batch
+from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,7 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
             out.line("no message fits" if timed or chosen != QueueSelection() else "no message: no queue of this store holds one")
     else:
         named = tuple("properties" if name == "properties_json" else name for name in columns)
-        out.batches(named, (told_batch(batch) for batch in watched), shown.value)
+        out.batches(named, (rename_properties_json(batch) for batch in watched), shown.value)
     for what, number in sorted(lost.items()):
         out.note(f"{count(number, 'message')} {what}; `mqstore verify` says what is wrong with each")
     return 1 if note_findings(out, opened) or lost else 0
@@ -209,7 +209,7 @@ def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]
     if not keep.any():
         return []
     batch = store.batch(rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
-    return [] if batch is None else [json.loads(row) for row in json_rows(told_batch(batch), "base64")]
+    return [] if batch is None else [json.loads(row) for row in json_rows(rename_properties_json(batch), "base64")]
 
 
 def _show_message(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path | None) -> int:

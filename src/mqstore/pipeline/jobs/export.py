@@ -39,7 +39,7 @@ from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, expor
 from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
-from mqstore.table.parts import FORMATS, Exported, Part
+from mqstore.table.parts import FORMATS, PartFile, TaskOutput
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class _ExportRun:
         self.work.write_plan({**self.wanted, "run_id": self.run_id, "asked_splits": self.splits, "splits": splits})
         return pieces
 
-    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[Exported]:
+    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[TaskOutput]:
         """Return the outcomes of all splits; only unfinished ones are written."""
         known = {task.read.split.number: done for task in tasks if (done := self.work.done(task.read.split.number)) is not None}
         missing = [task for task in tasks if task.read.split.number not in known]
@@ -206,7 +206,7 @@ class _ExportRun:
             for split in pieces
         ]
 
-    def _limited(self, tasks: Sequence[ExportTask]) -> list[Exported]:
+    def _limited(self, tasks: Sequence[ExportTask]) -> list[TaskOutput]:
         """Export one split after the other until the limit is reached: the first messages in physical order."""
         outcomes = []
         left = self.selection.limit or 0
@@ -217,7 +217,7 @@ class _ExportRun:
             left -= outcomes[-1].rows
         return outcomes
 
-    def _move_parts(self, parts: Sequence[Part]) -> None:
+    def _move_parts(self, parts: Sequence[PartFile]) -> None:
         """Move the parts that count to their names. Leftovers of lost attempts stay in the work directory and are removed with it."""
         new = self.target.directory
         with DurableDirectory(self.target.target.parent) as parent:
@@ -225,7 +225,7 @@ class _ExportRun:
                 new.make_directory(part.name.rpartition("/")[0])
                 parent.rename(f"{self.work.path.name}/{part.staged}", f"{new.root.name}/{part.name}")
 
-    def _report(self, outcomes: Sequence[Exported], parts: Sequence[Part], log_bytes: int, seconds: float) -> ExportReport:
+    def _report(self, outcomes: Sequence[TaskOutput], parts: Sequence[PartFile], log_bytes: int, seconds: float) -> ExportReport:
         damage: list[Damage] = [item for outcome in outcomes for item in outcome.damage]
         damage.extend(self.store.log.findings)
         untold = sum(outcome.damage_untold for outcome in outcomes)
@@ -245,7 +245,7 @@ class _ExportRun:
             notes=(f"{untold} further findings are not listed individually",) if untold else (),
         )
 
-    def _manifest(self, report: ExportReport, parts: Sequence[Part]) -> bytes:
+    def _manifest(self, report: ExportReport, parts: Sequence[PartFile]) -> bytes:
         document: dict[str, Any] = {
             "run_id": self.run_id,
             "mqstore": mqstore.__version__,

@@ -59,7 +59,7 @@ from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
-from mqstore.table.parts import Part
+from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -401,9 +401,9 @@ def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Long
     return places
 
 
-def _kept_parts(results: Sequence[LookupResult], by_part: Sequence[Longs], kept: Mask) -> list[tuple[Part, Mask | None]]:
+def _kept_parts(results: Sequence[LookupResult], by_part: Sequence[Longs], kept: Mask) -> list[tuple[PartFile, Mask | None]]:
     """Return the parts that have rows to keep, each with the mask of these rows, or None for all. kept: over the rows of all parts."""
-    parts: list[tuple[Part, Mask | None]] = []
+    parts: list[tuple[PartFile, Mask | None]] = []
     at = 0
     for result, own in zip(results, by_part, strict=True):
         mask = kept[at : at + len(own)]

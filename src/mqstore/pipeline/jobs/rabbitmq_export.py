@@ -33,8 +33,8 @@ from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
-from mqstore.table.parts import FORMATS, Exported, Part, PartFiles
-from mqstore.table.text import rabbitmq_columns_for, told_batch
+from mqstore.table.parts import FORMATS, PartFile, PartFiles, TaskOutput
+from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,15 +71,15 @@ class ExportTask:
         return self.group.number
 
 
-def export_group(task: ExportTask) -> Exported:
+def export_group(task: ExportTask) -> TaskOutput:
     """Write the selected messages of one group. The same rows in the same order on every attempt."""
     rows = 0
     with DurableDirectory(task.stage) as stage:
         files = PartFiles(stage, task.number, task.format, task.partition_by, task.metadata)
         for batch in _batches(task):
             rows += batch.num_rows
-            files.add(batch if task.format == "parquet" else told_batch(batch))
-        return Exported(files.finish(), rows, (), 0)
+            files.add(batch if task.format == "parquet" else rename_properties_json(batch))
+        return TaskOutput(files.finish(), rows, (), 0)
 
 
 def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
@@ -196,7 +196,7 @@ class _ExportRun:
             self.work.write_plan({**self.wanted, "run_id": self.run_id, "asked_splits": self.splits, "splits": count})
         return [replace(self.task, group=group) for group in task_groups.plan_queues(self.store, count, self.task.selection)]
 
-    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[Exported]:
+    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[TaskOutput]:
         """The outcomes of all groups; only those that are not done yet are written."""
         known = {task.number: done for task in tasks if (done := self.work.done(task.number)) is not None}
         missing = [task for task in tasks if task.number not in known]
@@ -209,7 +209,7 @@ class _ExportRun:
         written = {task.number: outcome for task, outcome in zip(missing, fresh, strict=True)}
         return [(written | known)[task.number] for task in tasks]
 
-    def _limited(self, tasks: Sequence[ExportTask]) -> Iterator[Exported]:
+    def _limited(self, tasks: Sequence[ExportTask]) -> Iterator[TaskOutput]:
         """One group after the other until there are enough messages: the first ones of the table."""
         left = self.task.selection.limit or 0
         for task in tasks:
@@ -219,17 +219,17 @@ class _ExportRun:
             left -= outcome.rows
             yield outcome
 
-    def _empty_part(self) -> Part:
+    def _empty_part(self) -> PartFile:
         """A file without rows that has the columns of the others."""
         import pyarrow as pa
 
         batch = pa.RecordBatch.from_pylist([], rabbitmq_schema(self.task.columns))
         with DurableDirectory(self.task.stage) as stage:
             files = PartFiles(stage, 0, self.task.format, metadata=self.task.metadata)
-            files.add(batch if self.task.format == "parquet" else told_batch(batch))
+            files.add(batch if self.task.format == "parquet" else rename_properties_json(batch))
             return files.finish()[0]
 
-    def _report(self, rows: int, parts: Sequence[Part], seconds: float) -> ExportReport:
+    def _report(self, rows: int, parts: Sequence[PartFile], seconds: float) -> ExportReport:
         damage = self.store.findings
         return ExportReport(
             store=str(self.store.path),
@@ -247,7 +247,7 @@ class _ExportRun:
             ),
         )
 
-    def _manifest(self, report: ExportReport, parts: Sequence[Part]) -> bytes:
+    def _manifest(self, report: ExportReport, parts: Sequence[PartFile]) -> bytes:
         document: dict[str, Any] = {
             "run_id": self.run_id,
             "mqstore": mqstore.__version__,

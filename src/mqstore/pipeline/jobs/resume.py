@@ -25,7 +25,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import STAGED, DurableDirectory
 from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
-from mqstore.table.parts import Exported, Part
+from mqstore.table.parts import PartFile, TaskOutput
 
 __all__ = ["ExportWork", "export_and_record", "work_directory"]
 
@@ -57,16 +57,16 @@ class ExportWork:
         with DurableDirectory(self.path) as directory:
             directory.write_small(PLAN, json.dumps(plan, indent=1).encode())
 
-    def done(self, number: int) -> Exported | None:
+    def done(self, number: int) -> TaskOutput | None:
         """Return what the task of a split wrote, or None unless it is complete."""
         raw = ReadOnlyDirectory(self.path).read(_done_name(number))
         if raw is None:
             return None
         try:
             record = json.loads(raw)
-            parts = tuple(Part(**part) for part in record["parts"])
+            parts = tuple(PartFile(**part) for part in record["parts"])
             damage = tuple(Damage(**{**item, "kind": Kind(item["kind"])}) for item in record["damage"])
-            outcome = Exported(parts, record["rows"], damage, record["damage_untold"])
+            outcome = TaskOutput(parts, record["rows"], damage, record["damage_untold"])
             whole = all((self.path / part.staged).stat().st_size == part.bytes for part in parts)
         except (ValueError, KeyError, TypeError, OSError):
             return None
@@ -77,7 +77,7 @@ def _done_name(number: int) -> str:
     return f"done-{number:06d}.json"
 
 
-def export_and_record(export_split: Callable[[T], Exported], task: T) -> Exported:
+def export_and_record(export_split: Callable[[T], TaskOutput], task: T) -> TaskOutput:
     """Write a split in a task and, when its parts are on disk, record that it is done."""
     outcome = export_split(task)
     record = {**asdict(outcome), "damage": [{**asdict(item), "kind": str(item.kind)} for item in outcome.damage]}

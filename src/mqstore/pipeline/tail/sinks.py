@@ -31,7 +31,7 @@ from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
-from mqstore.table.parts import Exported
+from mqstore.table.parts import TaskOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ class _RangeTask:
     export: ExportTask
 
 
-def _export_range(task: _RangeTask) -> Exported:
+def _export_range(task: _RangeTask) -> TaskOutput:
     view_of(task.part)
     return export_split(task.export)
 

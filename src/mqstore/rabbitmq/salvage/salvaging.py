@@ -33,7 +33,7 @@ from mqstore.rabbitmq.salvage.arrangement import guess_names, open_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
 from mqstore.table.file import format_of, write_rows
-from mqstore.table.text import rabbitmq_columns_for, told_batch
+from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ def salvage(
     chosen = format_of(to, format)
     if chosen == "jsonl":
         told = messages_of(store, rabbitmq_columns_for("base64"), vhosts, queues)
-        batches: Iterator[pa.RecordBatch] = (told_batch(batch) for batch in told)
+        batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in told)
     else:
         batches = messages_of(store, RABBITMQ_COLUMNS, vhosts, queues)
     written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, frozenset(verdicts))

@@ -49,7 +49,7 @@ from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.message import DEFAULT_HOST
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, parse_host
 from mqstore.rocketmq.format.topic_name import usable_topic
-from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, numbers, spans_of, times, values_of
+from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, distinct_values, integer_values, millisecond_values, spans_of
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
@@ -158,12 +158,12 @@ class BatchColumns:
         fields[frames.BODY_CRC] = -1
         for name, row in _NUMBERS.items():
             if name in by_name:
-                fields[row] = numbers(name, by_name[name], 0, 31 if row in _INT else 63, first_row)
+                fields[row] = integer_values(name, by_name[name], 0, 31 if row in _INT else 63, first_row)
         if (fields[frames.QUEUE_ID] < 0).any():
             raise bad_row("queue_id", int(np.argmax(fields[frames.QUEUE_ID] < 0)), first_row, "a queue id is not negative")
         now = now_ms() if now is None else now
         fields[frames.BORN_TIMESTAMP] = (
-            times("born_timestamp", by_name["born_timestamp"], now, first_row) if "born_timestamp" in by_name else now
+            millisecond_values("born_timestamp", by_name["born_timestamp"], now, first_row) if "born_timestamp" in by_name else now
         )
         fields[frames.SYS_FLAG] &= ~(BORN_HOST_IPV6 | STORE_HOST_IPV6 | (COMPRESSION_BITS if expanded else 0))
         hosts = _hosts(fields, by_name, born_host or store_host, store_host, first_row)
@@ -220,7 +220,7 @@ def _hosts(fields: Longs, by_name: Mapping[str, pa.Array], born: str, store: str
         ("born_host", born, frames.BORN_HOST, BORN_HOST_IPV6),
         ("store_host", store, frames.STORE_HOST, STORE_HOST_IPV6),
     ):
-        codes, texts = values_of(name, by_name[name]) if name in by_name else (np.full(fields.shape[1], -1, np.int64), [])
+        codes, texts = distinct_values(name, by_name[name]) if name in by_name else (np.full(fields.shape[1], -1, np.int64), [])
         places = np.zeros(len(texts) + 1, np.int64)
         bits = np.zeros(len(texts) + 1, np.int64)
         for k, text in enumerate([*texts, default]):
@@ -243,7 +243,7 @@ def _hosts(fields: Longs, by_name: Mapping[str, pa.Array], born: str, store: str
 
 def _topics(fields: Longs, array: pa.Array, version: str, first_row: int) -> tuple[Bytes, NDArray[np.int32], list[tuple[str, int]]]:
     """Return (topic bytes, group of each row, groups); set each row's topic position and length."""
-    codes, topics = values_of("topic", array)
+    codes, topics = distinct_values("topic", array)
     if (codes < 0).any():
         raise bad_row("topic", int(np.argmax(codes < 0)), first_row, "it is null; each message needs a topic")
     raw = bytearray()

@@ -28,7 +28,7 @@ from mqstore.findings import Coverage, Damage
 from mqstore.rocketmq.lookup.key_set import KeySet
 from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.table.columns import TIME_COLUMNS, rocketmq_schema
-from mqstore.table.parts import Part
+from mqstore.table.parts import PartFile
 from mqstore.table.text import json_rows
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Answer:
     keys: KeySet
     columns: tuple[str, ...]
     lines: bool
-    parts: Sequence[tuple[Part, Mask | None]]
+    parts: Sequence[tuple[PartFile, Mask | None]]
     misses: Sequence[tuple[Reason, Longs]]
 
     def write(self, target: NewDirectory | NewFile, stage: DurableDirectory, report: LookupReport) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ class Answer:
                 file.finish()
         return tuple(names)
 
-    def _cut(self, stage: DurableDirectory, part: Part, mask: Mask) -> str:
+    def _cut(self, stage: DurableDirectory, part: PartFile, mask: Mask) -> str:
         """Rewrite a staged part without the hits that `max_per_key` cuts; returns its name."""
         staged = f"{secrets.token_hex(6)}.cut"
         with stage.open_new(staged) as sink:
@@ -220,7 +220,7 @@ class Answer:
             file.finish()
         return staged
 
-    def _kept(self, stage: DurableDirectory, part: Part, mask: Mask | None) -> Iterator[pa.RecordBatch]:
+    def _kept(self, stage: DurableDirectory, part: PartFile, mask: Mask | None) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -39,7 +39,7 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
-from mqstore.table.parts import Part
+from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,7 +136,7 @@ class LookupResult:
     """
 
     start: int
-    part: Part | None
+    part: PartFile | None
     outcomes: str | None
     topics: frozenset[str]
     invalid: frozenset[int]
@@ -320,7 +320,7 @@ def _write(
     """Write what was found into the stage. name: how the staged files begin."""
     offsets, places = found.newest(context.max_per_key)
     token = secrets.token_hex(6)
-    part: Part | None = None
+    part: PartFile | None = None
     outcomes: str | None = None
     collisions, damaged = np.unique(_concatenated(found.collisions)), np.unique(_concatenated(found.damaged))
     with DurableDirectory(context.stage) as stage:
@@ -332,7 +332,7 @@ def _write(
                     file.write(batch)
                 view.log.drop_queues()
                 file.finish()
-                part = Part(staged, "", file.rows, sink.size)
+                part = PartFile(staged, "", file.rows, sink.size)
         if len(offsets) or len(collisions) or len(damaged):
             rows = np.zeros(len(offsets) + len(collisions) + len(damaged), OUTCOME)
             rows["place"] = np.concatenate([places, collisions, damaged])

@@ -8,7 +8,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.split_reader import ReadTask, read_split
 from mqstore.table.columns import rocketmq_schema
-from mqstore.table.parts import Exported, Part, PartFiles
+from mqstore.table.parts import PartFile, PartFiles, TaskOutput
 
 __all__ = ["LINEAGE", "ExportTask", "empty_part", "export_split"]
 
@@ -37,7 +37,7 @@ class ExportTask:
         return self.read.split.number
 
 
-def export_split(task: ExportTask) -> Exported:
+def export_split(task: ExportTask) -> TaskOutput:
     """Write the selected messages of one split. Every attempt writes the same messages in the same order."""
     damage: list[Damage] = []
     rows = 0
@@ -51,10 +51,10 @@ def export_split(task: ExportTask) -> Exported:
             if rows == task.limit:
                 break
         parts = writers.finish()
-    return Exported(parts, rows, tuple(damage[:MAX_FINDINGS]), max(0, len(damage) - MAX_FINDINGS))
+    return TaskOutput(parts, rows, tuple(damage[:MAX_FINDINGS]), max(0, len(damage) - MAX_FINDINGS))
 
 
-def empty_part(task: ExportTask) -> Part:
+def empty_part(task: ExportTask) -> PartFile:
     """Write a file without rows that has the columns of the others."""
     import pyarrow as pa
 

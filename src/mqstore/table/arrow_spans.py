@@ -96,7 +96,7 @@ def bad_row(column: str, row: int, first_row: int, why: str) -> BadRowError:
 
 
 def _wrong_type(column: str, array: pa.Array, wanted: str) -> UsageError:
-    return UsageError(f"column {column} has the type {array.type}; it must be {wanted}")
+    return UsageError(f"column {column} is of type {array.type}, it must be {wanted}")
 
 
 def is_bytes(kind: pa.DataType) -> bool:
@@ -172,7 +172,7 @@ def integer_values(column: str, array: pa.Array, default: int, bits: int, first_
 
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        raise _wrong_type(column, array, "integers")
+        raise _wrong_type(column, array, "whole numbers")
     try:
         found: Longs = array.cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid as error:

@@ -553,8 +553,8 @@ def test_for_each_batch_names_run_and_batch(tmp_path: Path, spark: SparkSession)
     [
         (["'a' topic", "1 colour"], "there is no column 'colour'; the columns are topic"),
         (["cast('x' as binary) body"], "there is no column 'topic'"),
-        (["'a' topic", "true queue_id"], "column queue_id has the type bool; it must be integers"),
-        (["1 topic"], "column topic has the type int32; it must be text"),
+        (["'a' topic", "true queue_id"], "column queue_id is of type bool, it must be whole numbers"),
+        (["1 topic"], "column topic is of type int32, it must be text"),
         (["'a' topic", "array(1) body"], "column body is of type list"),
         (["'a' topic", "array(1) properties"], "column properties"),
         (["'a' topic", "cast(1 as bigint) physical_offset"], "lack the column body"),

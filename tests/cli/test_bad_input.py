@@ -142,7 +142,7 @@ def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
         (["inspect", "STORE", "--config", "nowhere.conf"], "nowhere.conf does not exist"),
         (["rebuild", "STORE"], "missing option '--to'"),
         (["rebuild", "STORE", "--to", "STORE"], "exists already"),
-        (["rebuild", "STORE", "--to", "STORE/inside"], "lies inside the store"),
+        (["rebuild", "STORE", "--to", "STORE/inside"], "is inside the store"),
         (["export", "STORE", "--to", "STORE"], "exists already"),
         (["export", "STORE", "--to", "OUT", "--columns", "topic,colour"], "there is no column 'colour'"),
         (["demo", "-o", "json"], "run its commands with -o instead"),

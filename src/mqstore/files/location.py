@@ -122,12 +122,12 @@ def local_store(place: Location, what: str) -> Path:
 
 
 def check_outside(target: str | os.PathLike[str], store: Location) -> None:
-    """Refuse a target that is the store or lies inside it. Raises TargetError."""
+    """Refuse a target that is the store or inside it. Raises TargetError."""
     if isinstance(store, Url):
         return
     inside, resolved = store.resolve(), Path(os.path.abspath(target)).resolve()
     if inside == resolved or inside in resolved.parents:
-        raise TargetError(f"{target} lies inside the store, which is never changed; choose a directory outside it")
+        raise TargetError(f"{target} is inside the store, which is never changed; choose a directory outside it")
 
 
 def check_parent(target: Path) -> None:

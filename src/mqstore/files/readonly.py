@@ -86,7 +86,7 @@ class MappedFile:
         return ReadWindow(self.data, 0, self.size)
 
     def find(self, pattern: bytes, start: int, stop: int) -> int:
-        """Return the position of the first occurrence of pattern that lies entirely in [start, stop), or -1."""
+        """Return the position of the first occurrence of pattern that is entirely in [start, stop), or -1."""
         return -1 if self._map is None else self._map.find(pattern, start, stop)
 
     def bytes(self, start: int, stop: int) -> builtins.bytes:

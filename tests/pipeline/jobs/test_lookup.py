@@ -355,7 +355,7 @@ def test_a_target_that_exists_or_lies_in_the_store_is_refused(tmp_path: Path) ->
     assert (tmp_path / "o").read_text() == "mine"
     store = made(tmp_path / "store", count=3).write()
     for name in ("o", "o.jsonl"):
-        with pytest.raises(TargetError, match="lies inside the store"):
+        with pytest.raises(TargetError, match="is inside the store"):
             lookup(store, [("t", "k")], store / name, in_process_threads=1)
     with pytest.raises(CannotOpenError, match="cannot be read: no such file"):
         lookup(store, tmp_path / "missing", tmp_path / "p", in_process_threads=1)

@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_a_sentence(spark: SparkSession, tmp_path: Path) ->
         ({"to": out, "form": "store"}, UsageError, "is kept as parquet"),
         ({"to": out}, UsageError, "was begun with the columns topic,physical_offset,store_file,verdict"),
         ({"to": tmp_path / "full"}, TargetError, "already exists, and was not created by follow"),
-        ({"to": path / "out"}, TargetError, "lies inside the store"),
+        ({"to": path / "out"}, TargetError, "is inside the store"),
         ({"to": tmp_path / "no/where"}, TargetError, "is not a directory; create it first"),
         ({"to": tmp_path / "x", "form": "csv"}, UsageError, "cannot be kept as 'csv'"),
         ({"to": tmp_path / "x", "form": "store", "columns": ["topic"]}, UsageError, "a store has all there is"),

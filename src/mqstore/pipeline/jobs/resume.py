@@ -5,7 +5,7 @@
         000003.8a1f….0                   a part, in progress or finished
         done-000003.json                 what the task of split 3 wrote; created when its parts are on disk
 
-A killed run leaves it behind. A run with `resume` continues it if it is the same export, with the splits that are not done;
+A killed run leaves it in place. A run with `resume` continues it if it is the same export, with the splits that are not done;
 any other run removes it. A running export holds a lock on the directory.
 """
 

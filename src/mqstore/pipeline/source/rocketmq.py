@@ -281,7 +281,7 @@ RocketMQDataSource.reads_with = RocketMQReader
 
 
 def splits_in_files(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
-    """Return the parts of the splits that lie in these files."""
+    """Return the parts of the splits that are within these files."""
     found: list[Split] = []
     for split in splits:
         for file in files:
@@ -314,7 +314,7 @@ def _raise_on_damaged_rows(batches: Iterator[pa.RecordBatch], path: str) -> Iter
         if damaged.num_rows:
             raise PipelineError(
                 f"mode=FAILFAST: the message at physical offset {damaged.column('physical_offset')[0]} of {path} is damaged; "
-                "mode=PERMISSIVE returns it as a row with verdict 'damaged', `mqstore verify` shows what is wrong with it"
+                "mode=PERMISSIVE returns it as a row with verdict 'damaged', `mqstore verify` shows its findings"
             )
         yield batch
 

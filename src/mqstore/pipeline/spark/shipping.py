@@ -4,8 +4,8 @@
 
 Spark copies the archive to every executor, which unpacks it in its work directory. Tasks import the package from there, in
 preference to an installed copy. An executor whose Python can load the compiled kernels (same version, system and processor) uses
-them; any other runs the same kernels, slowly, from the plain `.py` files beside them. Executors must have a Python of their own
-with NumPy, pyarrow and the other dependencies.
+them; any other runs the same kernels, slowly, from the plain `.py` files beside them. Executors need Python with NumPy,
+pyarrow and the other dependencies.
 """
 
 from __future__ import annotations

@@ -1,0 +1,17 @@
+"""No module imports another in a circle, not even by an import inside a function; imports for type checking only do not count."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+
+
+def test_no_module_imports_another_in_a_circle() -> None:
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("mqstore", exclude_type_checking_imports=True, cache_dir=None)
+    sorter = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))

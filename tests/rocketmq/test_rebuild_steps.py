@@ -108,7 +108,7 @@ def test_a_topic_that_cannot_be_a_directory_is_told_and_writes_nothing(tmp_path:
     (split,) = plan(mqstore.open(store.root).log, count=1)
     result = scan_split(task(store.root, stage, split))
     assert result.records == 3
-    assert result.unlisted == (topic,)
+    assert result.unqueued == (topic,)
     assert [part.topic for part in result.parts] == ["orders"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stage", "store"]
 

@@ -4,13 +4,12 @@
     parts of a queue --build_queue-> queue files by the broker's append rules    only for queues that are not plain
     keys             --IndexWriter-> one index file                              one task per file
 
-A record holds its own queue offset, so the place of its entry is known without asking anybody: entry n of a queue stands
-at byte 20 n. A run of entries whose offsets ascend by one is written in one piece, into files that are as long as they
-will be. The same bytes come out when a step is repeated, so a retried or doubled task does no harm; nothing is renamed
-or made lasting before all is there.
+A record holds its queue offset, so the place of its entry is known without coordination: entry n of a queue is at byte 20 n. A
+run of entries whose offsets ascend by one is written at once, into files that have their final length. A repeated step writes the
+same bytes, so a retried or duplicated task does no harm; nothing is renamed or made durable before everything is there.
 
-A queue is plain when the runs of all splits join without gap, repetition or jump. All others (a log with lost records,
-queues that started again at 0, several dispatches of one record) are built from their entries in log order by
+A queue is plain if the runs of all splits join without gap, repetition or jump. All others (a log with lost records, queues that
+started again at 0, several dispatches of one record) are built from their entries in log order by
 `dispatch.consume_queue_image`, which appends as the broker does. Batch queues are always built that way: their units have no fixed place.
 
 Format: docs/formats/rocketmq.md, sections 4 to 6.
@@ -55,9 +54,9 @@ __all__ = [
     "write_blanks",
 ]
 
-ROOM = 1 << 17  # records dispatched before their entries are written
-MAX_TOLD = 1000  # findings of one split that are told one by one
-MAX_OFFSET = 1 << 56  # queue offsets from here on are left to the exact path
+DISPATCHED_AT_ONCE = 1 << 17  # records dispatched before their entries are written
+MAX_FINDINGS = 1000  # findings of one split that are listed
+MAX_OFFSET = 1 << 56  # queue offsets from here on are handled by `build_queue`
 
 PLAIN = "plain"
 EXACT = "exact"
@@ -67,7 +66,7 @@ _OFFSETS = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class RebuildSettings:
-    """What of a broker's settings decides the bytes of derived files. Sizes in bytes."""
+    """The broker settings that decide the bytes of derived files. Sizes in bytes."""
 
     rules: DispatchRules = field(default_factory=DispatchRules)
     queue_file_size: int = 6_000_000
@@ -78,7 +77,7 @@ class RebuildSettings:
 
 
 def settings_of(store: RocketMQStore) -> RebuildSettings:
-    """The settings of a store: from its configuration, else from the files that are there, else the broker's defaults."""
+    """Return the settings of a store: from its configuration, else from the existing files, else the broker's defaults."""
     config = store.config
     queue_size = config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64]) or 6_000_000
     batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
@@ -94,7 +93,7 @@ def settings_of(store: RocketMQStore) -> RebuildSettings:
 
 
 def _common(sizes: Iterable[int]) -> int | None:
-    """The value that occurs most often, zeros aside."""
+    """Return the most frequent value other than 0."""
     seen = [size for size in sizes if size > 0]
     return max(set(seen), key=seen.count) if seen else None
 
@@ -110,9 +109,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:
-    """What one split holds of one queue. first: queue offset of its first entry. plain: the offsets ascend by one from there.
+    """The entries of one split for one queue. first: queue offset of the first entry. plain: the offsets ascend by one from there.
 
-    segments: where rows were staged, in log order; of a plain part none, its entries are in place.
+    segments: where rows were staged, in log order; none for a plain part, whose entries are in place.
     """
 
     topic: str
@@ -126,10 +125,10 @@ class QueuePart:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Dispatch one split. first: the physical offset of its first record, where that is known.
+    """Dispatch one split. first: the physical offset of its first record, if known.
 
-    run: identifies the whole job, so that processes share what they opened for it. attempt: makes staged names unique.
-    only: list just these queues, as segments, whatever they are like. keys_in_memory: the result carries the keys.
+    run: identifies the job, so that its tasks in a process share open files.
+    only: write just these queues, always as segments. keys_in_memory: return the keys with the result.
     """
 
     store: str
@@ -146,11 +145,11 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What one split held. Offsets are physical; last_offset: of the last record, -1 without any; end: behind
-    it, or behind the record that ends its file.
+    """The contents of one split. Offsets are physical; last_offset: of the last record, -1 without any; end: after it, or after
+    the record that ends its file.
 
     keys: one segment of KEY_ROW rows; arrays: the same rows in memory, instead.
-    unlisted: (topic, physical offset of the first record concerned) of records whose topic cannot be the name of a directory.
+    unqueued: topics that cannot be the name of a directory.
     """
 
     split: Split
@@ -164,12 +163,12 @@ class ScanResult:
     last_store_timestamp: int
     end: int
     damage: tuple[Damage, ...]
-    damage_untold: int
-    unlisted: tuple[str, ...]
+    damage_omitted: int
+    unqueued: tuple[str, ...]
 
 
 def queue_directory(part: QueuePart | QueueTask) -> str:
-    """Directory of a queue, relative to the store."""
+    """Return the directory of a queue, relative to the store."""
     return f"{'batchconsumequeue' if part.batch else 'consumequeue'}/{part.topic}/{part.queue_id}"
 
 
@@ -177,7 +176,7 @@ _open_logs: dict[tuple[str, str], CommitLog] = {}
 
 
 def log_of(store: str, file_size: int | None, run: str) -> CommitLog:
-    """The log of a store, opened once per job in each process: maps are costly to make and cheap to keep."""
+    """Return the log of a store, opened once per job in each process: mapping files is expensive."""
     found = _open_logs.get((run, store))
     if found is None:
         if len(_open_logs) > 3:
@@ -187,7 +186,7 @@ def log_of(store: str, file_size: int | None, run: str) -> CommitLog:
 
 
 class _Parts:
-    """The parts of queues under way in one split, and where their entries go."""
+    """The parts of queues of one split while it is dispatched, and where their entries are written."""
 
     def __init__(self, stage: DurableDirectory, task: ScanTask) -> None:
         self._stage = stage
@@ -196,12 +195,12 @@ class _Parts:
         self._staged: str | None = None
         self._position = 0
         self._found: dict[tuple[str, int, bool], list[QueuePart]] = {}
-        self.unlisted: dict[str, None] = {}
+        self.unqueued: dict[str, None] = {}
 
     def take(self, run: QueueRun) -> None:
-        """Write the entries of a run to where they belong."""
+        """Write the entries of a run to their place."""
         if not usable_topic(run.topic):
-            self.unlisted.setdefault(run.topic)
+            self.unqueued.setdefault(run.topic)
             return
         only = self._task.only
         if only is not None and (run.topic, run.queue_id) not in only:
@@ -221,7 +220,7 @@ class _Parts:
         write_entries(self._stage, directory, self._size, run.first * ENTRY_SIZE, run.entries)
 
     def _stage_run(self, run: QueueRun) -> Segment:
-        """Rows of a segment: all queue offsets, then all entries."""
+        """Write the rows of a segment: all queue offsets, then all entries."""
         if self._staged is None:
             self._staged = new_part(self._stage, self._task.split, "rows")
         start = self._position
@@ -231,7 +230,7 @@ class _Parts:
         return Segment(self._staged, start, len(run))
 
     def joined(self) -> tuple[QueuePart, ...]:
-        """One part per queue."""
+        """Return one part per queue."""
         joined = []
         for parts in self._found.values():
             first = parts[0]
@@ -246,14 +245,14 @@ class _Parts:
 
 
 def new_part(stage: DurableDirectory, split: Split, kind: str) -> str:
-    """A new staged file of one attempt at one split."""
+    """Create a staged file of one attempt at one split."""
     path = f"{PARTS}/{split.number:06d}.{secrets.token_hex(6)}.{kind}"
     stage.create(path)
     return path
 
 
 def write_entries(stage: DurableDirectory, directory: str, file_size: int, position: int, rows: Bytes) -> None:
-    """Write rows at a logical byte position of a queue, into as many of its files as they touch."""
+    """Write rows at a logical byte position of a queue, into all files that they touch."""
     at = 0
     while at < len(rows):
         start = position + at - (position + at) % file_size
@@ -265,7 +264,7 @@ def write_entries(stage: DurableDirectory, directory: str, file_size: int, posit
 
 
 def write_blanks(stage: DurableDirectory, directory: str, file_size: int, first: int) -> None:
-    """Fill the places in front of a queue's first entry, as far back as its first file reaches."""
+    """Fill the places before a queue's first entry, back to the beginning of its first file."""
     position = first * ENTRY_SIZE
     start = position - position % file_size
     blanks = np.full((position - start) // ENTRY_SIZE, np.array((0, BLANK_SIZE, 0), ENTRY))
@@ -273,21 +272,21 @@ def write_blanks(stage: DurableDirectory, directory: str, file_size: int, first:
 
 
 class _Findings:
-    """Damage of one split, told one by one up to a limit."""
+    """Damage of one split, listed up to a limit."""
 
     def __init__(self) -> None:
-        self.told: list[Damage] = []
-        self.untold = 0
+        self.listed: list[Damage] = []
+        self.omitted = 0
 
     def add(self, damage: Damage) -> None:
-        if len(self.told) < MAX_TOLD:
-            self.told.append(damage)
+        if len(self.listed) < MAX_FINDINGS:
+            self.listed.append(damage)
         else:
-            self.untold += 1
+            self.omitted += 1
 
 
 def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _Findings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
-    """The records of a split dispatched, some hundred thousand at a time; with the physical offset of the last of them."""
+    """Dispatch the records of a split in batches; yields each batch with the physical offset of its last record."""
     dispatcher: Dispatcher | None = None
     file_start = 0
     for event in walk:
@@ -297,11 +296,11 @@ def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _Findings, chec
             continue
         if check_crc:
             _check_bodies(event, findings)
-        if dispatcher is not None and (event.file.start != file_start or dispatcher.count + len(event) > ROOM):
+        if dispatcher is not None and (event.file.start != file_start or dispatcher.count + len(event) > DISPATCHED_AT_ONCE):
             yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
             dispatcher = None
         if dispatcher is None:
-            dispatcher, file_start = Dispatcher(event.data, rules, ROOM), event.file.start
+            dispatcher, file_start = Dispatcher(event.data, rules, DISPATCHED_AT_ONCE), event.file.start
         dispatcher.add(event.positions)
     if dispatcher is not None:
         yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
@@ -317,14 +316,14 @@ def _check_bodies(records: Records, findings: _Findings) -> None:
                 position,
                 size,
                 Kind.BAD_CHECKSUM,
-                "the body does not fit its CRC; the message is listed all the same",
+                "the body does not match its CRC; the message is dispatched anyway",
                 1,
             )
         )
 
 
 def scan_split(task: ScanTask) -> ScanResult:
-    """Dispatch the records of one split: entries to their places, keys to the result."""
+    """Dispatch the records of one split: write entries to their places, return the keys."""
     walk = SplitWalk(log_of(task.store, task.log_file_size, task.run), task.split, first=task.first)
     findings = _Findings()
     with_keys = task.settings.index and task.only is None
@@ -360,9 +359,9 @@ def scan_split(task: ScanTask) -> ScanResult:
         last_offset=last_offset,
         last_store_timestamp=last_store_timestamp,
         end=walk.end,
-        damage=tuple(findings.told),
-        damage_untold=findings.untold,
-        unlisted=tuple(parts.unlisted),
+        damage=tuple(findings.listed),
+        damage_omitted=findings.omitted,
+        unqueued=tuple(parts.unqueued),
     )
 
 
@@ -380,7 +379,7 @@ class QueueTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """What a queue built by the append rules holds: entries of 20 bytes, or units of 46."""
+    """A queue built by the append rules: number of entries of 20 bytes, or units of 46."""
 
     topic: str
     queue_id: int
@@ -406,10 +405,10 @@ def build_queue(task: QueueTask) -> QueueResult:
 
 
 def _write_image(stage: DurableDirectory, directory: str, file: FileImage, width: int) -> int:
-    # a queue offset beyond what a broker can count in bytes has wrapped to a negative place, where no file can be
+    # a queue offset beyond what a broker can count in bytes wraps to a negative position, where there is no file
     if file.start < 0:
         return 0
-    # a file may be there without an entry: the broker makes the next one before it sees that the entry is a duplicate
+    # a file may exist without an entry: the broker creates the next one before it sees that the entry is a duplicate
     path = f"{directory}/{file.start:020d}"
     stage.ensure(path, file.size)
     rows = file.bytes()

@@ -226,9 +226,9 @@ class _RebuildRun:
         self.begins[outcome.split.number] = outcome.begin
         self.messages += outcome.records
         self.damage.extend(outcome.damage)
-        if outcome.damage_untold:
+        if outcome.damage_omitted:
             self.notes.append(
-                f"{outcome.damage_untold} further findings between {outcome.split.start} and {outcome.split.stop} "
+                f"{outcome.damage_omitted} further findings between {outcome.split.start} and {outcome.split.stop} "
                 "are not listed individually"
             )
         self.skipped.extend(
@@ -238,7 +238,7 @@ class _RebuildRun:
                 outcome.split.stop - outcome.split.start,
                 f"topic {topic!r} is not a possible directory name: its messages are not in any queue",
             )
-            for topic in outcome.unlisted
+            for topic in outcome.unqueued
         )
         self.end = max(self.end, outcome.end)
         if outcome.records:

@@ -1,9 +1,9 @@
 """Why a key query answers as it does.
 
-The broker's answer and the user's question are two things: the index gives records whose key has the right *hash*
-(index hits), the user means records that really have the *key* (messages). Where messages that exist are missing from
-the answer, or there are none at all, the commit log is scanned for the key, and each message that the index did not
-lead to is asked why. The reasons are a fixed list.
+The broker's answer and the user's question differ: the index returns records whose key has the right *hash* (index hits), the
+user wants records that really have the *key* (messages). If messages that exist are missing from the answer, or it is empty, the
+commit log is scanned for the key, and the reason is found for each message that the index did not return. The reasons are a
+fixed list (`lookup.reason`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ __all__ = ["KeyAnswer", "query"]
 
 
 _ADVICE = {
-    Reason.AFTER_INDEX_END: "`mqstore rebuild` makes an index of the whole log; a broker adds what it re-dispatches when it starts",
-    Reason.INDEX_FILE_DROPPED: "query with --view disk, or make a whole index with `mqstore rebuild`",
+    Reason.AFTER_INDEX_END: "`mqstore rebuild` makes an index of the whole log; a broker indexes what it dispatches again at start",
+    Reason.INDEX_FILE_DROPPED: "query with --view disk, or make a complete index with `mqstore rebuild`",
     Reason.INDEX_FILE_MISSING: "`mqstore rebuild` makes the index from the log",
     Reason.INDEX_FILE_UNSOUND: "`mqstore verify` names the broken entries; `mqstore rebuild` makes the index from the log",
     Reason.OUTSIDE_TIME_WINDOW: "widen --begin and --end: the index keeps whole seconds only",
-    Reason.CUT_BY_MAX: "raise --max (the broker gives 64 at the most), or page with --end set to the oldest message's store time minus 1",
+    Reason.CUT_BY_MAX: "raise --max (a broker returns at most 64), or page with --end set to the oldest message's store time minus 1",
     Reason.RECORD_DAMAGED: "`mqstore verify` maps the damage",
     Reason.REMOVED_BY_RETENTION: "the log file was deleted by the broker's retention; a backup may have it",
     Reason.HASH_COLLISIONS_ONLY: "check the key's spelling: the hits belong to other keys",
     Reason.KEY_NEVER_SEEN: "check the key's spelling, and whether the producer set KEYS",
-    Reason.TOPIC_NEVER_SEEN: "`mqstore topics` lists the topics; the topic may live on another broker",
+    Reason.TOPIC_NEVER_SEEN: "`mqstore topics` lists the topics; the topic may be on another broker",
 }
 
 
-# what such a reason names may have been part of the answer, though no message is known to be missing
+# reasons after which the answer may lack messages that nothing shows any more
 _LOST = frozenset({Reason.RECORD_DAMAGED, Reason.REMOVED_BY_RETENTION})
 
 
@@ -52,8 +52,8 @@ class KeyAnswer:
     """The answer to a key query.
 
     index_hits: physical offsets in the order of the broker's index search. messages: those that really have the key, ascending.
-    missing: physical offsets of messages that have the key and are not in the answer (known only when the log was scanned).
-    complete: nothing that could be in the answer is missing from it, as far as was looked.
+    missing: physical offsets of messages that have the key and are not in the answer (known only if the log was scanned).
+    complete: the answer misses nothing, as far as was checked.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class KeyAnswer:
 
 
 def has_key(message: Record, topic: str, key: str) -> bool:
-    """Whether the record is of the topic and has the key, among KEYS or as UNIQ_KEY."""
+    """Return whether a record has the topic, and the key among KEYS or as UNIQ_KEY."""
     if message.topic != topic:
         return False
     properties = message.property_map()
@@ -93,10 +93,10 @@ def query(
     scan: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> KeyAnswer:
-    """Answer as the broker would, and say what the answer misses.
+    """Answer as the broker would, and report what the answer misses.
 
-    begin, end: store time in milliseconds, both included. explain: record every step, and scan the log also when there is an answer.
-    scan: allow the scan that an empty answer's reason needs.
+    begin, end: store time in milliseconds, both included. explain: record every step, and scan the log even if there is an answer.
+    scan: allow the scan that the reason for an empty answer needs.
     """
     steps: list[SearchStep] | None = [] if explain else None
     files = view.index_files()
@@ -115,7 +115,7 @@ def query(
     scanned = scan and (explain or not matches)
     seen = _Scan(store, view, topic, key, progress) if scanned else None
     unanswered = {offset: stored for offset, stored in seen.found.items() if offset not in matches} if seen else {}
-    # what was stored outside the asked range is not missing from an answer; it only explains an empty one
+    # messages stored outside the requested range are not missing from an answer; they only explain an empty one
     missing = tuple(offset for offset, stored in unanswered.items() if begin <= stored <= end)
     if not matches and not missing:
         missing = tuple(unanswered)
@@ -125,20 +125,20 @@ def query(
     if missing:
         reason, detail = _why_missing(store, view, files, topic, key, missing, begin, end)
     elif damaged:
-        reason, detail = Reason.RECORD_DAMAGED, f"the index leads to physical offset {damaged[0]}, where no believable record starts"
+        reason, detail = Reason.RECORD_DAMAGED, f"the index points at physical offset {damaged[0]}, where no valid record starts"
     elif matches and removed:
-        reason, detail = Reason.REMOVED_BY_RETENTION, f"the index leads to physical offset {removed[0]}, but the log now starts at {low}"
+        reason, detail = Reason.REMOVED_BY_RETENTION, f"the index points at physical offset {removed[0]}, but the log now starts at {low}"
     elif not matches and seen is not None:
         reason, detail = _why_nothing(store, view, topic, key, answer.offsets, removed, seen)
     elif not seen and len(answer.offsets) >= limit:
-        reason, detail = Reason.CUT_BY_MAX, f"{limit} hits are as many as were asked for; there may be more"
+        reason, detail = Reason.CUT_BY_MAX, f"the maximum of {limit} hits was reached; there may be more"
     return KeyAnswer(
         topic,
         key,
         view.name,
         answer.offsets,
         tuple(sorted(matches)),
-        # without a scan, an answer is complete as far as the index tells; damage met by a scan may hide a message with the key
+        # without a scan, an answer is complete as far as the index knows; damage found by a scan may hide a message with the key
         reason is None if seen is None else not seen.damage and not missing and reason not in _LOST,
         None if reason is None else str(reason),
         detail,
@@ -152,11 +152,11 @@ def query(
 
 
 class _Scan:
-    """One walk over the log for a key: where it is found, whether the topic is met, and which ranges could not be read."""
+    """One walk over the log for a key: where the key is found, whether the topic occurs, and which ranges could not be read."""
 
     def __init__(self, store: RocketMQStore, view: View, topic: str, key: str, progress: Callable[[int, int], None] | None) -> None:
         self.found: dict[int, int] = {}  # physical offset -> store time
-        self.topic_met = False
+        self.topic_seen = False
         self.damage: list[Damage] = []
         self.records = 0
         low, high = view.log_range()
@@ -173,7 +173,7 @@ class _Scan:
     def _take(self, records: Records, view: View, rules: DispatchRules, target: int, topic: str, key: str) -> None:
         self.records += len(records)
         dispatched = dispatch_positions(records.data, records.positions, rules)
-        self.topic_met = self.topic_met or any(run.topic == topic for run in dispatched.runs)
+        self.topic_seen = self.topic_seen or any(run.topic == topic for run in dispatched.runs)
         keys = dispatched.keys
         for offset in np.unique(keys["physical_offset"][keys["hash"] == target]).tolist():
             message = view.record(int(offset))
@@ -191,7 +191,7 @@ def _why_missing(
     begin: int,
     end: int,
 ) -> tuple[Reason, str]:
-    """The reason that most messages missing from the answer share, the most telling one first where they are even."""
+    """Return the reason that most messages missing from the answer share, and of equally frequent ones the first in rank."""
     reasons = {offset: _why(store, view, files, topic, key, offset, begin, end) for offset in missing}
     order = list(Reason)
     counts = Counter(reasons.values())
@@ -204,12 +204,12 @@ def _why_missing(
     )
     newest = max((file.end_physical_offset for file in files), default=None)
     sentences = {
-        Reason.AFTER_INDEX_END: f"it lies at physical offset {offset}, the index ends at {newest}",
-        Reason.INDEX_FILE_DROPPED: f"recovery deletes the index file with the entry for physical offset {offset}, and starts behind it",
+        Reason.AFTER_INDEX_END: f"it is at physical offset {offset}, the index ends at {newest}",
+        Reason.INDEX_FILE_DROPPED: f"recovery deletes the index file with the entry for physical offset {offset}, and does not recreate it",
         Reason.INDEX_FILE_MISSING: f"no index file covers physical offset {offset}" if files else "there is no index file at all",
-        Reason.INDEX_FILE_UNSOUND: f"the index file that covers physical offset {offset} has no sound chain that leads to it",
+        Reason.INDEX_FILE_UNSOUND: f"the index file that covers physical offset {offset} has no intact chain to it",
         Reason.OUTSIDE_TIME_WINDOW: (
-            f"the time of the entry for physical offset {offset}, as the index tells it, is outside {begin} to {end}, "
+            f"the time of the entry for physical offset {offset}, as the index computes it, is outside {begin} to {end}, "
             "or an older entry ends the search before it"
         ),
         Reason.CUT_BY_MAX: f"the search ended with enough hits before it came to physical offset {offset}",
@@ -220,7 +220,7 @@ def _why_missing(
 def _why(
     store: RocketMQStore, view: View, files: Sequence[IndexFileLike], topic: str, key: str, offset: int, begin: int, end: int
 ) -> Reason:
-    """Why the search did not take the message at a physical offset."""
+    """Return why the search did not return the message at a physical offset."""
     used = [file for file in files if file.index_count > 1]
     covering = [file for file in used if file.begin_physical_offset <= offset <= file.end_physical_offset]
     if not covering:
@@ -229,7 +229,7 @@ def _why(
             return Reason.INDEX_FILE_DROPPED
         return Reason.AFTER_INDEX_END if used and offset > used[-1].end_physical_offset else Reason.INDEX_FILE_MISSING
     for file in covering:
-        # without limits, and with times that no entry falls short of: does the chain lead there at all?
+        # without limits and with any time: does the chain lead there at all?
         steps: list[SearchStep] = []
         search(file, index_hash(topic, key), file.index_count + 1, -(2**63), END_OF_TIME, [], steps)
         entry = next((step for step in steps if step.outcome == "taken" and step.physical_offset == offset), None)
@@ -243,13 +243,13 @@ def _why(
 def _why_nothing(
     store: RocketMQStore, view: View, topic: str, key: str, hits: Sequence[int], removed: Sequence[int], seen: _Scan
 ) -> tuple[Reason, str]:
-    """The reason for an empty answer when no believable record of the log has the key."""
+    """Return the reason for an empty answer when no valid record of the log has the key."""
     damaged = _damage_with(store, key, seen.damage)
     if damaged is not None:
-        return Reason.RECORD_DAMAGED, f"the key stands in damaged bytes of {damaged.file} at {damaged.offset}"
+        return Reason.RECORD_DAMAGED, f"the key is in damaged bytes of {damaged.file} at {damaged.offset}"
     low, _ = view.log_range()
     if removed:
-        return Reason.REMOVED_BY_RETENTION, f"the index leads to physical offset {removed[0]}, but the log now starts at {low}"
+        return Reason.REMOVED_BY_RETENTION, f"the index points at physical offset {removed[0]}, but the log now starts at {low}"
     older = _entries_below(view, topic, key, low)
     if older is not None:
         return (
@@ -258,17 +258,17 @@ def _why_nothing(
         )
     if hits:
         return Reason.HASH_COLLISIONS_ONLY, f"all {len(hits)} hits have other keys or topics with the same 32-bit hash"
-    known = seen.topic_met or any(queue.topic == topic for queue in view.queues()) or topic in store.topics.names
+    known = seen.topic_seen or any(queue.topic == topic for queue in view.queues()) or topic in store.topics.names
     if known:
         return Reason.KEY_NEVER_SEEN, f"none of the {seen.records} records of the log has this key in topic {topic!r}"
     return (
         Reason.TOPIC_NEVER_SEEN,
-        f"none of the {seen.records} records of the log is of topic {topic!r}, and no queue or configuration names it",
+        f"none of the {seen.records} records of the log has topic {topic!r}, and no queue or configuration names it",
     )
 
 
 def _entries_below(view: View, topic: str, key: str, low: int) -> int | None:
-    """The newest entry of the key's hash that leads before the log, whatever its time."""
+    """Return the newest entry of the key's hash that points before the log, whatever its time."""
     if low <= 0:
         return None
     for file in reversed(view.index_files()):
@@ -281,7 +281,7 @@ def _entries_below(view: View, topic: str, key: str, low: int) -> int | None:
 
 
 def _damage_with(store: RocketMQStore, key: str, damage: Sequence[Damage]) -> Damage | None:
-    """The first damaged stretch of log in which the key's bytes stand."""
+    """Return the first damaged range of the log that contains the bytes of the key."""
     needle = key.encode("utf-8", "surrogateescape")
     for item in damage:
         file = next((file for file in store.log.files if file.relative == item.file), None)

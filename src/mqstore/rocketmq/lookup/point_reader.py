@@ -1,6 +1,6 @@
-"""Reading records one by one, where a queue or the index tells their places: what a task of a narrowed source does.
+"""Reading records one by one, at places known from a queue or the index: the task of a pruned source.
 
-The bytes between the records are not touched. A place where no believable record stands is told as damage.
+The bytes between the records are not read. A place without a valid record is reported as damage.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["PointTask", "files_of", "read_points"]
 
 @dataclass(frozen=True, slots=True)
 class PointTask:
-    """Records of a store, the columns and the messages wanted of them. token: changes when the log's files do.
+    """Records of a store, with the requested columns and messages. token: changes when the files of the log do.
 
-    places: a range of a queue whose entries lead into one log file, or physical offsets, ascending.
+    places: a range of a queue whose entries point into one log file, or physical offsets, ascending.
     """
 
     store: str | Url
@@ -48,15 +48,15 @@ class PointTask:
 
 
 def files_of(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> tuple[str, ...]:
-    """The log files in which the records lie, relative to the store."""
+    """Return the log files that hold the records, relative to the store."""
     view = DiskView(store)
-    # a range of a queue leads into one file
+    # all entries of a range point into one file
     some = _offsets(view, places if isinstance(places, tuple) else replace(places, high=places.low + 1)).tolist()
     return tuple(dict.fromkeys(file.relative for physical in some if (file := view.log.file_at(physical)) is not None))
 
 
 def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
-    """Batches of the selected records, in physical order. report: told of places where no record can be believed."""
+    """Yield the selected records in physical order, in batches. report: called with places that do not hold a valid record."""
     view = opened_view(task.store, task.config, task.token)
     try:
         for records in _records(view.log, _offsets(view, task.places), report):
@@ -84,11 +84,11 @@ def _records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damag
             continue
         places = np.array([physical - file.start for physical in group], np.int64)
         for data, positions in group_ranges(log.mapped(file), file.start, places):
-            believed = np.array([frames.status_at(data, at, file.start, True) == frames.STOP for at in positions.tolist()], np.bool_)
+            valid = np.array([frames.status_at(data, at, file.start, True) == frames.STOP for at in positions.tolist()], np.bool_)
             if report is not None:
-                for at in positions[~believed].tolist():
-                    sentence = "a queue or the index leads here, where no believable record starts"
+                for at in positions[~valid].tolist():
+                    sentence = "a queue or the index points here, where no valid record starts"
                     report(Damage(file.relative, at, 0, Kind.BAD_FRAME, sentence, 1))
-            positions = np.ascontiguousarray(positions[believed])
+            positions = np.ascontiguousarray(positions[valid])
             for start in range(0, len(positions), CHUNK):
                 yield Records(file, data, positions[start : start + CHUNK])

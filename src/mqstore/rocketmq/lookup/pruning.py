@@ -1,16 +1,16 @@
-"""Narrowing: which records of a log a selection can need, as the queues and the index tell it, where they can be trusted.
+"""Pruning: the records of a log that a selection can need, as far as queues and index prove it.
 
-A derived file may lack what the log holds: a message of a topic that was deleted and made anew, a damaged entry, keys
-that recovery did not index again. So it is used only as far as it is proved, log file by log file:
+A derived file may lack what the log holds: a message of a topic that was deleted and created again, a damaged entry, keys that recovery
+did not index again. So derived files are used only as far as they are proved, log file by log file:
 
-*accounted*: the entries of all queues ascend, and the sizes of those that lead into the file add up to all of it, up to
-its end-of-file record (or the unwritten rest of the last file). Then every record of the file is in some queue.
+*fully indexed*: the entries of all queues ascend, and the sizes of those that point into the log file add up to all of it, up to its
+end-of-file record (or the unwritten rest of the last file). Then every record of the file has a queue entry.
 
-*indexed*: the chains of an index file are whole, its offsets ascend and are all offsets of listed records. Between its
-first and last record, a listed record that it mentions is found by its hashes.
+*keys known*: the chains of an index file are intact, its offsets ascend and are all offsets of records with queue entries. Between its
+first and last record, such a record that it mentions is found by its hashes.
 
-What is accounted is read record by record; a listed record that no index mentions is read, too; all other files are
-scanned. Proving reads 20 bytes a message and 20 a key, a few hundredths of the log.
+Fully indexed files are read record by record; a record whose keys no index file knows is read, too; all other files are
+scanned. The proof reads 20 bytes a message and 20 a key, a few hundredths of the log.
 
 Format: docs/formats/rocketmq.md, sections 4 and 5.
 """
@@ -39,15 +39,15 @@ __all__ = ["PrunedScan", "QueueRange", "fully_indexed", "prune"]
 
 Longs = NDArray[np.int64]
 
-BLOCK = 1 << 20  # entries looked at in one go
-MAX_LISTED = 32_000_000  # queue entries that a key search lays side by side: 256 MB
-MAX_POINTS = 1_000_000  # offsets that are handed to tasks one by one
-WORTH = 4  # one record in so many may be read by itself; a scan is faster above
+BLOCK = 1 << 20  # entries read at once
+MAX_ENTRIES = 32_000_000  # queue entries that a key search holds in memory: 256 MB
+MAX_POINTS = 1_000_000  # offsets that are passed to tasks one by one
+MAX_SHARE = 4  # at most one record in this many is read separately; beyond that a scan is faster
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Entries low..high-1 of one consume queue, all of which lead into one log file."""
+    """Entries low..high-1 of one consume queue, all of which point into one log file."""
 
     topic: str
     queue_id: int
@@ -55,7 +55,7 @@ class QueueRange:
     high: int
 
     def pieces(self, entries: int) -> Iterator[QueueRange]:
-        """The range cut into ranges of at most so many entries."""
+        """Yield the range cut into ranges of at most `entries` entries."""
         for low in range(self.low, self.high, entries):
             yield QueueRange(self.topic, self.queue_id, low, min(self.high, low + entries))
 
@@ -64,7 +64,7 @@ class QueueRange:
 class PrunedScan:
     """What has to be read. files: log files that must be scanned. how: `scan`, `queue` or `index`; why: a sentence for a person.
 
-    ranges, points: records of the other files, by their queue or by physical offset (ascending).
+    ranges, points: records of the other files, by queue or by physical offset (ascending).
     """
 
     how: str
@@ -75,12 +75,12 @@ class PrunedScan:
 
     @property
     def records(self) -> int:
-        """How many records are read one by one."""
+        """Number of records that are read one by one."""
         return len(self.points) + sum(each.high - each.low for each in self.ranges)
 
 
 def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
-    """The narrowest way to read a selection that cannot miss a message."""
+    """Return the smallest reading of a selection that cannot miss a message."""
     by_queue = bool(selection.topics and selection.queue_ids) and (
         selection.from_queue_offset is not None or selection.to_queue_offset is not None
     )
@@ -88,7 +88,7 @@ def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
         return _scan(store, "no condition on a queue's offsets or on keys")
     sure = fully_indexed(store)
     if not sure:
-        return _scan(store, "the consume queues do not account for any log file")
+        return _scan(store, "the consume queues do not account for all records of any log file")
     return _by_queue(store, selection, sure) if by_queue else _by_index(store, selection, sure)
 
 
@@ -100,11 +100,11 @@ def _written(log: CommitLog) -> tuple[QueueFile, ...]:
     return log.files[: log.last_written() + 1]
 
 
-# what can be trusted
+# what is proved
 
 
 def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
-    """The log files all of whose records are in some queue; none where a queue's entries do not ascend."""
+    """Return the log files all of whose records have queue entries; none if the entries of a queue do not ascend."""
     log = store.log
     files = _written(log)
     starts = np.array([file.start for file in files], np.int64)
@@ -131,14 +131,14 @@ def _queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader
 
 
 def _entries(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
-    """(physical offsets, sizes) of all entries that lead into the log, some in one go, queue by queue.
+    """Yield (physical offsets, sizes) of all entries that point into the log, block by block and queue by queue.
 
-    Neighbouring blocks of a queue share an entry's place: where they do not ascend, the block has a step down in it.
+    A descent between two blocks of a queue is yielded as a block of two descending offsets.
     """
     low = store.log.start
     for queue in _queues(store):
         if queue.topic.startswith(LMQ_PREFIX):
-            continue  # a second listing of what stands in another queue
+            continue  # its records have an entry in another queue as well
         previous = -1
         for start in range(queue.min_offset, queue.max_offset, BLOCK):
             entries = queue.entries(start, min(start + BLOCK, queue.max_offset))
@@ -154,7 +154,7 @@ def _entries(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
 
 
 def _ends_at(log: CommitLog, file: QueueFile, at: int, *, last: bool) -> bool:
-    """Whether the records of a file end at a position: the file's end, its end-of-file record, or the unwritten rest of the log."""
+    """Return whether the records of a file end at a position: the file's end, its end-of-file record, or the unwritten rest of the log."""
     mapped = log.mapped(file)
     if at >= mapped.size:
         return at == mapped.size == log.file_size
@@ -177,22 +177,22 @@ def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
         for file, low, high in _by_file(store.log, queue):
             if file not in trusted:
                 continue
-            if not all(_leads_home(store.log, queue, number) for number in (low, high - 1)):
+            if not all(_points_back(store.log, queue, number) for number in (low, high - 1)):
                 trusted.discard(file)
                 continue
             low, high = max(low, selection.from_queue_offset or 0), min(high, selection.to_queue_offset or high)
             ranges.append((file, QueueRange(queue.topic, queue.queue_id, low, max(low, high))))
-    asked = {(topic, queue_id) for topic in selection.topics or () for queue_id in selection.queue_ids or ()}
-    if asked & batch:
-        return _scan(store, "a batch queue's offsets do not tell those of its messages")
+    requested = {(topic, queue_id) for topic in selection.topics or () for queue_id in selection.queue_ids or ()}
+    if requested & batch:
+        return _scan(store, "the offsets of a batch queue are not those of its messages")
     rest = tuple(file for file in _written(store.log) if file not in trusted)
     kept = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
     found = PrunedScan("queue", "", rest, kept)
-    return _told(store, found, f"{found.records} records by their entries in the consume queue")
+    return _with_reason(store, found, f"{found.records} records by their entries in the consume queue")
 
 
 def _by_file(log: CommitLog, queue: ConsumeQueueReader) -> Iterator[tuple[QueueFile, int, int]]:
-    """(log file, low, high): entries low..high-1 lead into the file. Only right where entries ascend."""
+    """Yield (log file, low, high): entries low..high-1 point into the file. Correct only if entries ascend."""
     low = queue.min_offset
     for file in log.files:
         low = _first_at(queue, low, file.start)
@@ -203,7 +203,7 @@ def _by_file(log: CommitLog, queue: ConsumeQueueReader) -> Iterator[tuple[QueueF
 
 
 def _first_at(queue: ConsumeQueueReader, low: int, physical_offset: int) -> int:
-    """Number of the first entry from low on whose record lies at or behind a physical offset."""
+    """Return the number of the first entry from low on whose record is at or after a physical offset."""
     high = queue.max_offset
     while low < high:
         middle = (low + high) // 2
@@ -214,8 +214,8 @@ def _first_at(queue: ConsumeQueueReader, low: int, physical_offset: int) -> int:
     return low
 
 
-def _leads_home(log: CommitLog, queue: ConsumeQueueReader, number: int) -> bool:
-    """Whether an entry leads to a record that says it is this one of this queue."""
+def _points_back(log: CommitLog, queue: ConsumeQueueReader, number: int) -> bool:
+    """Return whether an entry points at a record that names this queue and this queue offset."""
     message = log.record(int(queue.entries(number, number + 1)["physical_offset"][0]))
     return message is not None and (message.topic, message.queue_id, message.queue_offset) == (queue.topic, queue.queue_id, number)
 
@@ -227,34 +227,34 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     files = store.index_files()
     if not files:
         return _scan(store, "there is no index file")
-    if sum(queue.max_offset - queue.min_offset for queue in store.consume_queues()) > MAX_LISTED:
-        return _scan(store, "the queues are too long to be laid against the index; `mqstore lookup` searches them by the key")
+    if sum(queue.max_offset - queue.min_offset for queue in store.consume_queues()) > MAX_ENTRIES:
+        return _scan(store, "the queues are too long to be compared with the index; `mqstore lookup` searches them by the key")
     listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entries(store)]))
     if not len(listed):
-        return _scan(store, "no record is listed")
+        return _scan(store, "no record has a queue entry")
     topics = selection.topics or {queue.topic for queue in _queues(store)}
     wanted = np.unique(np.array([index_hash(topic, key) for topic in topics for key in selection.keys or ()], np.int64))
-    known = np.zeros(len(listed), np.bool_)  # records whose keys the index tells
+    known = np.zeros(len(listed), np.bool_)  # records whose keys the index knows
     hits: list[Longs] = []
-    sound = 0
+    valid = 0
     for file in files:
-        told = _told_by(file, listed, sure, wanted)
-        if told is not None:
-            sound += 1
-            known[told[0]] = True
-            hits.append(told[1])
-    if not sound:
-        return _scan(store, f"none of the {len(files)} index files is sound")
+        proved = _proved_by(file, listed, sure, wanted)
+        if proved is not None:
+            valid += 1
+            known[proved[0]] = True
+            hits.append(proved[1])
+    if not valid:
+        return _scan(store, f"none of the {len(files)} index files is valid")
     points = np.unique(np.concatenate([listed[~known], *hits]))
-    if len(points) > MAX_POINTS or len(points) * WORTH > len(listed) + 64 * WORTH:
+    if len(points) > MAX_POINTS or len(points) * MAX_SHARE > len(listed) + 64 * MAX_SHARE:
         return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
     rest = tuple(file for file in _written(store.log) if file not in sure)
     found = PrunedScan("index", "", rest, points=tuple(points.tolist()))
-    return _told(store, found, f"{len(points)} records by {sound} of {len(files)} index files")
+    return _with_reason(store, found, f"{len(points)} records by {valid} of {len(files)} index files")
 
 
-def _told_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted: Longs) -> tuple[Longs, Longs] | None:
-    """(numbers of the listed records whose keys the file tells, physical offsets with a wanted hash); None for an unsound file."""
+def _proved_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted: Longs) -> tuple[Longs, Longs] | None:
+    """Return (numbers of the records whose keys the file knows, physical offsets with a wanted hash); None for an invalid file."""
     if file.index_count <= 1 or check_chains(file):
         return None
     entries = file.entries(1, min(file.index_count, file.positions))
@@ -263,7 +263,7 @@ def _told_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted: 
         return None
     hits = _inside(physical[np.isin(entries["key_hash"], wanted)], sure)
     mentioned = np.unique(_inside(physical, sure))
-    # the first and the last record may have keys in the files beside this one
+    # the first and the last record may have keys in the file before or after this one
     mentioned = mentioned[(mentioned > physical[0]) & (mentioned < physical[-1])]
     numbers = np.searchsorted(listed, mentioned)
     if len(numbers) and (numbers[-1] >= len(listed) or (listed[numbers] != mentioned).any()):
@@ -272,14 +272,14 @@ def _told_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted: 
 
 
 def _inside(physical: Longs, files: Sequence[QueueFile]) -> Longs:
-    """Those offsets that lie in one of the files."""
+    """Return the offsets that are inside one of the files."""
     starts = np.array([file.start for file in files], np.int64)
     ends = np.array([file.start + file.size for file in files], np.int64)
     number = np.searchsorted(starts, physical, "right") - 1
     return physical[(number >= 0) & (physical < ends[number])]
 
 
-def _told(store: RocketMQStore, found: PrunedScan, what: str) -> PrunedScan:
+def _with_reason(store: RocketMQStore, found: PrunedScan, what: str) -> PrunedScan:
     files = len(_written(store.log))
     scanned = f"{len(found.files)} of {files} log files are scanned, because the queues do not account for all of their records"
     why = f"{what}; {scanned if found.files else 'nothing is scanned'}"

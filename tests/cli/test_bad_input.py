@@ -222,5 +222,5 @@ def test_files_that_vanish_after_opening_are_an_error_or_a_gap_and_no_crash(tmp_
     opened_store = mqstore.open(root)
     shutil.rmtree(root / "commitlog")
     shutil.rmtree(root / "consumequeue")
-    with pytest.raises(MqstoreError, match="is gone"):
+    with pytest.raises(MqstoreError, match="no longer exists"):
         list(opened_store.view().batches())

@@ -274,7 +274,7 @@ def test_a_log_file_that_vanishes_is_one_sentence(tmp_path: Path) -> None:
         path = tmp_path / "commitlog" / f"{2048:020d}"
         raw = path.read_bytes()
         path.unlink()
-        with pytest.raises(CannotOpenError, match="is gone"):
+        with pytest.raises(CannotOpenError, match="no longer exists"):
             use(store)
         path.write_bytes(raw)
 

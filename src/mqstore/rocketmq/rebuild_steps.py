@@ -32,7 +32,8 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
-from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, UNIT_SIZE, Dispatcher, DispatchOutput, DispatchRules, QueueRun
+from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, Dispatcher, DispatchOutput, DispatchRules, QueueRun
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
 from mqstore.rocketmq.format.topic_name import usable_topic

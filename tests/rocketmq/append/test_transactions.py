@@ -143,7 +143,7 @@ def test_a_half_message_keeps_topic_and_queue_in_its_properties(version: str) ->
 
 
 def test_a_record_without_a_real_queue_is_no_half_message() -> None:
-    with pytest.raises(ValueError, match="the record at 5 is no half message"):
+    with pytest.raises(ValueError, match="the record at 5 is not a half message"):
         committed(Record(HALF_TOPIC, b"", physical_offset=5, properties=encode_properties({"REAL_TOPIC": "T"})), "5.3.3")
 
 

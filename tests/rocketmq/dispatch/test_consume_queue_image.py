@@ -301,7 +301,7 @@ def test_the_minimum_of_a_batch_queue_moves_behind_the_units_that_are_gone() -> 
 
 
 def test_a_file_without_room_for_an_entry_is_refused() -> None:
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="too small for an entry"):
         QueueImage("T", 0, 19)
 
 

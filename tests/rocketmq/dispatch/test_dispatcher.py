@@ -30,8 +30,8 @@ def test_delays_are_read_with_their_units() -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "s", "1w", "-1s", "1.5s", "x1s"])
-def test_what_is_no_delay_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no delay"):
+def test_a_malformed_delay_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a delay"):
         parse_delays(f"1s {text}")
 
 

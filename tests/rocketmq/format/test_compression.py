@@ -30,7 +30,7 @@ def test_each_codec_gives_its_text_back(flags: int) -> None:
 @pytest.mark.parametrize("flags", STREAMS, ids=hex)
 @pytest.mark.parametrize("raw", [b"", b"\0", b"no stream at all", TEXT])
 def test_what_is_no_stream_is_refused(flags: int, raw: bytes) -> None:
-    with pytest.raises(BadCompressionError, match="no sound"):
+    with pytest.raises(BadCompressionError, match="not a valid"):
         decompress(raw, flags)
 
 

@@ -85,7 +85,7 @@ def test_setting_again_keeps_the_place_and_adding_again_takes_the_last() -> None
 
 
 def test_a_table_has_a_power_of_two_of_buckets() -> None:
-    with pytest.raises(ValueError, match="power of two of buckets, not 12"):
+    with pytest.raises(ValueError, match="must be a power of two"):
         JavaMap(12)
 
 

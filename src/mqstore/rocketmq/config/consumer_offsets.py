@@ -41,7 +41,7 @@ from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bea
 from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_OFFSETS, ByQueue, table
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
-from mqstore.rocketmq.format.java_text import java_hash
+from mqstore.rocketmq.format.java_map import JavaMap
 
 __all__ = ["ConsumerOffsets", "OffsetChange", "split"]
 
@@ -330,21 +330,13 @@ class ConsumerOffsets:
         by_group: dict[str, list[str]] = {}
         for topic, group in self._pairs():
             by_group.setdefault(group, []).append(topic)
-        return {group: _hashed(by_group[group], 8) for group in _hashed(by_group, 128)}
+        return {group: _java_order(by_group[group], 8) for group in _java_order(by_group, 128)}
 
     def persist(self, directory: DurableDirectory) -> bool:
         """Write the file unless it holds this already. Returns whether it was written."""
         return self._writer.write(directory, self.text)
 
 
-def _hashed(names: Iterable[str], capacity: int) -> list[str]:
-    """Names, each once, as a Java HashMap of that capacity yields them: by bucket, and within it in the order they came in."""
-    once = list(dict.fromkeys(names))
-    while len(once) > capacity * 3 // 4:
-        capacity *= 2
-
-    def bucket(name: str) -> int:
-        unsigned = java_hash(name) & 0xFFFFFFFF
-        return (unsigned ^ unsigned >> 16) & (capacity - 1)
-
-    return sorted(once, key=bucket)
+def _java_order(names: Iterable[str], capacity: int) -> list[str]:
+    """Return the names, each once, in the iteration order of a Java HashMap created with that capacity."""
+    return [name for name, _ in JavaMap.of(dict.fromkeys(names, ""), capacity).items()]

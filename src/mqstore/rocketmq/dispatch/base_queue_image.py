@@ -38,11 +38,11 @@ def java_divide(number: int, divisor: int) -> int:
 
 
 class FileImage:
-    """One file of a queue. written: bytes that count. Rows behind them may hold what an earlier life of the queue left there.
+    """One file of a queue. written: bytes that count. Rows past them may be left over from an earlier use of the file.
 
-    first_created: the broker made this file when the queue had none, which it remembers until it is restarted.
-    Rows that were appended lie in memory over those of the file, which is mapped only while it is read: a store may have
-    more queue files than a process may have open.
+    first_created: the broker created this file when the queue had none, which it remembers until it restarts.
+    Appended rows are in memory and take precedence over those of the file, which is mapped only while it is read: a store may
+    have more queue files than a process may have open.
     """
 
     __slots__ = ("_appended", "_appended_count", "_appended_from", "_row", "_source", "first_created", "size", "start", "written")
@@ -59,7 +59,7 @@ class FileImage:
 
     @property
     def end(self) -> int:
-        """Logical byte offset behind the written rows."""
+        """Logical byte offset after the written rows."""
         return self.start + self.written
 
     @property
@@ -68,15 +68,15 @@ class FileImage:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the file, written or not. A file that is not on disk shows only those that were appended."""
+        """The rows of the file, written or not. A file that is not on disk has only the appended ones."""
         return self.part(0, self.size // self._row.itemsize)
 
     def written_rows(self) -> Rows:
-        """The written rows."""
+        """Return the written rows."""
         return self.part(0, self.written // self._row.itemsize)
 
     def part(self, start: int, stop: int) -> Rows:
-        """Rows start..stop-1, as far as there are any."""
+        """Return rows start..stop-1, as far as they exist."""
         low, high = self._appended_from, self._appended_from + self._appended_count
         if self._source is None or (low <= start and stop <= high):
             return self._appended[max(0, start - low) : min(stop, high) - low]
@@ -84,13 +84,13 @@ class FileImage:
         base: Rows = data[: len(data) // self._row.itemsize * self._row.itemsize].view(self._row)[start:stop]
         if stop <= low or high <= start or low == high:
             return base
-        found = base.copy()
+        rows = base.copy()
         begin, end = max(start, low), min(stop, high)
-        found[begin - start : end - start] = self._appended[begin - low : end - low]
-        return found
+        rows[begin - start : end - start] = self._appended[begin - low : end - low]
+        return rows
 
     def put(self, rows: Rows) -> None:
-        """Append rows that fit into the file."""
+        """Append rows; they must fit into the file."""
         first = self.written // self._row.itemsize
         if not self._appended_count:
             self._appended_from = first
@@ -107,12 +107,12 @@ class FileImage:
         self.written += len(rows) * self._row.itemsize
 
     def bytes(self) -> Bytes:
-        """The written bytes."""
+        """Return the written bytes."""
         return self.written_rows().view(np.uint8)
 
 
 class BaseQueueImage:
-    """What both kinds of queue have in common: files of rows, recovery and truncation."""
+    """A queue as files of rows, with recovery and truncation. The subclasses define what a row is."""
 
     row: ClassVar[np.dtype[np.void]]
     batch: ClassVar[bool]
@@ -120,24 +120,24 @@ class BaseQueueImage:
     def __init__(self, topic: str, queue_id: int, file_size: int, files: Iterable[tuple[int, Source]] = ()) -> None:
         """files: start and map of each file, ascending. file_size: bytes, a multiple of the row."""
         if file_size < self.row.itemsize:
-            raise ValueError(f"a queue file of {file_size} bytes has no room for an entry of {self.row.itemsize}")
+            raise ValueError(f"a queue file of {file_size} bytes is too small for an entry of {self.row.itemsize}")
         self.topic = topic
         self.queue_id = queue_id
         self.file_size = file_size
         self.files = [FileImage(start, file_size, self.row, source) for start, source in files]
         self.max_physical_offset = -1
 
-    # what differs
+    # per kind of queue
 
     def _valid(self, rows: Rows) -> NDArray[np.bool_]:
         raise NotImplementedError
 
     def _max_physical_offset_after(self, row: np.void) -> int:
-        """What max_physical_offset becomes when this row is the last one."""
+        """Return max_physical_offset if this row is the last one."""
         raise NotImplementedError
 
     def _refresh_bounds(self) -> None:
-        """After the files were cut: set what is derived from them."""
+        """Recompute what is derived from the files, after they were cut."""
 
     # load
 
@@ -158,7 +158,7 @@ class BaseQueueImage:
         self._refresh_bounds()
 
     def _first_invalid(self, rows: Rows, start: int, below: int | None) -> int:
-        """Number of the first row at or behind start that is not valid, or lists a record at or behind `below`."""
+        """Return the number of the first row from `start` on that is invalid or refers to a record at or after `below`."""
         for at in range(start, len(rows), SCAN_ROWS):
             part = rows[at : at + SCAN_ROWS]
             good = self._valid(part)
@@ -169,7 +169,7 @@ class BaseQueueImage:
         return len(rows)
 
     def _cut(self, end: int) -> None:
-        """Cut the files at a logical byte offset: those wholly behind it go, the one that holds it is written up to there."""
+        """Cut the files at a logical byte offset: files past it are discarded, the file that holds it is written up to there."""
         kept, gone = [], []
         for file in self.files:
             if file.start + file.size > end:
@@ -182,9 +182,9 @@ class BaseQueueImage:
         self._discard(gone)
 
     def truncate(self, physical: int) -> None:
-        """Drop the entries of records at or behind a physical offset, file by file from the last.
+        """Drop the entries of records at or after a physical offset, file by file from the last.
 
-        The first row of a file is never checked for being an entry at all: a file without entries counts one afterwards.
+        The first row of a file is never checked for validity: a file without entries counts one afterwards.
         """
         self.max_physical_offset = physical
         while self.files:
@@ -202,7 +202,7 @@ class BaseQueueImage:
             break
 
     def destroy(self) -> None:
-        """What a broker does to every queue when it finds no commit log."""
+        """Discard all files, as a broker does with every queue when it finds no commit log."""
         gone, self.files = self.files, []
         self.max_physical_offset = -1
         self._discard(gone)
@@ -210,7 +210,7 @@ class BaseQueueImage:
     # append
 
     def _writable_file(self, start: int) -> FileImage:
-        """The file to append to; made where there is none or the last one is full. start: of a first file."""
+        """Return the file to append to, created if there is none or the last one is full. start: of a first file."""
         if not self.files:
             self.files.append(self._new_file(start, first_created=True))
         elif self.files[-1].full:
@@ -218,7 +218,7 @@ class BaseQueueImage:
         return self.files[-1]
 
     def expire(self, log_min: int) -> int:
-        """Remove the leading files whose last entry lists a record below the log's minimum; the last file stays. Returns how many."""
+        """Remove the leading files whose last entry refers to a record below the log's minimum. Keeps the last file; returns the count."""
         gone = 0
         while len(self.files) > 1:
             first = self.files[0]
@@ -230,28 +230,28 @@ class BaseQueueImage:
             gone += 1
         return gone
 
-    # where files are: in memory here, on disk in `queuewriting`
+    # file storage: in memory here, on disk in `live.consume_queue_writer`
 
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
         return FileImage(start, self.file_size, self.row, first_created=first_created)
 
     def _discard(self, files: Sequence[FileImage]) -> None:
-        """Files that are no longer part of the queue."""
+        """Called with files that are no longer part of the queue."""
 
     def _append_rows(self, rows: Rows) -> None:
-        """Append rows at the end, into as many files as it takes."""
+        """Append rows at the end, into as many files as needed."""
         at = 0
         while at < len(rows):
             file = self._writable_file(0)
             part = rows[at : at + (file.size - file.written) // self.row.itemsize]
             file.put(part)
-            # after each file: where a later one cannot be written, these rows are known when they come again
+            # set after each file: if a later one cannot be written, these rows are recognised as duplicates next time
             self.max_physical_offset = self._max_physical_offset_after(part[-1])
             at += len(part)
 
-    # what is there
+    # content
 
     @property
     def end(self) -> int:
-        """Logical byte offset behind the last row; 0 without files."""
+        """Logical byte offset after the last row; 0 without files."""
         return self.files[-1].end if self.files else 0

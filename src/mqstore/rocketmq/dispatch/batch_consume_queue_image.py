@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from mqstore.rocketmq.dispatch.base_queue_image import BaseQueueImage, Rows, Source
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
-from mqstore.rocketmq.format.batch_consume_queue import UNIT
+from mqstore.rocketmq.format.batch_consume_queue import UNIT, valid_units
 
 __all__ = ["BatchQueueImage"]
 
 
 class BatchQueueImage(BaseQueueImage):
-    """A batch queue of 46-byte units, each standing for several messages. Satisfies `view.QueueView`.
+    """A batch queue of 46-byte units, each standing for several messages. Satisfies `store.view.QueueView`.
 
-    max_physical_offset is the *start* of the record listed last, as the broker keeps it for this kind of queue.
+    max_physical_offset is the *start* of the last unit's record, as the broker keeps it for this kind of queue.
     """
 
     row = UNIT
@@ -32,8 +32,7 @@ class BatchQueueImage(BaseQueueImage):
         self.max_offset = 0
 
     def _valid(self, rows: Rows) -> NDArray[np.bool_]:
-        good: NDArray[np.bool_] = (rows["physical_offset"] >= 0) & (rows["size"] > 0) & (rows["base_offset"] >= 0) & (rows["count"] > 0)
-        return good
+        return valid_units(rows)
 
     def _max_physical_offset_after(self, row: np.void) -> int:
         return int(row["physical_offset"])
@@ -63,7 +62,7 @@ class BatchQueueImage(BaseQueueImage):
         self._refresh_bounds()
 
     def entries(self, start: int, stop: int) -> Rows:
-        """The units that hold queue offsets start..stop-1."""
+        """Return the units that hold queue offsets start..stop-1."""
         low, high = max(start, self.min_offset), min(stop, self.max_offset)
         parts = []
         for file in self.files if low < high else ():
@@ -74,7 +73,7 @@ class BatchQueueImage(BaseQueueImage):
         return np.concatenate(parts) if parts else np.empty(0, UNIT)
 
     def append(self, run: QueueRun) -> None:
-        """Append a run of units, in log order. A record at or before the last listed one is a duplicate."""
+        """Append a run of units, in log order. A record at or before that of the last unit is a duplicate."""
         rows = np.ascontiguousarray(run.entries).view(UNIT)
         rows = rows[(rows["base_offset"] >= 0) & (rows["count"] >= 0)]
         physical = rows["physical_offset"].astype(np.int64)
@@ -88,7 +87,7 @@ class BatchQueueImage(BaseQueueImage):
             self._refresh_min()
 
     def correct_min(self, log_min: int, version: str = "5.3.3") -> None:
-        """Move the minimum behind the leading units of the first file whose records have left the log."""
+        """Move the minimum past the leading units of the first file whose records have left the log."""
         self._refresh_min()
         if not self.files:
             return

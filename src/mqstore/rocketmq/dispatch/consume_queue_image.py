@@ -43,7 +43,7 @@ _PLAIN_LIMIT = 1 << 58  # smaller queue offsets cannot overflow as byte offsets
 
 
 class QueueImage(BaseQueueImage):
-    """A consume queue of 20-byte entries. min_logic_offset: the minimum as a byte offset. Satisfies `view.QueueView`."""
+    """A consume queue of 20-byte entries. min_logic_offset: the minimum as a byte offset. Satisfies `store.view.QueueView`."""
 
     row = ENTRY
     batch = False
@@ -77,7 +77,7 @@ class QueueImage(BaseQueueImage):
         return java_divide(self.end, ENTRY.itemsize)
 
     def entries(self, start: int, stop: int) -> Rows:
-        """The entries of queue offsets start..stop-1, cut to minimum and maximum; zeros where a file is missing."""
+        """Return entries start..stop-1, within minimum and maximum; zeros where a file is missing."""
         low, high = max(start, self.min_offset), min(stop, self.max_offset)
         if low >= high:
             return np.empty(0, ENTRY)
@@ -104,13 +104,13 @@ class QueueImage(BaseQueueImage):
         if run.consecutive and 0 <= run.first < _PLAIN_LIMIT and int(ends[0]) >= 0 and bool((np.diff(ends) > 0).all()):
             at = int(np.searchsorted(ends, self.max_physical_offset, side="right"))
             while at < len(rows):
-                behind = run.first + at - self.end // ENTRY.itemsize
-                if not self.files or (run.first + at == 0 and behind < 0):
+                gap = run.first + at - self.end // ENTRY.itemsize
+                if not self.files or (run.first + at == 0 and gap < 0):
                     self._append_one(rows, at, int(offsets[at]))
                     at += 1
-                elif behind < 0:
+                elif gap < 0:
                     self._writable_file(0)
-                    at -= behind
+                    at -= gap
                 else:
                     self._append_rows(rows[at:])
                     return
@@ -187,5 +187,5 @@ class QueueImage(BaseQueueImage):
                 return
 
     def _set_first_entry(self, position: int, tags_code: int) -> None:
-        """The first entry whose record is still in the log stands at that byte of the queue, with that tags code."""
+        """Set the minimum. position: byte of the first entry whose record is still in the log. tags_code: of that entry."""
         self.min_logic_offset = position

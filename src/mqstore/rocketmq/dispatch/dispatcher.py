@@ -1,15 +1,15 @@
-"""Dispatch: what the commit log says must stand in consume queues and index. Pure functions from records to entries and keys.
+"""Dispatch: which consume queue entries and index keys the records of the commit log give. Pure functions of records.
 
-For every record, in log order, the broker makes
+For every record, in log order, the broker creates
 
 * one 20-byte queue entry (physical offset, size, tags code) unless the record is a prepared or rolled back transaction,
 * one index key per UNIQ_KEY and per part of KEYS unless it is rolled back.
 
-The tags code is the Java string hash of TAGS, or 0; a message that waits in SCHEDULE_TOPIC_XXXX carries its delivery
-time instead. With multi-dispatch on, a record is listed in further queues, named in its own properties.
+The tags code is the Java string hash of TAGS, or 0; a delayed message in SCHEDULE_TOPIC_XXXX carries its delivery
+time instead. With multi-dispatch on, a record also gets entries in further queues, named in its own properties.
 
-`dispatch_request` says it for one record in plain Python; `Dispatcher` runs the compiled kernel over many and hands the few odd
-records to `dispatch_request`. Rebuild, verify and the recovery simulation all start here.
+`dispatch_request` implements this for one record in plain Python; `Dispatcher` runs the compiled kernel over many records and
+passes the few special ones to `dispatch_request`. Rebuild, verify and the recovery simulation all start here.
 
     >>> from mqstore.rocketmq.format.record import Record
     >>> dispatch_request(Record("TopicTest", b"", properties=b"TAGS\\x01TagA\\x02KEYS\\x01k1 k2\\x02"), DispatchRules())
@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.kernels.rocketmq import dispatch
 from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 
 __all__ = [
@@ -53,27 +55,26 @@ LMQ_PREFIX = "%LMQ%"
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENTRY = struct.Struct(">qiq")
 _UNIT_TAIL = struct.Struct(">qqhii")
-UNIT_SIZE = 46
 
 KEY_ROW = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
 
 def parse_delays(text: str = DEFAULT_DELAYS) -> tuple[int, ...]:
-    """Milliseconds of each delay level, level 1 first. Raises ValueError for an unknown unit."""
+    """Parse delay levels into milliseconds, level 1 first. Raises ValueError for an unknown unit."""
     delays = []
     for item in text.split():
         unit = _UNITS.get(item[-1])
         if unit is None or not item[:-1].isdigit():
-            raise ValueError(f"{item!r} is no delay: a number followed by s, m, h or d")
+            raise ValueError(f"{item!r} is not a delay: it must be a number followed by s, m, h or d")
         delays.append(int(item[:-1]) * unit)
     return tuple(delays)
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What of a broker's settings changes the derived files.
+    """The broker settings that affect the derived files.
 
-    delays: milliseconds per delay level; empty where the broker does not know them (4.9 during an unclean recovery).
+    delays: milliseconds per delay level; empty if the broker does not know them (4.9 during an unclean recovery).
     multi_dispatch, lmq: the broker's enableMultiDispatch and enableLmq. batch_topics: topics whose queue.type is BatchCQ.
     """
 
@@ -86,7 +87,7 @@ class DispatchRules:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRequest:
-    """What one record asks of queues and index. further_queues: (topic, queue id, queue offset). base, count: of an inner batch."""
+    """What one record adds to queues and index. further_queues: (topic, queue id, queue offset). base, count: of an inner batch."""
 
     tags_code: int
     keys: tuple[str, ...]
@@ -95,7 +96,7 @@ class DispatchRequest:
     count: int
 
 
-def _number(text: str | None) -> int | None:
+def _int_or_none(text: str | None) -> int | None:
     try:
         return None if text is None else int(text)
     except ValueError:
@@ -103,12 +104,12 @@ def _number(text: str | None) -> int | None:
 
 
 def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRequest:
-    """The dispatch request of one record."""
+    """Return the dispatch request of one record."""
     properties = message.property_map()
     tags = properties.get("TAGS")
     tags_code = java_hash(tags) if tags else 0
     if message.topic == SCHEDULE_TOPIC and rules.delays:
-        level = min(_number(properties.get("DELAY")) or 0, len(rules.delays))
+        level = min(_int_or_none(properties.get("DELAY")) or 0, len(rules.delays))
         if level > 0:
             tags_code = message.store_timestamp + rules.delays[level - 1]
     keys: list[str] = []
@@ -117,14 +118,14 @@ def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRe
             keys.append(properties["UNIQ_KEY"])
         keys.extend(record.split_keys(properties.get("KEYS", "")))
     base, count = message.queue_offset, 1
-    inner_base, inner_count = _number(properties.get("INNER_BASE")), _number(properties.get("INNER_NUM"))
+    inner_base, inner_count = _int_or_none(properties.get("INNER_BASE")), _int_or_none(properties.get("INNER_NUM"))
     if inner_base is not None and inner_count is not None:
         base, count = inner_base, inner_count
     return DispatchRequest(tags_code, tuple(keys), _multi_dispatch_queues(message, properties, rules), base, count)
 
 
 def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], rules: DispatchRules) -> tuple[tuple[str, int, int], ...]:
-    """The further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
+    """Return the further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
     if not rules.multi_dispatch or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
         return ()
     if rules.is_v5 and (message.topic.startswith(("%RETRY%", "rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
@@ -135,7 +136,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
         return ()
     found = []
     for name, text in zip(names, offsets, strict=True):
-        offset = _number(text)
+        offset = _int_or_none(text)
         if offset is None or (rules.is_v5 and "/" in name):
             continue
         queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else message.queue_id
@@ -144,7 +145,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
 
 
 def _java_split(text: str) -> list[str]:
-    """Java's split on a comma: trailing empty items are dropped."""
+    """Split at commas as Java does: trailing empty items are dropped."""
     items = text.split(",")
     while items and not items[-1]:
         items.pop()
@@ -153,7 +154,7 @@ def _java_split(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """Entries of one queue in log order. entries: 20-byte rows (46-byte units in a batch queue). offsets: a queue offset for each.
+    """Entries of one queue in log order. entries: 20-byte rows (46-byte units in a batch queue). offsets: the queue offset of each.
 
     consecutive: the offsets ascend by one, so that the run can be written in one piece.
     """
@@ -175,7 +176,7 @@ class QueueRun:
 
 @dataclass(frozen=True, slots=True)
 class DispatchOutput:
-    """Outcome of dispatching a run of records. keys: KEY_ROW rows in the order in which the index service puts them."""
+    """Output of dispatching a run of records. keys: KEY_ROW rows in the order in which the index service puts them."""
 
     records: int
     runs: tuple[QueueRun, ...]
@@ -184,9 +185,9 @@ class DispatchOutput:
 
 
 class Dispatcher:
-    """Dispatches records of one file, chunk by chunk; `finish` gives the outcome.
+    """Dispatches records of one file, chunk by chunk; `finish` returns the output.
 
-    room: how many records at the most; memory is only touched as far as it is used.
+    room: maximum number of records; memory is touched only as far as it is used.
     """
 
     def __init__(self, data: Bytes, rules: DispatchRules, room: int) -> None:
@@ -194,7 +195,7 @@ class Dispatcher:
         self._rules = rules
         self.positions = np.empty(room, np.int64)
         self._counters = np.zeros(dispatch.COUNTER_COUNT, np.int64)
-        self._entries = np.empty(room * dispatch.ENTRY_SIZE, np.uint8)
+        self._entries = np.empty(room * ENTRY_SIZE, np.uint8)
         self._group = np.empty(room, np.int32)
         self._queue_offset = np.empty(room, np.int64)
         self._store_timestamp = np.empty(room, np.int64)
@@ -210,7 +211,7 @@ class Dispatcher:
         self._group_queue = np.empty(room, np.int32)
 
     def _grow_groups(self) -> None:
-        """Twice the room for groups; those known keep their numbers, only their slots move."""
+        """Double the room for groups; known groups keep their numbers, only their slots move."""
         known = int(self._counters[dispatch.GROUPS])
         topics, lengths, queues = self._group_topic, self._group_length, self._group_queue
         self._make_groups(2 * len(topics))
@@ -218,12 +219,12 @@ class Dispatcher:
         dispatch.enter_groups(self._data, self._table, self._group_topic, self._group_length, self._group_queue, known)
 
     def add(self, positions: Longs) -> None:
-        """Dispatch further walked records, given by their positions in the file."""
+        """Dispatch further records, given by their positions in the file."""
         self.positions[self.count : self.count + len(positions)] = positions
         self.add_walked(len(positions))
 
     def add_walked(self, count: int) -> None:
-        """Dispatch `count` records whose positions already stand in `positions` behind those dispatched so far."""
+        """Dispatch `count` records whose positions are already in `positions`, after those dispatched so far."""
         self.count += count
         while True:
             status = dispatch.dispatch(
@@ -249,17 +250,17 @@ class Dispatcher:
                 return
 
     def finish(self) -> DispatchOutput:
-        """The runs and keys of all records added. O(records)."""
+        """Return the runs and keys of all records added. O(records)."""
         count = self.count
         groups = int(self._counters[dispatch.GROUPS])
         keys = self._keys[: int(self._counters[dispatch.KEYS]) * dispatch.KEY_SIZE].view(KEY_ROW)
-        units, extra = self._settle_specials(keys)
-        entries = self._entries[: count * dispatch.ENTRY_SIZE]
+        units, extra = self._dispatch_specials(keys)
+        entries = self._entries[: count * ENTRY_SIZE]
         group = self._group[:count]
         offsets = self._queue_offset[:count]
         first, length, start = np.zeros(groups, np.int64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
         plain = np.zeros(groups, np.uint8)
-        ordered = np.empty(count * dispatch.ENTRY_SIZE, np.uint8)
+        ordered = np.empty(count * ENTRY_SIZE, np.uint8)
         dispatch.gather_by_group(entries, group, offsets, first, length, plain, start, ordered)
         runs: list[QueueRun] = []
         for number in range(groups):
@@ -277,8 +278,11 @@ class Dispatcher:
         last = int(self._store_timestamp[count - 1]) if count else 0
         return DispatchOutput(count, tuple(merge_runs([*runs, *extra])), keys, last)
 
-    def _settle_specials(self, keys: NDArray[np.void]) -> tuple[dict[int, DispatchRequest], list[QueueRun]]:
-        """Entries and keys of the records that the kernel left to `dispatch_request`; further queues as runs of one entry."""
+    def _dispatch_specials(self, keys: NDArray[np.void]) -> tuple[dict[int, DispatchRequest], list[QueueRun]]:
+        """Fill in the entries and keys of the records that the kernel left to `dispatch_request`.
+
+        Returns the requests by record number, and the entries in further queues as runs of one entry.
+        """
         requests: dict[int, DispatchRequest] = {}
         extra: list[QueueRun] = []
         specials = self._special[: int(self._counters[dispatch.SPECIALS])].tolist()
@@ -289,11 +293,11 @@ class Dispatcher:
             position = int(self.positions[k])
             size = int.from_bytes(self._data[position : position + 4].tobytes(), "big")
             message = record.decode(self._data[position : position + size].tobytes())
-            asked = requests[k] = dispatch_request(message, self._rules)
-            self._entries[20 * k + 12 : 20 * k + 20] = np.frombuffer(struct.pack(">q", asked.tags_code), np.uint8)
+            found = requests[k] = dispatch_request(message, self._rules)
+            self._entries[20 * k + 12 : 20 * k + 20] = np.frombuffer(struct.pack(">q", found.tags_code), np.uint8)
             low, high = np.searchsorted(key_offsets, [message.physical_offset, message.physical_offset + 1])
-            keys["hash"][low:high] = [index_hash(message.topic, key) for key in asked.keys]
-            for topic, queue_id, offset in asked.further_queues:
+            keys["hash"][low:high] = [index_hash(message.topic, key) for key in found.keys]
+            for topic, queue_id, offset in found.further_queues:
                 entry = np.frombuffer(
                     _ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0),
                     np.uint8,
@@ -302,12 +306,12 @@ class Dispatcher:
         return requests, extra
 
     def _batch_run(self, topic: str, queue_id: int, members: Longs, requests: dict[int, DispatchRequest]) -> QueueRun:
-        """46-byte units of a batch queue. offsets: the base offset of each unit."""
+        """Return the 46-byte units of a batch queue as a run. offsets: the base offset of each unit."""
         units = bytearray()
         bases = []
         for k in members.tolist():
-            asked = requests.get(k)
-            base, count = (int(self._queue_offset[k]), 1) if asked is None else (asked.base, asked.count)
+            found = requests.get(k)
+            base, count = (int(self._queue_offset[k]), 1) if found is None else (found.base, found.count)
             bases.append(base)
             units += self._entries[20 * k : 20 * k + 20].tobytes()
             units += _UNIT_TAIL.pack(int(self._store_timestamp[k]), base, count, -1, 0)
@@ -315,7 +319,7 @@ class Dispatcher:
 
 
 def merge_runs(runs: Iterable[QueueRun]) -> list[QueueRun]:
-    """Runs of equal queues put together, entries in log order. Kept as they are where a queue has one run only."""
+    """Merge the runs of each queue, with entries in log order. The run of a queue that has only one is returned as it is."""
     by_queue: dict[tuple[str, int, bool], list[QueueRun]] = {}
     for run in runs:
         by_queue.setdefault((run.topic, run.queue_id, run.batch), []).append(run)
@@ -324,7 +328,7 @@ def merge_runs(runs: Iterable[QueueRun]) -> list[QueueRun]:
         if len(parts) == 1:
             merged.append(parts[0])
             continue
-        width = UNIT_SIZE if batch else dispatch.ENTRY_SIZE
+        width = UNIT_SIZE if batch else ENTRY_SIZE
         rows = np.concatenate([part.entries for part in parts]).reshape(-1, width)
         offsets = np.concatenate([part.offsets for part in parts])
         physical = rows[:, :8].copy().view(">i8").ravel()
@@ -336,7 +340,7 @@ def merge_runs(runs: Iterable[QueueRun]) -> list[QueueRun]:
 
 
 def dispatch_positions(data: Bytes, positions: Longs, rules: DispatchRules) -> DispatchOutput:
-    """Dispatch walked records at once."""
+    """Dispatch records, given by their positions, at once."""
     dispatcher = Dispatcher(data, rules, len(positions))
     dispatcher.add(positions)
     return dispatcher.finish()

@@ -14,7 +14,6 @@ the rest of the file stays a hole.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,14 +26,13 @@ from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
-from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 
 __all__ = ["IndexEnd", "IndexSequence", "IndexTask", "IndexWriter", "build_index", "index_name", "plan_index"]
 
 BLOCK = 1 << 18  # keys chained before they are written
 SLOT_BLOCK = 1 << 14  # slots of which none or all are written
 
-_HEADER = struct.Struct(">qqqqii")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 253_402_300_799_999  # the last millisecond that has a name of 17 digits
 
@@ -121,9 +119,7 @@ class IndexWriter:
                 low, high = int(run[0]) * SLOT_BLOCK, (int(run[-1]) + 1) * SLOT_BLOCK
                 self._stage.pwrite(self._path, HEADER_SIZE + SLOT_SIZE * low, slots[low:high].astype(">i4"))
         # a broker writes the count of an empty file only when it flushes it
-        header = _HEADER.pack(
-            self._begin[0], self._end[0], self._begin[1], self._end[1], self._taken, self._count + 1 if self._count else 0
-        )
+        header = HEADER.pack(self._begin[0], self._end[0], self._begin[1], self._end[1], self._taken, self._count + 1 if self._count else 0)
         self._stage.pwrite(self._path, 0, header)
         return IndexEnd(self.name, self._count, *self._end)
 

@@ -1,6 +1,6 @@
 """Batch consume queue of 5.x: where the batches of one topic queue are in the commit log.
 
-Topics with the attribute queue.type=BatchCQ keep whole batches in one record each. Their queues lie in
+Topics with the attribute queue.type=BatchCQ keep each batch in one record. Their queues are in
 `batchconsumequeue/<topic>/<queueId>`, in units of 46 bytes, big-endian:
 
     offset  size  field                               offset  size  field
@@ -9,9 +9,9 @@ Topics with the attribute queue.type=BatchCQ keep whole batches in one record ea
         12     8  tags code                               38     4  compacted offset, -1
         20     8  store time, ms                          42     4  reserved, 0
 
-A file is named by the position of its first byte, which says nothing about queue offsets: these are found by the bases,
-which ascend. A unit is believed when neither its physical offset nor its base is negative and both its size and its
-number of messages are positive.
+A file is named by the position of its first byte, which is unrelated to queue offsets; those are found by the bases,
+which ascend. A unit is valid if its physical offset and its base are not negative and its size and its number of
+messages are positive.
 
     >>> raw = "00000000000003e8 000000b8 0000000000017862 0000017e12ef9c7b 0000000000000007 0003 ffffffff 00000000"
     >>> [int(value) for value in np.frombuffer(bytes.fromhex(raw), UNIT)[0]]
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.queue_reader import QueueReader
 
 __all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader", "valid_units"]
 
@@ -48,46 +48,29 @@ UNIT = np.dtype(
 )
 UNIT_SIZE = 46
 DEFAULT_FILE_SIZE = 13_800_000
-MAX_REPORTED = 200  # findings per queue that are told one by one
+MAX_REPORTED = 200  # findings per file that are reported one by one
 
 Units = NDArray[np.void]
 
 
 def valid_units(units: Units) -> NDArray[np.bool_]:
-    """Which units a broker takes for valid."""
+    """Return which units a broker accepts as valid."""
     mask: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0) & (units["base_offset"] >= 0) & (units["count"] > 0)
     return mask
 
 
-class BatchQueueReader:
-    """The units of one batch queue, as they lie on disk. Satisfies `view.QueueView`."""
+class BatchQueueReader(QueueReader):
+    """The units of one batch queue, as stored on disk. Satisfies `store.view.QueueView`."""
 
     batch = True
 
     def __init__(
         self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "batchconsumequeue"
     ) -> None:
-        self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        self.queue_id = queue_id
-        self.relative = f"{place}/{topic}/{queue_id}"
-        self._directory = directory
-        self._file_size = file_size
-
-    @cached_property
-    def _queue(self) -> mapped_file_queue.FileQueue:
-        return mapped_file_queue.load(self._directory, self.relative, size=self._file_size)
-
-    @property
-    def files(self) -> tuple[QueueFile, ...]:
-        return self._queue.files
-
-    @property
-    def file_size(self) -> int:
-        """Bytes of a file of this queue."""
-        return self._queue.file_size
+        super().__init__(directory, topic, queue_id, file_size=file_size, place=place)
 
     def rows(self, file: QueueFile) -> Units:
-        """The units of a file up to the last one that is not all zeros: a view of the map."""
+        """Return the units of a file up to the last one that is not all zeros, as a view of the map."""
         mapped = self._directory.mapped(file.relative)
         written = mapped.last_nonzero(0, mapped.size - mapped.size % UNIT_SIZE) // UNIT_SIZE + 1
         return mapped.load(0, written * UNIT_SIZE)[: written * UNIT_SIZE].view(UNIT)
@@ -98,7 +81,7 @@ class BatchQueueReader:
 
     @cached_property
     def _ends(self) -> tuple[int, int, int] | None:
-        """Base of the first believable unit, end of the last one's batch, its physical offset; None without any."""
+        """Base of the first valid unit, end of the last one's batch, and its physical offset; None if no unit is valid."""
         first: int | None = None
         end, physical = 0, -1
         for _, units in self._written:
@@ -113,7 +96,7 @@ class BatchQueueReader:
 
     @property
     def unit_count(self) -> int:
-        """Units that are written, believable or not."""
+        """Number of units written, valid or not."""
         return sum(len(units) for _, units in self._written)
 
     @property
@@ -123,16 +106,16 @@ class BatchQueueReader:
 
     @property
     def max_offset(self) -> int:
-        """Queue offset behind the last message."""
+        """Queue offset after the last message."""
         return self._ends[1] if self._ends is not None else 0
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset at which the newest listed record *starts*, as the broker keeps it; -1 for an empty queue."""
+        """Physical offset at which the record of the last unit *starts*, as the broker keeps it; -1 for an empty queue."""
         return self._ends[2] if self._ends is not None else -1
 
     def entries(self, start: int, stop: int) -> Units:
-        """The units that hold queue offsets start..stop-1."""
+        """Return the units that hold queue offsets start..stop-1."""
         parts = []
         for _, units in self._written if start < stop else ():
             base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
@@ -141,24 +124,24 @@ class BatchQueueReader:
 
     @cached_property
     def findings(self) -> tuple[Damage, ...]:
-        """What is odd about the files, the units that cannot be believed, and bases that do not follow each other."""
-        told: list[Damage] = list(self._queue.findings)
+        """Findings about the files, invalid units, and bases that are not consecutive."""
+        found: list[Damage] = list(self._queue.findings)
         expected: int | None = None
         for file, units in self._written:
             base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
             good = valid_units(units)
             for number in np.flatnonzero(~good)[:MAX_REPORTED].tolist():
                 empty = not units[number : number + 1].view(np.uint8).any()
-                kind, what = (Kind.QUEUE_GAP, "not written") if empty else (Kind.BAD_QUEUE_ENTRY, "no place of a batch")
-                told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
-            sound = np.flatnonzero(good)
-            if not len(sound):
+                kind, what = (Kind.QUEUE_GAP, "not written") if empty else (Kind.BAD_QUEUE_ENTRY, "not valid")
+                found.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
+            valid = np.flatnonzero(good)
+            if not len(valid):
                 continue
-            wanted = np.concatenate([[base[sound[0]] if expected is None else expected], (base + count)[sound[:-1]]])
-            for k in np.flatnonzero(base[sound] != wanted)[:MAX_REPORTED].tolist():
-                number = int(sound[k])
-                sentence = f"unit {number} of the file begins at queue offset {base[number]}, the units before it end at {wanted[k]}"
+            wanted = np.concatenate([[base[valid[0]] if expected is None else expected], (base + count)[valid[:-1]]])
+            for k in np.flatnonzero(base[valid] != wanted)[:MAX_REPORTED].tolist():
+                number = int(valid[k])
+                sentence = f"unit {number} of the file starts at queue offset {base[number]}, but the previous units end at {wanted[k]}"
                 kind = Kind.QUEUE_GAP if base[number] > wanted[k] else Kind.QUEUE_ORDER
-                told.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, sentence))
-            expected = int(base[sound[-1]] + count[sound[-1]])
-        return tuple(told)
+                found.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, sentence))
+            expected = int(base[valid[-1]] + count[valid[-1]])
+        return tuple(found)

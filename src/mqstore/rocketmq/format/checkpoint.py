@@ -1,15 +1,15 @@
-"""Checkpoint: how far a broker's files were safely on disk when it last said so.
+"""Checkpoint: how far a broker's files were safely on disk when it was last written.
 
-`checkpoint` is a file of 4096 bytes; behind these fields it is all zeros:
+`checkpoint` is a file of 4096 bytes; after these fields it is all zeros:
 
     offset  width  field
          0      8  physicMsgTimestamp   store time of the last message flushed with the log, ms
-         8      8  logicsMsgTimestamp   store time of the last message listed in a consume queue, ms
-        16      8  indexMsgTimestamp    last store time of the newest index file that is full and flushed, ms
+         8      8  logicsMsgTimestamp   store time of the last message with a consume queue entry, ms
+        16      8  indexMsgTimestamp    last store time of the newest full and flushed index file, ms
         24      8  masterFlushedOffset  5.x only
         32      8  confirmPhyOffset     5.x only: where the last valid record starts, as the last recovery found it
 
-Recovery after a crash begins at a log file that is three seconds older than both of the first two:
+Recovery after a crash starts at a log file at least three seconds older than both of the first two:
 
     >>> decode(bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b")).min_timestamp
     1640995197123
@@ -37,7 +37,7 @@ _LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The five fields, zero where the file is missing or too short for them. physic, logics, index: store times in ms."""
+    """The five fields, zero if the file is missing or too short for them. physic, logics, index: store times in ms."""
 
     physic: int = 0
     logics: int = 0
@@ -49,41 +49,41 @@ class Checkpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """The store time up to which log and queues are complete for certain."""
+        """Store time up to which log and queues are certainly complete."""
         return max(0, min(self.physic, self.logics) - SAFETY_MS)
 
     @property
     def min_timestamp_index(self) -> int:
-        """The same with the index files taken in."""
+        """The same, including the index files."""
         return min(self.min_timestamp, self.index)
 
 
 def decode(raw: bytes, relative: str = "checkpoint") -> Checkpoint:
-    """The fields in raw; what is missing at its end counts as zeros, as for a broker."""
+    """Parse a checkpoint file; missing bytes at its end count as zeros, as they do for a broker."""
     fields = _FIELDS.unpack(raw[: _FIELDS.size].ljust(_FIELDS.size, b"\0"))
     findings = []
     if len(raw) != SIZE:
-        findings.append(Damage(relative, 0, len(raw), Kind.BAD_CHECKPOINT, f"the file has {len(raw)} bytes, a checkpoint has {SIZE}"))
+        findings.append(Damage(relative, 0, len(raw), Kind.BAD_CHECKPOINT, f"the file has {len(raw)} bytes, but a checkpoint has {SIZE}"))
     for number, (name, value) in enumerate(zip(_NAMES, fields, strict=True)):
         if value < 0 or (number < 3 and value > _LATEST):
-            what = "no time" if number < 3 else "no offset"
-            findings.append(Damage(relative, 8 * number, 8, Kind.BAD_CHECKPOINT, f"{name} is {value}, which is {what}"))
+            what = "a time" if number < 3 else "an offset"
+            findings.append(Damage(relative, 8 * number, 8, Kind.BAD_CHECKPOINT, f"{name} is {value}, which is not {what}"))
     if any(raw[_FIELDS.size :]):
         rest = max(0, len(raw) - _FIELDS.size)
-        findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero behind the five fields"))
+        findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero after the five fields"))
     physic, logics, index, master, confirm = fields
     return Checkpoint(physic, logics, index, master, confirm, True, tuple(findings))
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The 4096 bytes of a checkpoint file."""
+    """Return the 4096 bytes of a checkpoint file."""
     fields = (checkpoint.physic, checkpoint.logics, checkpoint.index, checkpoint.master_flushed_offset, checkpoint.confirm_physical_offset)
     return _FIELDS.pack(*fields).ljust(SIZE, b"\0")
 
 
 def load(directory: ReadOnlyDirectory, relative: str = "checkpoint") -> Checkpoint:
-    """Read the checkpoint of a store. A missing one is all zeros, and no damage: a broker makes a new one."""
+    """Read the checkpoint of a store. A missing file reads as all zeros and is not damage: a broker creates a new one."""
     if directory.is_directory(relative):
-        return Checkpoint(findings=(Damage(relative, 0, 0, Kind.BAD_CHECKPOINT, "a directory stands in the place of the checkpoint"),))
+        return Checkpoint(findings=(Damage(relative, 0, 0, Kind.BAD_CHECKPOINT, "the checkpoint is a directory, not a file"),))
     raw = directory.read(relative, 16 * SIZE)
     return Checkpoint() if raw is None else decode(raw, relative)

@@ -1,15 +1,15 @@
-"""Commit log: the files that hold every message, in the order in which they were stored.
+"""Commit log: the files that hold every message, in the order they were stored.
 
     commitlog/00000000000000000000   one run of bytes, cut into files of equal size
     commitlog/00000000001073741824   a file is named by the physical offset of its first byte
 
-Records follow each other without a gap. A file ends with a BLANK record; behind the last record of the last file
-there are zeros. Nothing says where the log ends: it is found by walking.
+Records follow each other without a gap. A file ends with a BLANK record; after the last record of the last file
+there are zeros. The end of the log is not recorded anywhere: it is found by walking.
 
-`CommitLog.scan` walks and never raises for what it meets: bytes that are no believable record become `Damage`, and the
-walk goes on at the next record that can be believed. A record is believed when its magic, its own physical offset and
-all its inner lengths fit. After damage the size field of the bad record is tried first, so that a record copied into a
-body cannot take the place of the real one; only then the bytes are searched for the next magic.
+`CommitLog.scan` walks the log and never raises for bad bytes: bytes that are not a valid record become `Damage`, and the
+walk goes on at the next valid record. A record is valid if its magic, its own physical offset and all its inner lengths
+fit. After damage the size field of the bad record is tried first, so that a record copied into a body cannot take the
+place of the real one; only then are the bytes searched for the next magic.
 
 Format: docs/formats/rocketmq.md, section 2.
 """
@@ -32,18 +32,18 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "status_at"]
+__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "size_at", "status_at"]
 
-CHUNK = 4096  # records a walk returns at once: small enough for the processor's cache
-TOGETHER = 4 << 20  # bytes behind a URL that single records are read from at once
-DROP = 32 << 20  # bytes that stay resident behind a walk: a walk over any size stays within bounded memory
+CHUNK = 4096  # records that a walk yields at once: few enough for the processor's cache
+TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single records
+DROP = 32 << 20  # bytes that stay resident after being walked, so that a walk of any length uses bounded memory
 
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Believable records of one file. positions: of their first bytes in `data`, which is the whole file."""
+    """Valid records of one file. positions: of their first bytes in `data`, which is the whole file."""
 
     file: QueueFile
     data: Bytes
@@ -69,35 +69,36 @@ _SENTENCES = {
     frames.BAD_MAGIC: (Kind.BAD_FRAME, "no record starts here: the magic code is unknown"),
     frames.BAD_SIZE: (Kind.BAD_FRAME, "the size field is impossible"),
     frames.BAD_LENGTHS: (Kind.BAD_LENGTHS, "the lengths inside the record do not add up to its size"),
-    frames.BAD_OFFSET: (Kind.BAD_OFFSET, "the record's own physical offset is not where it stands"),
-    frames.BLANK: (Kind.BAD_FRAME, "an end-of-file record whose length does not lead to the end of the file"),
+    frames.BAD_OFFSET: (Kind.BAD_OFFSET, "the record's own physical offset does not match its position"),
+    frames.BLANK: (Kind.BAD_FRAME, "an end-of-file record whose length does not reach the end of the file"),
 }
 
 
-_HEAD = 64 << 10  # bytes of a first look at a record that lies behind a URL
+_HEAD = 64 << 10  # bytes of a remote file fetched first for one record
 _MAGIC_START = bytes.fromhex("daa320")  # how the magic of a record of either version starts
 
 
-def _size_at(data: Bytes, position: int) -> int:
+def size_at(data: Bytes, position: int) -> int:
+    """Return the size field of the record at a position."""
     return int.from_bytes(data[position : position + 4].tobytes(), "big", signed=True)
 
 
-def _size_in(mapped: MappedFile, position: int) -> int:
+def size_in(mapped: MappedFile, position: int) -> int:
     return int.from_bytes(mapped.bytes(position, position + 4), "big", signed=True)
 
 
 def _extent(data: Bytes, at: int, end: int, base: int) -> int:
-    """How many bytes from `at` on must be there to judge what stands there, as far as those before `end` tell."""
+    """Return how many bytes from `at` on are needed to validate the record there, judging by the bytes before `end`."""
     if end - at < 36:
         return 36
     magic = int.from_bytes(data[at + 4 : at + 8].tobytes(), "big", signed=True)
     if magic not in (frames.MAGIC_V1, frames.MAGIC_V2) or int.from_bytes(data[at + 28 : at + 36].tobytes(), "big") != base + at:
         return 36
-    return max(36, _size_at(data, at)) if _size_at(data, at) <= len(data) - at else 36
+    return max(36, size_at(data, at)) if size_at(data, at) <= len(data) - at else 36
 
 
 def reach_record(mapped: MappedFile, at: int, base: int) -> Bytes:
-    """An array over the whole file in which the record at a position can be read, or judged. base: the file's start in the log."""
+    """Return an array over the whole file in which the record at a position can be read or validated. base: the file's start in the log."""
     if not mapped.remote:
         return mapped.data
     end = min(at + _HEAD, mapped.size)
@@ -107,13 +108,16 @@ def reach_record(mapped: MappedFile, at: int, base: int) -> Bytes:
 
 
 def status_at(mapped: MappedFile, at: int, base: int) -> int:
-    """What stands at a position of a file: a status of `kernels.frames`, STOP for a believable record."""
+    """Return the status of a position in a file, one of `kernels.rocketmq.frames`: STOP for a valid record."""
     status: int = frames.status_at(reach_record(mapped, at, base), at, base, True)
     return status
 
 
 def group_ranges(mapped: MappedFile, base: int, positions: NDArray[np.int64]) -> Iterator[tuple[Bytes, NDArray[np.int64]]]:
-    """(array over the whole file, positions of records that can be judged in it): ascending positions, those near each other together."""
+    """Group ascending record positions into ranges that are fetched together.
+
+    Yields (array over the whole file, positions of the records that can be validated in it).
+    """
     if not mapped.remote:
         if len(positions):
             yield mapped.data, positions
@@ -131,7 +135,7 @@ def group_ranges(mapped: MappedFile, base: int, positions: NDArray[np.int64]) ->
 
 
 class CommitLog:
-    """The commit log of a store, mapped file by file. Opening reads names and sizes only."""
+    """The commit log of a store, mapped file by file. Opening it reads only names and sizes."""
 
     def __init__(self, directory: ReadOnlyDirectory, relative: str = "commitlog", *, file_size: int | None = None) -> None:
         self._directory = directory
@@ -142,11 +146,11 @@ class CommitLog:
         self._maps: dict[str, MappedFile] = {}
         self._lock = threading.Lock()
         self._last_written: int | None = None
-        self.drop_behind = DROP
+        self.drop_after = DROP
 
     @property
     def file_size(self) -> int:
-        """Bytes of every file, as the directory shows it."""
+        """Bytes of every file, as inferred from the directory."""
         return self.queue.file_size
 
     @property
@@ -160,7 +164,7 @@ class CommitLog:
         return sum(file.size for file in self.files)
 
     def mapped(self, file: QueueFile) -> MappedFile:
-        """The map of a file, made once. Raises CannotOpenError when it has vanished."""
+        """Return the map of a file, created once. Raises CannotOpenError if the file has vanished."""
         with self._lock:
             found = self._maps.get(file.name)
             if found is None:
@@ -168,28 +172,28 @@ class CommitLog:
             return found
 
     def drop_records(self, records: Records) -> None:
-        """Let go of the resident pages from the first to the last of some records."""
+        """Release the resident pages from the first to the last of some records."""
         mapped = self.mapped(records.file)
         if len(records) and not mapped.remote:
             first, last = int(records.positions[0]), int(records.positions[-1])
-            mapped.drop(first, last + _size_at(records.data, last) - first)
+            mapped.drop(first, last + size_at(records.data, last) - first)
 
     def drop_queues(self) -> None:
-        """Let go of the resident pages of the queue files that were read beside the log."""
+        """Release the resident pages of queue files that were read along with the log."""
         self._directory.drop_all()
 
     def snapshot(self) -> str | None:
-        """What a plan has seen of the files, for those who carry it out; None where a file that is mapped stays what it is."""
+        """Return a token of the files as planned, for the tasks that read them; None for local files, whose maps never change."""
         directory = self._directory
         return directory.snapshot([file.relative for file in self.files]) if isinstance(directory, RemoteDirectory) else None
 
     def forget_all(self) -> None:
-        """Let go of all maps; each holds a descriptor."""
+        """Release all maps; each holds a file descriptor."""
         with self._lock:
             self._maps.clear()
 
     def file_at(self, physical_offset: int) -> QueueFile | None:
-        """The file that holds a physical offset."""
+        """Return the file that holds a physical offset, or None."""
         number = bisect_right(self._starts, physical_offset) - 1
         if number < 0:
             return None
@@ -197,7 +201,7 @@ class CommitLog:
         return file if physical_offset < file.start + file.size else None
 
     def last_written(self) -> int:
-        """Number of the last file that holds a record; -1 if none does."""
+        """Return the number of the last file that holds a record, or -1."""
         if self._last_written is None:
             number = len(self.files) - 1
             while number >= 0 and not self._holds_records(self.files[number]):
@@ -210,7 +214,7 @@ class CommitLog:
         return status_at(mapped, 0, file.start) != frames.UNWRITTEN or self._search(mapped, file, 0, mapped.data_end(0)) is not None
 
     def end(self) -> int:
-        """Physical offset behind the last believable record or end-of-file record."""
+        """Return the physical offset after the last valid record or end-of-file record."""
         number = self.last_written()
         if number < 0:
             return self.start
@@ -219,15 +223,15 @@ class CommitLog:
         for event in self.scan_file(file):
             if isinstance(event, Records):
                 last = int(event.positions[-1])
-                end = file.start + last + _size_at(event.data, last)
+                end = file.start + last + size_at(event.data, last)
             elif isinstance(event, EndOfFile):
                 end = file.start + event.position + event.length
         return end
 
     def scan(self, start: int | None = None, stop: int | None = None, *, chunk: int = CHUNK) -> Iterator[LogEvent]:
-        """Walk all records that start in [start, stop), physical offsets; both default to the ends of the log.
+        """Walk all records that start in [start, stop), as physical offsets; both default to the ends of the log.
 
-        start must be the start of a record (or lie below the log); a stop inside a record is fine.
+        start: must be the start of a record, or below the log. stop: may be inside a record.
         """
         low = self.start if start is None else start
         for file in self.files:
@@ -239,12 +243,12 @@ class CommitLog:
     def scan_file(
         self, file: QueueFile, start: int = 0, stop: int | None = None, *, chunk: int = CHUNK, together: bool = False
     ) -> Iterator[LogEvent]:
-        """Walk the records of one file that start in [start, stop), positions in the file. together: all of it in one array.
+        """Walk the records of one file that start in [start, stop), as positions in the file. together: read it all into one array.
 
-        Pages behind the walk leave this process's memory, and so do the last ones when it ends; they stay in the page cache.
+        Pages already walked are released from this process, and so are the last ones at the end; they stay in the page cache.
         """
         if file not in self.files:
-            raise CannotOpenError(f"{file.relative} has gone since the log was listed; open the store again to read what is there")
+            raise CannotOpenError(f"{file.relative} was removed after the log was listed; open the store again to read the rest")
         number = self.files.index(file)
         if number > self.last_written():
             return
@@ -255,17 +259,17 @@ class CommitLog:
         at = dropped = start
         try:
             while at < stop:
-                if at - dropped > self.drop_behind:
+                if at - dropped > self.drop_after:
                     mapped.drop(dropped, at - dropped)
                     dropped = at
                     if not mapped.still_whole():
-                        yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while it was read")
+                        yield Damage(file.relative, at, mapped.size - at, Kind.UNREADABLE, "the file became shorter while being read")
                         return
                 if at > stretch.end:
                     stretch.advance(at, at)
                 data, end = stretch.data, stretch.end
                 count, at, status = frames.walk(data, at, min(stop, end), file.start, True, positions)
-                if at > end:  # the last record goes on behind what is there: it is met again
+                if at > end:  # the last record ends past the bytes fetched: it is visited again
                     count -= 1
                     at, status = int(positions[count]), frames.STOP
                 if count:
@@ -277,35 +281,35 @@ class CommitLog:
                     continue
                 if status == frames.STOP:
                     return
-                if status == frames.BLANK and _size_at(data, at) == mapped.size - at:
+                if status == frames.BLANK and size_at(data, at) == mapped.size - at:
                     yield EndOfFile(file, at, mapped.size - at)
                     return
-                behind = self._behind(mapped, file, at)
+                following = self._resume_at(mapped, file, at)
                 if status == frames.UNWRITTEN and status_at(mapped, at, file.start) != frames.UNWRITTEN:
-                    continue  # the store is being written: what was not there when the walk came by is there now
-                if behind is not None:
-                    yield self._damage(mapped, file, at, behind, status)
-                    at = behind
+                    continue  # the store is being written: the record appeared after the walk had read its position
+                if following is not None:
+                    yield self._damage(mapped, file, at, following, status)
+                    at = following
                     continue
-                yield from self._tail(mapped, file, at, status, last=number == self.last_written())
+                yield from self._tail_damage(mapped, file, at, status, last=number == self.last_written())
                 return
         finally:
-            if not mapped.remote:  # what was fetched is bounded as it is
+            if not mapped.remote:  # fetched ranges of a remote file are bounded anyway
                 mapped.drop(dropped, at - dropped)
 
     def first_record(self, file: QueueFile, start: int, stop: int) -> int | None:
-        """Position of the first believable record that starts in [start, stop) of a file: where a split begins."""
+        """Return the position of the first valid record that starts in [start, stop) of a file: where a split begins."""
         mapped = self.mapped(file)
         stop = min(stop, mapped.size)
         if start < stop and status_at(mapped, start, file.start) == frames.STOP:
             return start
         return self._search(mapped, file, start, stop)
 
-    def _behind(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
-        """Where the walk goes on after the bad bytes at `at`: a record, or the file's BLANK record."""
+    def _resume_at(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
+        """Return where the walk goes on after the bad bytes at `at`: at a record, or at the file's BLANK record."""
         if mapped.size - at >= 8:
-            size = _size_in(mapped, at)
-            if 91 <= size <= mapped.size - at - 8 and self._believable(mapped, file, at + size):
+            size = size_in(mapped, at)
+            if 91 <= size <= mapped.size - at - 8 and self._is_valid_at(mapped, file, at + size):
                 return at + size
         end = mapped.data_end(at)
         found = self._search(mapped, file, at + 1, end)
@@ -313,17 +317,17 @@ class CommitLog:
             return found
         place = mapped.find(_BLANK_MAGIC, at + 5, end)
         while place >= 0:
-            if _size_in(mapped, place - 4) == mapped.size - place + 4:
+            if size_in(mapped, place - 4) == mapped.size - place + 4:
                 return place - 4
             place = mapped.find(_BLANK_MAGIC, place + 1, end)
         return None
 
-    def _believable(self, mapped: MappedFile, file: QueueFile, at: int) -> bool:
+    def _is_valid_at(self, mapped: MappedFile, file: QueueFile, at: int) -> bool:
         status = status_at(mapped, at, file.start)
-        return status == frames.STOP or (status == frames.BLANK and _size_in(mapped, at) == mapped.size - at)
+        return status == frames.STOP or (status == frames.BLANK and size_in(mapped, at) == mapped.size - at)
 
     def _search(self, mapped: MappedFile, file: QueueFile, start: int, stop: int) -> int | None:
-        """First position >= start with a believable record that starts before stop. Holes are not read."""
+        """Return the first position >= start of a valid record that starts before stop. Holes are not read."""
         stop = min(stop, mapped.data_end(start))
         if not mapped.remote:
             found = frames.first_record(mapped.data, start, stop, file.start)
@@ -335,14 +339,14 @@ class CommitLog:
             at += 1
         return None
 
-    def _damage(self, mapped: MappedFile, file: QueueFile, at: int, behind: int, status: int) -> Damage:
+    def _damage(self, mapped: MappedFile, file: QueueFile, at: int, following: int, status: int) -> Damage:
         kind, sentence = _SENTENCES[status]
-        if status == frames.BAD_MAGIC and mapped.last_nonzero(at, behind) < 0:
+        if status == frames.BAD_MAGIC and mapped.last_nonzero(at, following) < 0:
             kind, sentence = _SENTENCES[frames.UNWRITTEN]
-        return Damage(file.relative, at, behind - at, kind, f"{sentence}; the next believable record is at {file.start + behind}", 1)
+        return Damage(file.relative, at, following - at, kind, f"{sentence}; the next valid record is at {file.start + following}", 1)
 
-    def _tail(self, mapped: MappedFile, file: QueueFile, at: int, status: int, *, last: bool) -> Iterator[Damage]:
-        """What to say of the rest of a file in which no further record is found."""
+    def _tail_damage(self, mapped: MappedFile, file: QueueFile, at: int, status: int, *, last: bool) -> Iterator[Damage]:
+        """Yield the damage in the rest of a file, after its last record."""
         final = mapped.last_nonzero(at, mapped.size)
         if final < 0:
             if not last:
@@ -351,30 +355,30 @@ class CommitLog:
                     at,
                     mapped.size - at,
                     Kind.ZEROED,
-                    "zeros up to the end of the file, though the log goes on in the next one",
+                    "zeros up to the end of the file, although the log continues in the next one",
                     1,
                 )
             elif mapped.size < self.file_size:
                 yield Damage(file.relative, at, mapped.size - at, Kind.TORN_RECORD, "the file was cut here", 0)
             return
         length = final + 1 - at
-        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and _size_in(mapped, at + 4) == frames.MAGIC_V1:
-            length = min(max(length, _size_in(mapped, at)), mapped.size - at)
+        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and size_in(mapped, at + 4) == frames.MAGIC_V1:
+            length = min(max(length, size_in(mapped, at)), mapped.size - at)
         if last:
             yield Damage(
                 file.relative,
                 at,
                 length,
                 Kind.TORN_RECORD,
-                "the last record is incomplete: the broker died while it wrote, or the file was cut",
+                "the last record is incomplete: the broker died while writing it, or the file was cut",
                 1,
             )
         else:
             kind, sentence = _SENTENCES[status]
-            yield Damage(file.relative, at, mapped.size - at, kind, f"{sentence}; no believable record follows in this file", 1)
+            yield Damage(file.relative, at, mapped.size - at, kind, f"{sentence}; no valid record follows in this file", 1)
 
     def raw(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The bytes of the record at a physical offset, by its own size field (or `size`); None if no such bytes are there."""
+        """Return the bytes of the record at a physical offset, by its own size field (or `size`); None if the log does not hold them."""
         file = self.file_at(physical_offset)
         if file is None:
             return None
@@ -382,13 +386,13 @@ class CommitLog:
         at = physical_offset - file.start
         if mapped.size - at < 8:
             return None
-        length = _size_in(mapped, at) if size is None else size
+        length = size_in(mapped, at) if size is None else size
         if not 0 < length <= mapped.size - at:
             return None
         return mapped.bytes(at, at + length)
 
     def record(self, physical_offset: int) -> record.Record | None:
-        """The record at a physical offset, if a believable one starts there."""
+        """Return the record at a physical offset, or None if no valid record starts there."""
         file = self.file_at(physical_offset)
         if file is None:
             return None

@@ -1,8 +1,8 @@
-"""Compressed bodies: what SYSFLAG says of them, and how to get the text back.
+"""Compressed bodies: how SYSFLAG describes them, and how to decompress them.
 
     bit 0 set: compressed.  bits 8-10: 0 or 3 zlib stream (RFC 1950), 1 LZ4 frame, 2 zstd frame
 
-Version 4.9 knows zlib only and sets no type bits. Output is bounded: a body that grows beyond the bound is refused.
+Version 4.9 supports only zlib and sets no type bits. Output is bounded: a body that exceeds the limit is refused.
 
     >>> decompress(zlib.compress(b"abc"), COMPRESSED)
     b'abc'
@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import zlib
 
+from mqstore.rocketmq.format.record import COMPRESSED
+
 __all__ = ["COMPRESSED", "MAX_BODY", "BadCompressionError", "decompress"]
 
-COMPRESSED = 0x1
 MAX_BODY = 256 << 20
 
 _NAMES = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}
 
 
 class BadCompressionError(ValueError):
-    """A body that cannot be decompressed as its flags say."""
+    """A body that cannot be decompressed according to its flags."""
 
 
 def decompress(body: bytes, sys_flag: int, limit: int = MAX_BODY) -> bytes:
-    """The body as the producer gave it; bodies without the compressed bit come back as they are. Raises BadCompressionError."""
+    """Return the body as the producer sent it; a body without the compressed bit is returned unchanged. Raises BadCompressionError."""
     if not sys_flag & COMPRESSED:
         return body
     kind = (sys_flag >> 8) & 7
@@ -43,7 +44,7 @@ def decompress(body: bytes, sys_flag: int, limit: int = MAX_BODY) -> bytes:
     except BadCompressionError:
         raise
     except (ValueError, RuntimeError, EOFError, OSError, MemoryError, zlib.error) as error:
-        raise BadCompressionError(f"the body is no sound {_NAMES[kind]} stream: {error}") from None
+        raise BadCompressionError(f"the body is not a valid {_NAMES[kind]} stream: {error}") from None
     if len(text) > limit:
         raise BadCompressionError(f"the body expands beyond {limit} bytes")
     return text

@@ -7,9 +7,9 @@ A queue is a run of equally sized files of 20-byte entries, big-endian:
          8     4  size of the record in bytes
         12     8  tags code: the tag's Java string hash, sign-extended (or a delivery time, or an address in the extended queue)
 
-Entry n of the queue stands at byte 20*n of the whole run; a file is named by its first byte. An entry of all zeros has
-not been written; (0, 0x7fffffff, 0) fills the places in front of the first entry of a queue that does not begin at a
-file's start. The queue is derived: after damage it is rebuilt from the log.
+Entry n of the queue is at byte 20*n of the whole run; a file is named by its first byte. An entry of all zeros has
+not been written; (0, 0x7fffffff, 0) is a blank that fills the places before the first entry of a queue that does not
+begin at the start of a file. The queue is derived: after damage it is rebuilt from the log.
 
     >>> unpack(bytes.fromhex("00000000000003e8000000b80000000000017862"))
     QueueEntry(physical_offset=1000, size=184, tags_code=96354)
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
-from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.queue_reader import QueueReader
 
 __all__ = [
     "BLANK_SIZE",
@@ -51,8 +51,8 @@ ENTRY_SIZE = 20
 DEFAULT_FILE_SIZE = 6_000_000
 BLANK_SIZE = 0x7FFFFFFF
 
-MAX_ASKED = 256  # queues that are asked for the common length of files
-MAX_GAP = 1000  # files that may be missing in one place before the files behind it count as astray
+MAX_SAMPLED = 256  # queues whose files are looked at for the common length
+MAX_GAP = 1000  # files that may be missing in one place before the files after it count as stray
 
 _ENTRY = struct.Struct(">qiq")
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -67,12 +67,12 @@ class QueueEntry(NamedTuple):
 
 
 def unpack(raw: bytes) -> QueueEntry:
-    """The entry in 20 bytes."""
+    """Unpack an entry from 20 bytes."""
     return QueueEntry(*_ENTRY.unpack(raw))
 
 
 def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tuple[str, int]]:
-    """(topic, queue id) of every queue directory, sorted. What is no queue directory is left out, as the broker does."""
+    """List (topic, queue id) of every queue directory, sorted. Other entries are left out, as the broker does."""
     found: list[tuple[str, int]] = []
     for topic in directory.entries(place):
         if not topic.is_directory:
@@ -86,13 +86,13 @@ def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tu
 
 
 def common_file_size(directory: ReadOnlyDirectory, place: str = "consumequeue") -> int | None:
-    """The length that most queue files have, as long as more than one has it; None otherwise. A broker makes all of them alike.
+    """Return the most frequent length of queue files if more than one file has it, else None. A broker makes all files equal.
 
-    A queue of one file cannot tell whether that file was cut; its neighbours can.
+    A single file does not show whether it was cut; the files of other queues do.
     """
     votes = Counter(
         file.size
-        for topic, queue_id in queues(directory, place)[:MAX_ASKED]
+        for topic, queue_id in queues(directory, place)[:MAX_SAMPLED]
         for file in directory.entries(f"{place}/{topic}/{queue_id}")
         if file.is_file and file.size > 0
     )
@@ -100,39 +100,23 @@ def common_file_size(directory: ReadOnlyDirectory, place: str = "consumequeue") 
     return size if count > 1 else None
 
 
-class ConsumeQueueReader:
-    """Entries of one queue, by queue offset, as they lie on disk. Never writes; a missing file is a gap, not an error."""
+class ConsumeQueueReader(QueueReader):
+    """Entries of one queue, by queue offset, as stored on disk. Satisfies `store.view.QueueView`."""
 
     batch = False
+    max_gap = MAX_GAP
 
     def __init__(
         self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "consumequeue"
     ) -> None:
-        self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        self.queue_id = queue_id
-        self.relative = f"{place}/{topic}/{queue_id}"
-        self._directory = directory
-        self._file_size = file_size
-
-    @cached_property
-    def _queue(self) -> mapped_file_queue.FileQueue:
-        return mapped_file_queue.load(self._directory, self.relative, size=self._file_size, max_gap=MAX_GAP)
-
-    @property
-    def files(self) -> tuple[QueueFile, ...]:
-        return self._queue.files
-
-    @property
-    def file_size(self) -> int:
-        """Bytes of a file of this queue."""
-        return self._queue.file_size
+        super().__init__(directory, topic, queue_id, file_size=file_size, place=place)
 
     @property
     def findings(self) -> tuple[Damage, ...]:
         return tuple(self._queue.findings)
 
     def rows(self, file: QueueFile) -> NDArray[np.void]:
-        """All whole entries of a file, written or not: a view of the map."""
+        """Return all whole entries of a file, written or not, as a view of the map."""
         size = min(file.size, self.file_size)
         size -= size % ENTRY_SIZE
         return self._directory.mapped(file.relative).load(0, size)[:size].view(ENTRY)
@@ -158,24 +142,24 @@ class ConsumeQueueReader:
 
     @property
     def min_offset(self) -> int:
-        """Queue offset of the first entry that is written and no filling."""
+        """Queue offset of the first written entry that is not a blank."""
         return self._bounds[0]
 
     @property
     def max_offset(self) -> int:
-        """Queue offset behind the last written entry."""
+        """Queue offset after the last written entry."""
         return self._bounds[1]
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset behind the record of the last entry; -1 for an empty queue."""
+        """Physical offset after the record of the last entry; -1 for an empty queue."""
         if self.min_offset == self.max_offset:
             return -1
         last = self.entries(self.max_offset - 1, self.max_offset)[0]
         return int(last["physical_offset"]) + int(last["size"])
 
     def entries(self, start: int, stop: int) -> NDArray[np.void]:
-        """Entries start..stop-1, within the queue's bounds; zeros where a file is missing. A copy only where files meet."""
+        """Return entries start..stop-1, within the queue's bounds; zeros where a file is missing. Copies only across files."""
         start, stop = max(start, self.min_offset), min(stop, self.max_offset)
         if start >= stop:
             return np.empty(0, ENTRY)
@@ -200,13 +184,13 @@ class ConsumeQueueReader:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, dtype=ENTRY)
 
     def place(self, queue_offset: int) -> tuple[str, int]:
-        """(file relative to the store, byte in it) of an entry; the directory and the byte of the run where no file holds it."""
+        """Return (file relative to the store, byte in it) of an entry; (directory, byte of the run) if no file holds it."""
         position = queue_offset * ENTRY_SIZE
         file = self._queue.file_at(position)
         return (self.relative, position) if file is None else (file.relative, position - file.start)
 
     def drop(self) -> None:
-        """Let go of the resident pages of this queue's maps."""
+        """Release the resident pages of this queue's maps."""
         for file in self.files:
             mapped = self._directory.kept(file.relative)
             if mapped is not None:

@@ -1,4 +1,4 @@
-"""Extended consume queue: tags codes that were moved out of the consume queue, with a time and a filter bitmap beside them.
+"""Extended consume queue: tags codes moved out of the consume queue, each with a time and a filter bitmap.
 
 A broker with enableConsumeQueueExt stores an address in place of the tags code. The address is the position of a unit in
 the file queue `consumequeue_ext/<topic>/<queueId>`, plus -2^63, so every address is below every 32-bit hash:
@@ -6,7 +6,7 @@ the file queue `consumequeue_ext/<topic>/<queueId>`, plus -2^63, so every addres
     unit     0   2  size of the unit, 20 + bitmap bytes        10   8  store time, ms
              2   8  tags code                                  18   2  bitmap bytes, then the bitmap
 
-Units do not cross files: -1 in place of a size, or anything else that is not positive, ends a file.
+Units do not cross files: a size of -1, or any other size that is not positive, ends a file.
 
     >>> unit = unpack(bytes.fromhex("001c000000000027a8070000017e12ef9c7b00080102030405060708"), 0)
     >>> unit.address, unit.size, unit.tags_code, unit.store_timestamp, unit.bitmap.hex()
@@ -41,7 +41,7 @@ _UNIT = struct.Struct(">hqqh")
 
 
 class ExtUnit(NamedTuple):
-    """One unit. address: what a consume queue entry holds to lead here. size: of the whole unit in bytes."""
+    """One unit. address: as consume queue entries hold it. size: of the whole unit in bytes."""
 
     address: int
     size: int
@@ -51,22 +51,22 @@ class ExtUnit(NamedTuple):
 
 
 def is_address(tags_code: int) -> bool:
-    """Whether a stored tags code is the address of a unit."""
+    """Return whether a stored tags code is the address of a unit."""
     return tags_code <= _MAX_ADDRESS
 
 
 def address_of(position: int) -> int:
-    """The address of the unit at a position of the run."""
+    """Return the address of the unit at a position of the run."""
     return position + _BASE
 
 
 def position_of(address: int) -> int:
-    """The position in the run that an address stands for."""
+    """Return the position in the run that an address refers to."""
     return address - _BASE
 
 
 def unpack(raw: bytes, position: int) -> ExtUnit | None:
-    """The unit at the beginning of raw, which stands at `position` of the run; None if it is none."""
+    """Unpack the unit at the start of raw, which begins at `position` of the run; None if it is not valid."""
     if len(raw) < MIN_UNIT_SIZE:
         return None
     size, tags_code, store_timestamp, bitmap = _UNIT.unpack_from(raw)
@@ -76,7 +76,7 @@ def unpack(raw: bytes, position: int) -> ExtUnit | None:
 
 
 class ConsumeQueueExt:
-    """The extended queue of one topic queue. A store without one is simply empty."""
+    """The extended queue of one topic queue; empty if the store does not have one."""
 
     def __init__(
         self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "consumequeue_ext"
@@ -87,7 +87,7 @@ class ConsumeQueueExt:
 
     @cached_property
     def queue(self) -> mapped_file_queue.FileQueue:
-        """The files, listed when first asked for."""
+        """The files, listed on first use."""
         return mapped_file_queue.load(self._directory, self.relative, size=self._file_size)
 
     def _mapped(self, file: QueueFile) -> MappedFile | None:
@@ -97,7 +97,7 @@ class ConsumeQueueExt:
             return None
 
     def unit(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None if there is none that can be believed."""
+        """Return the unit at an address, or None if no valid unit is there."""
         position = position_of(address)
         file = self.queue.file_at(position) if is_address(address) else None
         mapped = self._mapped(file) if file is not None else None
@@ -107,14 +107,14 @@ class ConsumeQueueExt:
         return unpack(mapped.bytes(at, at + 0x7FFF), position)
 
     def tags_code(self, stored: int) -> int:
-        """The tags code that a stored one stands for: itself unless it is an address that leads to a unit."""
+        """Resolve a stored tags code: the unit's code if it is the address of a unit, else itself."""
         if not is_address(stored):
             return stored
         found = self.unit(stored)
         return stored if found is None else found.tags_code
 
     def scan(self) -> Iterator[ExtUnit | Damage]:
-        """All units in order. A size that leads on although its unit is none is a finding, and the scan goes on behind it."""
+        """Yield all units in order. An invalid unit with a usable size is a finding, and the scan goes on after it."""
         for file in self.queue.files:
             mapped = self._mapped(file)
             if mapped is None:
@@ -131,7 +131,11 @@ class ConsumeQueueExt:
                     found
                     if found is not None
                     else Damage(
-                        file.relative, at, min(size, len(raw)), Kind.BAD_QUEUE_ENTRY, f"{size} bytes that are no unit of an extended queue"
+                        file.relative,
+                        at,
+                        min(size, len(raw)),
+                        Kind.BAD_QUEUE_ENTRY,
+                        f"{size} bytes that are not a valid extended queue unit",
                     )
                 )
                 at += size

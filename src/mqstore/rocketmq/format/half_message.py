@@ -1,10 +1,10 @@
-"""The forms of a message in a transaction: half message, op message, commit, renewal, and what is put aside in the end.
+"""The forms of a message in a transaction: half message, op message, commit, renewal, and the message that is discarded in the end.
 
     half      RMQ_SYS_TRANS_HALF_TOPIC, queue 0       the message; its topic and queue are kept in REAL_TOPIC and REAL_QID
-    op        RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0    TAGS `d`; body: queue offsets of half messages that are settled
+    op        RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0    TAGS `d`; body: queue offsets of resolved half messages
     commit    the real topic and queue                SYSFLAG type commit, PREPAREDTRANSACTIONOFFSET of the half record
     renewed   as half                                 TRANSACTION_CHECK_TIMES one higher; without the user's flag
-    given up  TRANS_CHECK_MAX_TIME_TOPIC, queue 0     the half message after too many checks
+    discarded TRANS_CHECK_MAX_TIME_TOPIC, queue 0     the half message after too many checks
 
     >>> message = Message("orders", b"paid", queue_id=1, sys_flag=4, properties={"TRAN_MSG": "true", "PGROUP": "shop"})
     >>> waiting = half(message, "4.9.3")
@@ -13,7 +13,7 @@
     >>> op_message([7], "4.9.3").body, op_message([7, 9], "5.3.3").body
     (b'7', b'7,9,')
 
-An op record has no UNIQ_KEY: the broker makes one only after it has encoded the properties.
+An op record has no UNIQ_KEY: the broker creates one only after it has encoded the properties.
 
 Format: docs/formats/rocketmq.md, section 3.8.
 """
@@ -38,7 +38,7 @@ PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 
 def half(message: Message, version: str) -> Message:
-    """The half message of a message that is part of a transaction."""
+    """Return the half message of a message that is part of a transaction."""
     changes: dict[str, str | None] = {}
     properties = message.encoded_properties(version)
     if version != "4.9.3":
@@ -56,11 +56,13 @@ def half(message: Message, version: str) -> Message:
 
 
 def committed(half_record: record.Record, version: str) -> Message:
-    """The message that a commit puts. Raises ValueError if the record is no half message."""
+    """Return the message that a commit puts. Raises ValueError if the record is not a half message."""
     found = parsed(half_record.properties, version)
     topic, queue_id = found.get("REAL_TOPIC"), found.get("REAL_QID")
     if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
-        raise ValueError(f"the record at {half_record.physical_offset} is no half message: its REAL_TOPIC and REAL_QID name no queue")
+        raise ValueError(
+            f"the record at {half_record.physical_offset} is not a half message: its REAL_TOPIC and REAL_QID do not name a queue"
+        )
     return Message(
         topic,
         half_record.body,
@@ -77,9 +79,9 @@ def committed(half_record: record.Record, version: str) -> Message:
 
 
 def op_message(queue_offsets: Sequence[int], version: str, *, born_host: str | None = None) -> Message:
-    """The message that says that the half messages at these queue offsets are settled. born_host: None takes the store's own.
+    """Return the op message that marks the half messages at these queue offsets as resolved. born_host: None: the store's own.
 
-    4.9.3 writes one message for each, and reads no more than one from it. Raises ValueError for several.
+    4.9.3 writes one op message for each half message. Raises ValueError for several offsets in 4.9.3.
     """
     if version == "4.9.3":
         if len(queue_offsets) != 1:
@@ -92,17 +94,17 @@ def op_message(queue_offsets: Sequence[int], version: str, *, born_host: str | N
 
 
 def settled_by(op_record: record.Record) -> tuple[int, ...]:
-    """The queue offsets of half messages that an op record names; what is no number in it is left out."""
+    """Return the queue offsets of half messages that an op record names; items that are not numbers are left out."""
     if op_record.property_map().get("TAGS") != "d":
         return ()
     return tuple(int(item) for item in bytes(op_record.body).split(b",") if item.isdigit())
 
 
 def renewed(half_record: record.Record, version: str, *, check_times: int, prepared_queue_offset: int | None = None) -> Message:
-    """The half message put again by a check; the user's flag and the number of tries are lost, as in the broker.
+    """Return the half message as a check puts it again; the user's flag and the number of retries are lost, as in the broker.
 
-    check_times: how often it has been checked with this time. prepared_queue_offset: the queue offset that op messages know it by,
-    for one that is put again because its immunity time is not over.
+    check_times: number of checks, including this one. prepared_queue_offset: the queue offset by which op messages refer to it,
+    given if it is put again because its immunity time is not over.
     """
     changes: dict[str, str | None] = {CHECK_TIMES: str(check_times)}
     if prepared_queue_offset is not None:
@@ -120,9 +122,9 @@ def renewed(half_record: record.Record, version: str, *, check_times: int, prepa
 
 
 def given_up(half_record: record.Record, version: str, *, check_times: int | None = None) -> Message:
-    """The message under which a half message is put aside that was checked too often, or is too old.
+    """Return the message that stores a discarded half message, one that was checked too often or is too old.
 
-    check_times: counted once more for one that is too old, None otherwise.
+    check_times: incremented once more if it is too old, None otherwise.
     """
     return Message(
         GIVEN_UP_TOPIC,

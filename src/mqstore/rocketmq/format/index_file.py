@@ -1,4 +1,4 @@
-"""Index file: which records have a key, by hash chains.
+"""Index file: finds the records with a key, by hash chains.
 
     offset             size             what
          0               40             header
@@ -10,11 +10,11 @@
             16  i64  physical offset of the first entry 36  i32  number of the next entry
 
     entry    0  i32  hash of `topic#key`                12  i32  seconds from the header's first time
-             4  i64  physical offset of the record      16  i32  number of the entry before in the same slot, 0: none
+             4  i64  physical offset of the record      16  i32  number of the previous entry in the same slot, 0: none
 
-Nothing in the file says how many slots it has. `load` infers it: from the length, in the broker's ratio of four positions
-a slot; where that is no whole number or the entries do not bear it out, from the place at which the last entry's physical
-offset is found. A geometry is borne out when the first entries are in the chains that it gives them.
+The number of slots is not stored in the file. `load` infers it from the length, at the broker's ratio of four positions
+per slot; if that does not give a whole number or the entries contradict it, from the position at which the last entry's
+physical offset is found. Entries confirm a geometry if the first ones are in the chains that it implies.
 
     >>> geometry_of_length(420_000_040)
     (5000000, 20000000)
@@ -43,10 +43,10 @@ HEADER_SIZE = 40
 SLOT_SIZE = 4
 ENTRY_SIZE = 20
 
-SAMPLE = 64  # entries that bear out a geometry
+SAMPLE = 64  # entries that confirm a geometry
 MAX_CANDIDATES = 1000
 
-_HEADER = struct.Struct(">qqqqii")
+HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 
@@ -73,7 +73,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """One entry that a search visited, or why it visited none. number 0: the slot itself."""
+    """One entry that a search visited, or the reason it visited none. number 0: the slot itself."""
 
     file: str
     slot: int
@@ -94,13 +94,13 @@ class SearchStep:
 
 
 def geometry_of_length(length: int) -> tuple[int, int] | None:
-    """(slots, positions) of a file of this length in the broker's ratio of one to four; None if that gives no whole number."""
+    """Return (slots, positions) of a file of this length at the broker's ratio of one to four; None if not a whole number."""
     slots, rest = divmod(length - HEADER_SIZE, SLOT_SIZE + 4 * ENTRY_SIZE)
     return (slots, 4 * slots) if slots > 0 and rest == 0 else None
 
 
 class IndexFile:
-    """One index file, mapped. Searching touches a slot and the entries of its chain, nothing else. inferred: where the geometry is from."""
+    """One index file, mapped. A search touches only a slot and the entries of its chain. inferred: the source of the geometry."""
 
     def __init__(self, name: str, relative: str, mapped: MappedFile, slot_count: int, positions: int, inferred: str) -> None:
         self.name = name
@@ -121,15 +121,15 @@ class IndexFile:
         self.index_count: int = self.header.index_count
 
     def entry_position(self, number: int) -> int:
-        """Byte of entry `number` in the file."""
+        """Return the position of entry `number` in the file."""
         return self._base + ENTRY_SIZE * number
 
     def slot_position(self, slot: int) -> int:
-        """Byte of a slot in the file."""
+        """Return the position of a slot in the file."""
         return HEADER_SIZE + SLOT_SIZE * slot
 
     def entry(self, number: int) -> IndexEntry:
-        """Entry `number`; zeros where the file does not reach."""
+        """Return entry `number`; zeros past the end of the file."""
         position = self._base + ENTRY_SIZE * number
         if number < 0 or position + ENTRY_SIZE > self._size:
             return IndexEntry(0, 0, 0, 0)
@@ -138,25 +138,25 @@ class IndexFile:
         return IndexEntry(*_ENTRY.unpack_from(self.octets, position))
 
     def entries(self, low: int, high: int) -> NDArray[np.void]:
-        """Entries low..high-1 as a structured array, as far as the file reaches: a view of the map."""
+        """Return entries low..high-1 as a structured array, as far as the file reaches: a view of the map."""
         raw = self.entry_bytes(low, high)
         return raw[: len(raw) - len(raw) % ENTRY_SIZE].view(ENTRY)
 
     def entry_bytes(self, low: int, high: int) -> Bytes:
-        """The stored bytes of entries low..high-1, as far as the file reaches."""
+        """Return the stored bytes of entries low..high-1, as far as the file reaches."""
         start, stop = self._base + ENTRY_SIZE * low, self._base + ENTRY_SIZE * high
         return self._mapped.load(start, stop)[start:stop]
 
     def slots(self) -> NDArray[np.int32]:
-        """The slot table as native numbers: a copy of 4 bytes a slot."""
+        """Return the slot table as native integers: a copy of 4 bytes per slot."""
         return self.slot_table().astype(np.int32)
 
     def slot_table(self) -> NDArray[np.int32]:
-        """The slot table as stored, big-endian: a view of the map."""
+        """Return the slot table as stored, big-endian: a view of the map."""
         return self._mapped.load(HEADER_SIZE, self._base)[HEADER_SIZE : self._base].view(">i4")
 
     def slot(self, number: int) -> int:
-        """What a slot holds."""
+        """Return the value of a slot."""
         position = HEADER_SIZE + SLOT_SIZE * number
         if self.octets is None:
             value: int = _SLOT.unpack(self._mapped.bytes(position, position + SLOT_SIZE))[0]
@@ -165,27 +165,27 @@ class IndexFile:
         return value
 
     def drop(self) -> None:
-        """Let go of the file's resident pages."""
+        """Release the file's resident pages."""
         self._mapped.drop(0, self._mapped.size)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDirectory:
-    """The index files of a store, oldest first, and what is odd about the directory."""
+    """The index files of a store, oldest first, and findings about the directory."""
 
     files: tuple[IndexFile, ...]
     findings: tuple[Damage, ...]
 
 
 def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | None = None, positions: int | None = None) -> IndexDirectory:
-    """Map every index file. slots, positions: as configured; what is None is inferred."""
+    """Map every index file. slots, positions: as configured; inferred if None."""
     files: list[IndexFile] = []
     findings: list[Damage] = []
     mapped: list[tuple[str, str, MappedFile]] = []
     for entry in directory.entries(place):
         relative = f"{place}/{entry.name}"
         if not entry.is_file or not (entry.name.isascii() and entry.name.isdigit() and len(entry.name) < 20):
-            sentence = "an entry of the index directory that is no index file: the broker skips it"
+            sentence = "an entry of the index directory that is not an index file: the broker skips it"
             findings.append(Damage(relative, 0, entry.size, Kind.STRAY_FILE, sentence))
             continue
         try:
@@ -194,28 +194,28 @@ def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | Non
             findings.append(Damage(relative, 0, entry.size, Kind.UNREADABLE, str(error)))
     geometries = _geometries([file for _, _, file in mapped], slots, positions)
     for name, relative, file in mapped:
-        geometry, how = geometries[file.size]
+        geometry, source = geometries[file.size]
         if geometry is None:
-            sentence = f"{file.size} bytes fit no number of slots and positions; if the file is sound, say them with --config"
+            sentence = f"{file.size} bytes fit no number of slots and positions; if the file is intact, give them with --config"
             findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
             continue
         needed = HEADER_SIZE + SLOT_SIZE * geometry[0] + ENTRY_SIZE * geometry[1]
         if needed != file.size:
-            sentence = f"the file has {file.size} bytes, {geometry[0]} slots and {geometry[1]} positions take {needed}"
+            sentence = f"the file has {file.size} bytes, but {geometry[0]} slots and {geometry[1]} positions take {needed}"
             findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
         if HEADER_SIZE + SLOT_SIZE * geometry[0] <= file.size:
-            files.append(IndexFile(name, relative, file, *geometry, how))
+            files.append(IndexFile(name, relative, file, *geometry, source))
     return IndexDirectory(tuple(files), tuple(findings))
 
 
 def _geometries(files: Sequence[MappedFile], slots: int | None, positions: int | None) -> dict[int, tuple[tuple[int, int] | None, str]]:
-    """By file length: (slots, positions) and where they are from. A broker makes all its files alike, so the commonest length decides."""
+    """Return (slots, positions) and their source by file length. A broker makes all files equal, so the commonest length decides."""
     if slots is not None and positions is not None:
         return {file.size: ((slots, positions), "configured") for file in files}
     by_length: dict[int, list[MappedFile]] = {}
     for file in files:
         by_length.setdefault(file.size, []).append(file)
-    found = {length: _infer(length, same, slots, positions) for length, same in by_length.items()}
+    found = {length: _infer_geometry(length, same, slots, positions) for length, same in by_length.items()}
     common = max(by_length, key=lambda length: (len(by_length[length]), length), default=0)
     for length in found:
         if not found[length][1].endswith(_PROVED) and found[common][0] is not None:
@@ -226,38 +226,44 @@ def _geometries(files: Sequence[MappedFile], slots: int | None, positions: int |
 _PROVED = "the entries agree"
 
 
-def _infer(length: int, files: Sequence[MappedFile], slots: int | None, positions: int | None) -> tuple[tuple[int, int] | None, str]:
-    """Geometry of files of one length: a candidate that the entries of every file with entries bear out, else the broker's ratio."""
+def _infer_geometry(
+    length: int, files: Sequence[MappedFile], slots: int | None, positions: int | None
+) -> tuple[tuple[int, int] | None, str]:
+    """Infer the geometry of files of one length: a candidate that the entries of all files confirm, else the broker's ratio."""
     fullest = sorted((file for file in files if file.size >= HEADER_SIZE), key=lambda file: -_header(file).index_count)[:4]
     if slots is not None or positions is not None:
         given = (
-            _complete(length, slots)
+            _geometry_with_slots(length, slots)
             if slots is not None
-            else _complete(length, (length - HEADER_SIZE - ENTRY_SIZE * (positions or 0)) // SLOT_SIZE)
+            else _geometry_with_slots(length, (length - HEADER_SIZE - ENTRY_SIZE * (positions or 0)) // SLOT_SIZE)
         )
         return given, "half configured, the rest from the length"
     ratio = geometry_of_length(length)
-    if ratio is not None and all(_fits(file, *ratio) for file in fullest) and any(_header(file).index_count > 1 for file in fullest):
+    if (
+        ratio is not None
+        and all(_geometry_fits(file, *ratio) for file in fullest)
+        and any(_header(file).index_count > 1 for file in fullest)
+    ):
         return ratio, f"from the length, four positions a slot; {_PROVED}"
     for file in fullest:
         for candidate in _candidates(file):
-            if all(_fits(other, *candidate) for other in fullest):
+            if all(_geometry_fits(other, *candidate) for other in fullest):
                 return candidate, f"from the place of the last entry; {_PROVED}"
     return ratio, "from the length, four positions a slot" if ratio is not None else "no geometry fits"
 
 
-def _complete(length: int, slots: int) -> tuple[int, int] | None:
-    """(slots, positions) when that many slots leave room for whole entries."""
+def _geometry_with_slots(length: int, slots: int) -> tuple[int, int] | None:
+    """Return (slots, positions) if that many slots leave room for whole entries, else None."""
     positions, rest = divmod(length - HEADER_SIZE - SLOT_SIZE * slots, ENTRY_SIZE)
     return (slots, positions) if slots > 0 and positions > 1 and rest == 0 else None
 
 
 def _header(file: MappedFile) -> Header:
-    return Header(*_HEADER.unpack_from(file.bytes(0, HEADER_SIZE)))
+    return Header(*HEADER.unpack_from(file.bytes(0, HEADER_SIZE)))
 
 
 def _candidates(file: MappedFile) -> Iterator[tuple[int, int]]:
-    """Geometries that put the last entry where its physical offset, which the header repeats, is found."""
+    """Yield geometries in which the last entry is where its physical offset, repeated in the header, is found."""
     header = _header(file)
     last = header.index_count - 1
     if last < 1 or header.end_physical_offset <= 0:
@@ -269,13 +275,13 @@ def _candidates(file: MappedFile) -> Iterator[tuple[int, int]]:
         if at < 0:
             return
         slots, rest = divmod(at - 4 - ENTRY_SIZE * last - HEADER_SIZE, SLOT_SIZE)
-        candidate = _complete(file.size, slots) if rest == 0 else None
+        candidate = _geometry_with_slots(file.size, slots) if rest == 0 else None
         if candidate is not None and candidate[1] > last:
             yield candidate
 
 
-def _fits(file: MappedFile, slots: int, positions: int) -> bool:
-    """Whether the first entries stand in the slots that their hashes name, and link downwards. True for a file without entries."""
+def _geometry_fits(file: MappedFile, slots: int, positions: int) -> bool:
+    """Return whether the first entries are in the slots of their hashes and link to older entries. True for a file without entries."""
     count = _header(file).index_count
     if count <= 1:
         return True
@@ -290,5 +296,5 @@ def _fits(file: MappedFile, slots: int, positions: int) -> bool:
         head: int = _SLOT.unpack(file.bytes(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1)))[0]
         wrong += previous != newest.get(slot, 0) or key_hash < 0 or physical < 0 or seconds < 0 or head < number
         newest[slot] = number
-    # damaged entries must not talk a file out of its geometry; a wrong geometry gets nearly all of them wrong
+    # a few damaged entries must not rule out the right geometry; a wrong one contradicts nearly all of them
     return wrong <= sample // 4

@@ -3,11 +3,11 @@
 A broker parses the property text of a message into a `HashMap`, changes it, and writes it in the map's iteration order. For a
 table of n buckets (a power of two) that order is
 
-    bucket(name) = (h xor (h >>> 16)) and (n - 1)      h: Java string hash, 32 bits without sign
-    buckets 0 … n-1; names of one bucket in the order in which they came in
+    bucket(name) = (h xor (h >>> 16)) and (n - 1)      h: Java string hash, unsigned 32 bits
+    buckets 0 … n-1; names of one bucket in insertion order
 
-Setting a name again keeps its place, removing and adding it moves it to the end of its bucket. n doubles when more than
-0.75 n names are there, or when a ninth name comes into one bucket of a table with fewer than 64. It never shrinks.
+Setting a name again keeps its place; removing and adding it moves it to the end of its bucket. n doubles when the map holds
+more than 0.75 n names, or when a ninth name enters one bucket of a table with fewer than 64. It never shrinks.
 
     >>> names = ["KEYS", "UNIQ_KEY", "WAIT", "TAGS", "CLUSTER", "a"]
     >>> [name for name, _ in JavaMap.of(dict.fromkeys(names, "x"), 16).items()]
@@ -19,7 +19,7 @@ Setting a name again keeps its place, removing and adding it moves it to the end
     >>> grown.capacity, " ".join(name for name, _ in grown.items())
     (32, 'a b c TRACE_ON TRAN_MSG INSTANCE_ID REAL_TOPIC KEYS MSG_REGION UNIQ_KEY CLUSTER WAIT DELAY PGROUP TAGS REAL_QID')
 
-Not followed: a table of 64 buckets or more turns a bucket of nine names into a tree, whose root moves to the front.
+Not modelled: a table of 64 buckets or more turns a bucket of nine names into a tree, whose root moves to the front.
 
 Format: docs/formats/rocketmq.md, section 2.6.
 """
@@ -47,20 +47,20 @@ def _spread(name: str) -> int:
 class JavaMap:
     """Names and values in the iteration order of `java.util.HashMap`.
 
-    capacity: buckets, a power of two. Python's dictionary already keeps what matters within a bucket: the order of coming in.
+    capacity: buckets, a power of two. Within a bucket the order is insertion order, which a Python dictionary keeps.
     """
 
     __slots__ = ("_values", "capacity")
 
     def __init__(self, capacity: int = 16) -> None:
         if capacity < 1 or capacity & (capacity - 1):
-            raise ValueError(f"a hash map has a power of two of buckets, not {capacity}")
+            raise ValueError(f"the number of buckets must be a power of two (got {capacity})")
         self.capacity = capacity
         self._values: dict[str, str] = {}
 
     @classmethod
     def of(cls, values: Mapping[str, str], capacity: int = 16) -> JavaMap:
-        """A map into which these values were put one after the other."""
+        """Create a map and put these values one after the other."""
         made = cls(capacity)
         for name, value in values.items():
             made.put(name, value)
@@ -68,29 +68,29 @@ class JavaMap:
 
     def put(self, name: str, value: str) -> None:
         values = self._values
-        if name not in values and len(values) >= _TREE_AT and self.capacity < _TREE_TABLE and self._beside(name) >= _TREE_AT:
+        if name not in values and len(values) >= _TREE_AT and self.capacity < _TREE_TABLE and self._bucket_size(name) >= _TREE_AT:
             self.capacity *= 2
         values[name] = value
         if 4 * len(values) > 3 * self.capacity:
             self.capacity *= 2
 
     def remove(self, name: str) -> str | None:
-        """The value that was there."""
+        """Remove a name and return its value, or None."""
         return self._values.pop(name, None)
 
     def get(self, name: str) -> str | None:
         return self._values.get(name)
 
     def items(self) -> list[tuple[str, str]]:
-        """(name, value) in Java's order. O(n log n)."""
+        """Return (name, value) pairs in Java's order. O(n log n)."""
         mask = self.capacity - 1
         return sorted(self._values.items(), key=lambda item: _spread(item[0]) & mask)
 
     def encoded(self, version: str) -> bytes:
-        """The property text that a broker of this version writes."""
+        """Return the property text that a broker of this version writes."""
         return record.encode_properties(dict(self.items()), trailing=version != "4.9.3")
 
-    def _beside(self, name: str) -> int:
+    def _bucket_size(self, name: str) -> int:
         mask = self.capacity - 1
         bucket = _spread(name) & mask
         return sum(_spread(other) & mask == bucket for other in self._values)
@@ -106,12 +106,12 @@ class JavaMap:
 
 
 def parsed(properties: bytes, version: str) -> JavaMap:
-    """The map into which a broker of this version parses a property text: 16 buckets in 4.9.3, 128 in 5.3.3."""
+    """Parse a property text into the map that a broker of this version uses: 16 buckets in 4.9.3, 128 in 5.3.3."""
     return JavaMap.of(record.decode_properties(properties), 16 if version == "4.9.3" else 128)
 
 
 def reencode(properties: bytes, changes: Mapping[str, str | None], version: str) -> bytes:
-    """A property text as a broker writes it after changes in this order; None takes a property out.
+    """Return a property text as a broker writes it after changes in this order; None removes a property.
 
     >>> reencode(b"KEYS\\x01k\\x02UNIQ_KEY\\x01u\\x02WAIT\\x01true\\x02a\\x011", {"CLUSTER": "c", "WAIT": None}, "4.9.3")
     b'a\\x011\\x02KEYS\\x01k\\x02UNIQ_KEY\\x01u\\x02CLUSTER\\x01c'

@@ -1,6 +1,6 @@
-"""Text as Java sees it: UTF-8 decoding with replacement, and the string hash that tags codes and index files are made of.
+"""Text as Java sees it: UTF-8 decoding with replacement, and the string hash used in tags codes and index files.
 
-The hash runs over UTF-16 code units c, one after the other: h = 31 h + c modulo 2^32, read as a signed 32-bit number.
+The hash runs over the UTF-16 code units c: h = 31 h + c modulo 2^32, read as a signed 32-bit integer.
 
     text                        signed hash    index key hash
     (empty)                               0                 0
@@ -9,7 +9,7 @@ The hash runs over UTF-16 code units c, one after the other: h = 31 h + c modulo
     TopicTest#OrderID188        -1231271670        1231271670
     polygenelubricants          -2147483648                 0
 
-The index key hash is the absolute value; -2^31 has none in 32 bits and becomes 0.
+The index key hash is the absolute value; that of -2^31 does not fit in 32 bits and becomes 0.
 
     >>> java_hash("TagA"), java_hash("TopicTest#OrderID188"), index_hash("TopicTest", "OrderID188")
     (2598919, -1231271670, 1231271670)
@@ -34,7 +34,7 @@ _ERRORS = "mqstore-java"
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Like "replace", except for an encoded surrogate (ED A0..BF xx): the JDK takes it as one malformed unit, not as three bytes."""
+    """Replace as "replace" does, but take an encoded surrogate (ED A0..BF xx) as one malformed unit, as the JDK does."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     data, at = error.object, error.start
@@ -47,12 +47,12 @@ codecs.register_error(_ERRORS, _replace_as_java)
 
 
 def decode_utf8(data: bytes | memoryview) -> str:
-    """Text of `new String(data, UTF_8)`: malformed bytes become U+FFFD, never an error."""
+    """Decode as `new String(data, UTF_8)` does: malformed bytes become U+FFFD, never an error."""
     return str(data, "utf-8", _ERRORS)
 
 
 def java_hash(text: str) -> int:
-    """`text.hashCode()`, a signed 32-bit number. A lone surrogate counts as the code unit it is."""
+    """Return `text.hashCode()`, a signed 32-bit integer. A lone surrogate counts as its code unit."""
     unsigned = MALFORMED
     try:
         unsigned = hash_bytes(memoryview(text.encode()))
@@ -65,15 +65,15 @@ def java_hash(text: str) -> int:
 
 
 def slot_hash(signed: int) -> int:
-    """The key hash that index files store for a signed string hash: its absolute value, 0 for -2^31."""
+    """Return the key hash that index files store for a signed string hash: its absolute value, 0 for -2^31."""
     return 0 if signed == _MIN_INT else abs(signed)
 
 
 def index_hash(topic: str, key: str) -> int:
-    """Key hash of a key in index files; slot = hash mod slots. topic: as stored in the record."""
+    """Return the key hash of a key in index files; slot = hash mod slots. topic: as stored in the record."""
     return slot_hash(java_hash(f"{topic}#{key}"))
 
 
 def encode_key(topic: str, key: str) -> bytes:
-    """`topic#key` in UTF-8, the bytes that the kernels hash. Lone surrogates stay recognisable as malformed."""
+    """Encode `topic#key` as UTF-8, the bytes that the kernels hash. Lone surrogates remain recognisable as malformed."""
     return f"{topic}#{key}".encode("utf-8", "surrogatepass")

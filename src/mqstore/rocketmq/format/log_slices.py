@@ -1,11 +1,11 @@
-"""Slices of the commit log: what the read paths of a store need of a log, however it is held.
+"""Slices of the commit log: the interface through which the read paths of a store read a log, however it is held.
 
-    readable(p)       the bytes of the file that holds p, as far as they are written
-    slice(p, size)    the bytes p .. p+size-1, None unless one file holds them all
+    readable(p)       the written bytes of the file that holds p
+    slice(p, size)    the bytes p .. p+size-1, or None unless one file holds them all
 
-A broker that asks for physical offset 0 and finds no file for it takes the first file from its beginning. So an entry
-that fills the front of a queue, whose physical offset is 0, leads to some other record once the beginning of the log has
-been deleted. It is kept to, because the broker's answers depend on it.
+A broker that looks up physical offset 0 and finds no file for it reads the first file from its start. So a blank entry at
+the front of a queue, whose physical offset is 0, leads to some other record once the beginning of the log has been
+deleted. This is reproduced, because the broker's answers depend on it.
 
     >>> log = LogFiles([(64, memoryview(b"abcdefgh")), (128, memoryview(b"ABCD"))], 64)
     >>> log.min_offset, log.max_offset, bytes(log.slice(66, 3)), log.slice(130, 3), bytes(log.slice(0, 2))
@@ -29,35 +29,35 @@ _TIME = struct.Struct(">q")
 
 
 class LogSlices(Protocol):
-    """A commit log that is read by physical offset."""
+    """A commit log read by physical offset."""
 
     @property
     def min_offset(self) -> int:
-        """First byte of the log; -1 without files."""
+        """Physical offset of the first byte; -1 without files."""
         ...
 
     @property
     def max_offset(self) -> int:
-        """Behind the last written byte; 0 without files."""
+        """Physical offset after the last written byte; 0 without files."""
         ...
 
     @property
     def file_size(self) -> int: ...
 
     def readable(self, physical: int) -> tuple[int, memoryview] | None:
-        """(start, bytes) of the file that holds an offset: byte p of the log is bytes[p - start]. None where no file holds it.
+        """Return (start, bytes) of the file that holds an offset: byte p of the log is bytes[p - start]. None if no file holds it.
 
-        For offset 0, where no file holds it, (0, bytes of the first file); that leads to nothing but what stands at offset 0.
+        If no file holds offset 0, returns (0, bytes of the first file) for it; only the record at offset 0 may be read from that.
         """
         ...
 
     def slice(self, physical: int, size: int) -> memoryview | None:
-        """Bytes physical..physical+size-1, None where they are not all readable in one file."""
+        """Return bytes physical..physical+size-1, or None if they are not all readable in one file."""
         ...
 
 
 class LogFiles:
-    """A log in the memory of this process. files: start and written bytes of each, ascending."""
+    """A log held in memory. files: start and written bytes of each, ascending."""
 
     def __init__(self, files: Iterable[tuple[int, memoryview]], file_size: int) -> None:
         self.files = list(files)
@@ -87,19 +87,19 @@ class LogFiles:
 
 
 def roll_next_file(log: LogSlices, physical: int) -> int:
-    """Start of the file behind the one that an offset belongs to."""
+    """Return the start of the file after the one that an offset belongs to."""
     return physical + log.file_size - physical % log.file_size
 
 
 def store_timestamp_in(raw: memoryview) -> int:
-    """Store time of the record at the beginning of raw, -1 where raw is too short to hold one."""
+    """Return the store time of the record at the start of raw, or -1 if raw is too short."""
     at = 68 if len(raw) >= 40 and raw[39] & BORN_HOST_IPV6 else 56
     stored: int = _TIME.unpack_from(raw, at)[0] if len(raw) >= at + 8 else -1
     return stored
 
 
 def store_timestamp_at(log: LogSlices, physical: int, size: int, version: str) -> int:
-    """Store time of a record of a known size; -1 where the log does not hold it (any more)."""
+    """Return the store time of a record of a known size, or -1 if the log does not hold it (any more)."""
     if physical < log.min_offset or (version != "4.9.3" and physical + size > log.max_offset):
         return -1
     raw = log.slice(physical, size)

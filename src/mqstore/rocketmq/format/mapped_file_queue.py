@@ -1,12 +1,12 @@
-"""File queue: one long run of bytes cut into equally sized files, as logs and queues are kept.
+"""File queue: one long run of bytes cut into files of equal size, as logs and queues are stored.
 
     consumequeue/orders/0/00000000000000000000    bytes       0 .. 1999 of the run
     consumequeue/orders/0/00000000000000002000    bytes    2000 .. 3999
 
-A file is named by the position of its first byte in 20 decimal digits. Its size is fixed when it is created, and nothing
-else says what that size is: it is inferred from the lengths of the files and the distances between their names. Heads are
-deleted by retention; a hole in the middle is a loss. Directories that a broker refuses to load are read all the same;
-`FileQueue.refusals` says what the broker objects to.
+A file is named by the position of its first byte, in 20 decimal digits. Its size is fixed when it is created and is not
+recorded elsewhere: it is inferred from the lengths of the files and the distances between their names. Retention deletes
+the first files; a gap in the middle is a loss. Directories that a broker refuses to load are read all the same;
+`FileQueue.refusals` returns the broker's objections.
 
     >>> infer_size([(0, 2000), (2000, 2000), (4000, 700)])
     2000
@@ -45,7 +45,7 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class FileQueue:
-    """The files of a queue in order, without overlaps, and what is odd about the directory.
+    """The files of a queue in order, without overlaps, and findings about the directory.
 
     file_size: bytes that every file should have; 0 without files.
     """
@@ -57,7 +57,7 @@ class FileQueue:
     listing: tuple[DirectoryEntry, ...] = field(default=(), repr=False)
 
     def file_at(self, position: int) -> QueueFile | None:
-        """The file that holds a position of the run; None in front of, between and behind the files."""
+        """Return the file that holds a position of the run; None before, between and after the files."""
         number = bisect_right(self.files, position, key=lambda file: file.start) - 1
         if number < 0:
             return None
@@ -65,27 +65,27 @@ class FileQueue:
         return file if position < file.start + file.size else None
 
     def refusals(self, version: str) -> tuple[str, ...]:
-        """Why a broker of this version (`4.9.3`, `5.3.3`) would not start on this directory: one sentence each, none if it would."""
-        told = []
+        """Return why a broker of this version (`4.9.3`, `5.3.3`) would not start on this directory: a sentence each, empty if it would."""
+        reasons = []
         for number, entry in enumerate(self.listing):
             where = f"{self.relative}/{entry.name}"
             if entry.is_directory:
                 if version == "4.9.3":
-                    told.append(f"{where} is a directory: 4.9.3 takes it for a file of a wrong size; move it away")
+                    reasons.append(f"{where} is a directory, which 4.9.3 treats as a file of the wrong size; move it away")
             elif entry.size == 0 and number == len(self.listing) - 1 and version != "4.9.3":
                 continue
             elif entry.size != self.file_size:
                 what = "is empty" if entry.size == 0 else f"has {entry.size} bytes"
-                told.append(f"{where} {what}, every file must have {self.file_size}; move it away or bring it to that size")
+                reasons.append(f"{where} {what}, but every file must have {self.file_size}; move it away or give it that size")
             elif _start_of(entry.name) is None:
-                told.append(f"{where} has the size of a queue file, but its name is no number; move it away")
-        return tuple(told)
+                reasons.append(f"{where} has the size of a queue file, but its name is not a number; move it away")
+        return tuple(reasons)
 
 
 def infer_size(files: Sequence[tuple[int, int]]) -> int:
-    """The common size of files given as (start, length) in order of start; 0 if there is nothing to go by.
+    """Infer the common size of files given as (start, length) in order of start; 0 if nothing indicates it.
 
-    Every length and every distance between neighbours has one vote. Among equals a size that divides the distances wins,
+    Every length and every distance between neighbours has one vote. In a tie, a size that divides the distances wins,
     then one that no file exceeds, then the larger.
     """
     distances = [b[0] - a[0] for a, b in pairwise(files) if b[0] > a[0]]
@@ -97,7 +97,7 @@ def infer_size(files: Sequence[tuple[int, int]]) -> int:
 
 
 def _start_of(name: str) -> int | None:
-    """The number a file name stands for; None where a broker cannot read it as one."""
+    """Parse a file name as a broker does; None if it is not a number."""
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not (digits.isascii() and digits.isdigit()) or len(digits) > NAME_DIGITS:
         return None
@@ -106,7 +106,7 @@ def _start_of(name: str) -> int | None:
 
 
 def _largest_group(files: list[QueueFile], gap: int) -> tuple[list[QueueFile], list[QueueFile]]:
-    """The most numerous run of files without a distance beyond gap, the newest of equals; and the files outside of it."""
+    """Return the largest group of files without a distance beyond gap, the newest in a tie, and the files outside of it."""
     groups: list[list[QueueFile]] = []
     for file in files:
         if groups and file.start - groups[-1][-1].start <= gap:
@@ -120,8 +120,8 @@ def _largest_group(files: list[QueueFile], gap: int) -> tuple[list[QueueFile], l
 def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None, max_gap: int | None = None) -> FileQueue:
     """List a file queue. A missing directory is an empty queue.
 
-    size: bytes of each file as configured; inferred where None. max_gap: missing files in one place up to which files belong
-    together; for queues that are read entry by entry, and must not be led astray by one odd name.
+    size: bytes of each file as configured; inferred if None. max_gap: files that may be missing in one place within a queue; for
+    queues that are read entry by entry and must not be misled by one odd name.
     """
     listing = tuple(directory.entries(relative))
     findings: list[Damage] = []
@@ -131,18 +131,24 @@ def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None
         if entry.is_file and start is not None and start >= 0 and len(entry.name) == NAME_DIGITS:
             files.append(QueueFile(entry.name, start, entry.size, f"{relative}/{entry.name}"))
         else:
-            what = "a directory" if entry.is_directory else "its name is no position of 20 digits" if entry.is_file else "no regular file"
-            findings.append(_damage(f"{relative}/{entry.name}", entry.size, Kind.STRAY_FILE, f"does not belong to the files here: {what}"))
+            what = (
+                "a directory"
+                if entry.is_directory
+                else "its name is not a position of 20 digits"
+                if entry.is_file
+                else "not a regular file"
+            )
+            findings.append(_damage(f"{relative}/{entry.name}", entry.size, Kind.STRAY_FILE, f"does not belong here: {what}"))
     file_size = size or infer_size([(file.start, file.size) for file in files])
     if max_gap is not None:
         files, astray = _largest_group(files, file_size * max_gap)
-        sentence = "lies far away from the other files of its queue; it is not read"
+        sentence = "is far away from the other files of its queue; it is not read"
         findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
     kept: list[QueueFile] = []
     for file in files:
         before = kept[-1] if kept else None
         if before is not None and file.start < before.start + min(before.size, file_size):
-            sentence = f"starts inside the file {before.name} in front of it; it is not read"
+            sentence = f"starts inside the previous file {before.name}; it is not read"
             findings.append(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence))
             continue
         if before is not None and file.start > before.start + file_size:
@@ -151,8 +157,8 @@ def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None
             findings.append(_damage(f"{relative}/{before.start + file_size:020d}", gap, Kind.MISSING_FILE, sentence))
         if file.size != file_size:
             what = "is empty" if file.size == 0 else f"has {file.size} bytes"
-            sentence = f"the file {what}, the files of this queue have {file_size}"
-            # what is wrong is the end: the bytes that are too few or too many
+            sentence = f"the file {what}, but the files of this queue have {file_size}"
+            # the damage is at the end: the missing or the surplus bytes
             low, high = sorted((file.size, file_size))
             findings.append(Damage(file.relative, low, high - low, Kind.WRONG_SIZE, sentence))
         kept.append(file)

@@ -1,10 +1,10 @@
-"""What a producer hands to a store, and what it gets back.
+"""Messages that a producer puts into a store, and the result of a put.
 
     >>> Message("orders", b"paid", keys="o-1 o-2", tags="eu", properties={"a": "1"}).encoded_properties("4.9.3")
     b'KEYS\\x01o-1 o-2\\x02TAGS\\x01eu\\x02a\\x011'
 
-A property text is stored in the order in which it is given, and nothing is added to it: what a broker adds on its send path
-(CLUSTER, the order of its hash map) is the business of whoever stands between producer and store.
+A property text is stored in the given order, and nothing is added to it. What a broker does on its send path (adding CLUSTER,
+reordering by its hash map) is left to the caller: see `append.send_path`.
 
 Format: docs/formats/rocketmq.md, sections 2.6, 2.12, 3.4 and 3.9.
 """
@@ -24,7 +24,7 @@ DEFAULT_HOST = "127.0.0.1:10911"
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """One message inside a producer's batch. properties: its text, as it came."""
+    """One message inside a producer's batch. properties: its property text, unchanged."""
 
     body: bytes
     properties: bytes = b""
@@ -33,9 +33,9 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """A producer's batch: messages of one topic and queue that are stored together or not at all.
+    """A producer's batch: messages of one topic and queue, stored all together or not at all.
 
-    envelope: all they share; its body is not used, and its properties are stored behind each message's own.
+    envelope: what they share; its body is not used, and its properties are stored after each message's own.
     """
 
     envelope: Message
@@ -43,7 +43,7 @@ class MessageBatch:
 
 
 class PutStatus(enum.Enum):
-    """What became of a put. With the first four the message is stored."""
+    """The result of a put. With the first four the message is stored."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -62,7 +62,7 @@ class PutStatus(enum.Enum):
         return self in _STORED
 
     def spelled(self, version: str) -> str:
-        """The name that a broker of this version gives it."""
+        """Return the name that a broker of this version uses."""
         return self.value if version != "4.9.3" else _OLD_SPELLING.get(self, self.value)
 
 

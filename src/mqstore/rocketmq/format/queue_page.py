@@ -1,11 +1,11 @@
-"""Queue pages: the stretch of one queue file that a read at a queue offset returns.
+"""Queue pages: the part of one queue file that a read at a queue offset returns.
 
-A broker reads a consume queue file by file. A read at an offset returns what is written behind it *in that file*, and
-nothing where the offset lies below the minimum or where no file holds it:
+A broker reads a consume queue file by file. A read at an offset returns what is written from there on *in that file*, and
+nothing if the offset is below the minimum or no file holds it:
 
     queue of 10 entries a file, 23 written, minimum 3
 
-    page_from(queue, 8)     file 0, rows 8..9       what is in the next file takes another read
+    page_from(queue, 8)     file 0, rows 8..9       the next file takes another read
     page_from(queue, 21)    file 2, rows 1..2
     page_from(queue, 2)     None
     page_from(queue, 23)    None
@@ -39,12 +39,12 @@ class PagedFile(Protocol):
     written: int
 
     def part(self, start: int, stop: int) -> Rows:
-        """Rows start..stop-1 of the file."""
+        """Return rows start..stop-1 of the file."""
         ...
 
 
 class PagedQueue(Protocol):
-    """A queue as a broker holds it; `dispatch.consume_queue_image.QueueImage` is one."""
+    """A queue as a broker holds it, such as `dispatch.consume_queue_image.QueueImage`."""
 
     @property
     def batch(self) -> bool: ...
@@ -65,22 +65,22 @@ class QueuePage(NamedTuple):
     first: int
     stop: int
 
-    def rows(self, most: int | None = None) -> Rows:
-        """The rows, at most so many."""
-        return self.file.part(self.first, self.stop if most is None else min(self.stop, self.first + most))
+    def rows(self, max_rows: int | None = None) -> Rows:
+        """Return the rows, at most max_rows of them."""
+        return self.file.part(self.first, self.stop if max_rows is None else min(self.stop, self.first + max_rows))
 
 
 def unit_size(queue: PagedQueue) -> int:
-    """Bytes of a row."""
+    """Return the bytes of a row."""
     return UNIT_SIZE if queue.batch else ENTRY_SIZE
 
 
 def page_from(queue: PagedQueue, offset: int) -> QueuePage | None:
-    """What a read at a queue offset returns."""
+    """Return the page that a read at a queue offset gives, or None."""
     if queue.batch:
         return _batch_page(queue, offset)
     position = offset * ENTRY_SIZE
-    files = queue.files  # retention may put a shorter list in its place meanwhile
+    files = queue.files  # retention may replace it by a shorter list meanwhile
     if offset < queue.min_offset or not files:
         return None
     size = queue.file_size
@@ -95,7 +95,7 @@ def page_from(queue: PagedQueue, offset: int) -> QueuePage | None:
 
 
 def _batch_page(queue: PagedQueue, offset: int) -> QueuePage | None:
-    """From the last unit that begins at or before the offset, in the last file that begins so."""
+    """Return the page from the last unit that begins at or before the offset, in the last such file."""
     if offset >= queue.max_offset:
         return None
     files = queue.files
@@ -108,17 +108,17 @@ def _batch_page(queue: PagedQueue, offset: int) -> QueuePage | None:
 
 
 def _base(file: PagedFile) -> int:
-    """Queue offset at which a file begins; nothing written begins behind everything."""
+    """Return the queue offset at which a file begins; a file without rows sorts last."""
     return int(file.part(0, 1)["base_offset"][0]) if file.written else 1 << 63
 
 
 def entry_at(queue: PagedQueue, offset: int) -> np.void | None:
-    """The entry of a queue offset, or the unit that holds it; None where a read returns nothing."""
+    """Return the entry of a queue offset, or the unit that holds it; None if a read returns nothing."""
     page = page_from(queue, offset)
     return None if page is None else page.rows(1)[0]
 
 
 def roll_next_file(queue: PagedQueue, offset: int) -> int:
-    """Queue offset at which the next file begins; for a batch queue the broker answers 0."""
+    """Return the queue offset at which the next file begins; for a batch queue the broker answers 0."""
     per_file = queue.file_size // ENTRY_SIZE
     return 0 if queue.batch else offset + per_file - offset % per_file

@@ -1,4 +1,4 @@
-"""Commit log record: one message as RocketMQ stores it. Plain Python, one record at a time: the readable truth.
+"""Commit log record: one message as RocketMQ stores it. The reference implementation: plain Python, one record at a time.
 
 All integers are big-endian. B = 8 if the born host is IPv4, 20 if IPv6 (SYSFLAG bit 4); S likewise for the store host (bit 5).
 
@@ -14,7 +14,7 @@ All integers are big-endian. B = 8 if the born host is IPv4, 20 if IPv6 (SYSFLAG
         40       8  BORNTIMESTAMP, ms
         48       B  BORNHOST
 
-A file ends with a BLANK record: i32 bytes left in the file, i32 0xCBD43194. Only its first eight bytes mean anything.
+A file ends with a BLANK record: i32 bytes left in the file, i32 0xCBD43194. The bytes after these eight are arbitrary.
 
     >>> raw = bytes.fromhex(
     ...     "00000075daa320a70cdc1683000000000000000000000000000000000000000000000000000000300000017e12ef9c00"
@@ -76,12 +76,12 @@ _IPV4 = struct.Struct(">iiiiiqqiq8sq8siqi")  # all fixed fields of a record whos
 
 
 class BadRecordError(ValueError):
-    """Bytes that are no record; says which field is at fault."""
+    """Bytes that are not a record; the message names the field at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, field by field as stored. body: as stored, maybe compressed. properties: the text between the length and the end."""
+    """One record, field by field as stored. body: as stored, possibly compressed. properties: the property text."""
 
     topic: str
     body: bytes
@@ -101,12 +101,12 @@ class Record:
     version: int = 1
 
     def property_map(self) -> dict[str, str]:
-        """The properties as name -> value."""
+        """Parse the properties into name -> value."""
         return decode_properties(self.properties)
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """CRC-32 of the stored body without its top bit.
+    """Return the CRC-32 of the stored body without its top bit.
 
     >>> body_crc(b"Hello RocketMQ") == 0x69C865ED
     True
@@ -116,24 +116,24 @@ def body_crc(body: bytes | memoryview) -> int:
 
 @lru_cache(4096)
 def format_host(raw: bytes) -> str:
-    """`ip:port` of 8 host bytes, `[ip]:port` of 20."""
+    """Format 8 host bytes as `ip:port`, 20 as `[ip]:port`."""
     address = ipaddress.ip_address(raw[:-4])
     port = int.from_bytes(raw[-4:], "big", signed=True)
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def parse_host(text: str) -> bytes:
-    """Host bytes of `ip:port` or `[ip]:port`. Raises ValueError."""
+    """Parse `ip:port` or `[ip]:port` into host bytes. Raises ValueError."""
     address, _, port = text.rpartition(":")
     packed = ipaddress.ip_address(address.strip("[]")).packed
     number = int(port)
     if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"{port} is not a port")
     return packed + struct.pack(">i", number)
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """Name -> value of a property text: `name` 01 `value` 02 …; the last 02 may be missing, the last of equal names counts.
+    """Parse a property text, `name` 01 `value` 02 …, into name -> value. The last 02 may be missing; the last of equal names wins.
 
     >>> decode_properties(b"TAGS\\x01a\\x02KEYS\\x01k1 k2")
     {'TAGS': 'a', 'KEYS': 'k1 k2'}
@@ -147,15 +147,15 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str], *, trailing: bool = False) -> bytes:
-    """Property text in the order of the mapping; trailing: with the last 02, as 5.3 writes it."""
+    """Encode a property text in the order of the mapping. trailing: with the last 02, as 5.3 writes it."""
     text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
     return (text + "\x02" if trailing and text else text).encode("utf-8", "surrogatepass")
 
 
 def without_property(properties: bytes, name: bytes) -> bytes:
-    """The property text without the properties of a name, all else as it is.
+    """Remove the properties of a name from a property text and leave the rest unchanged.
 
-    A name with a separator and no value is one, too; a name alone is none.
+    A name with a separator but no value is removed too; a name without a separator is kept.
 
     >>> without_property(b"b\\x012\\x02a\\x011\\x02xa\\x01a", b"a")
     b'b\\x012\\x02xa\\x01a'
@@ -165,17 +165,17 @@ def without_property(properties: bytes, name: bytes) -> bytes:
         return properties
     pieces = properties.split(b"\x02")
     kept = [piece for piece in pieces if not piece.startswith(start)]
-    # what stood before a property that was the last keeps its separator
+    # if the last property goes, the one before it keeps its separator
     return b"\x02".join(kept) + (b"\x02" if kept and pieces[-1].startswith(start) else b"")
 
 
 def split_keys(keys: str) -> list[str]:
-    """The keys of a KEYS property: parts between single blanks, empty parts left out."""
+    """Split a KEYS property at single blanks; empty parts are left out."""
     return [key for key in keys.split(" ") if key]
 
 
 def property_crc_fits(raw: bytes | memoryview) -> bool | None:
-    """Whether a whole record fits the `__CRC32#` property at its end; None if it has none (docs/formats/rocketmq.md, 2.10)."""
+    """Return whether a whole record matches the `__CRC32#` property at its end; None if it has none (docs/formats/rocketmq.md, 2.10)."""
     tail = bytes(raw[-CRC_PROPERTY_SIZE:])
     digits = tail[9:19]
     if tail[:9] != CRC_PROPERTY or tail[19:] != b"\x02" or not digits.isdigit():
@@ -184,12 +184,12 @@ def property_crc_fits(raw: bytes | memoryview) -> bool | None:
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
-    """The message id a broker returns: store host bytes and physical offset in upper-case hex."""
+    """Return the message id that a broker assigns: store host bytes and physical offset in upper-case hex."""
     return (store_host + struct.pack(">q", physical_offset)).hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[str, int]:
-    """(store host, physical offset) of an offset message id. Raises ValueError."""
+    """Parse an offset message id into (store host, physical offset). Raises ValueError."""
     raw = bytes.fromhex(text)
     if len(raw) not in (16, 28):
         raise ValueError(f"a message id has 32 or 56 hexadecimal digits, this one has {len(text)}")
@@ -197,10 +197,10 @@ def parse_message_id(text: str) -> tuple[str, int]:
 
 
 def decode(raw: bytes | memoryview) -> Record:
-    """The record at the start of raw. Raises BadRecordError when its lengths are not believable."""
+    """Decode the record at the start of raw. Raises BadRecordError if its magic or lengths are not valid."""
     raw = bytes(raw)
     if len(raw) < 91:
-        raise BadRecordError(f"{len(raw)} bytes are fewer than the smallest record has")
+        raise BadRecordError(f"{len(raw)} bytes are fewer than the smallest record")
     (
         size,
         magic,
@@ -224,14 +224,14 @@ def decode(raw: bytes | memoryview) -> Record:
         born = 48 + (20 if sys_flag & BORN_HOST_IPV6 else 8)
         at = born + 8 + (20 if sys_flag & STORE_HOST_IPV6 else 8) + 16
         if len(raw) < at:
-            raise BadRecordError(f"{len(raw)} bytes are fewer than a record with such hosts has")
+            raise BadRecordError(f"{len(raw)} bytes are fewer than a record with IPv6 hosts")
         born_host, store_host = raw[48:born], raw[born + 8 : at - 16]
         store_timestamp = int.from_bytes(raw[born : born + 8], "big", signed=True)
         rest = list(_TAIL.unpack_from(raw, at - 16))
     reconsume_times, prepared, length = rest
     smallest = at + 2 + wide
     if not smallest <= size <= len(raw):
-        raise BadRecordError(f"size {size} does not lie between {smallest} and the {len(raw)} bytes at hand")
+        raise BadRecordError(f"size {size} is not between {smallest} and the {len(raw)} bytes available")
     length = max(0, length)
     if smallest + length > size:
         raise BadRecordError(f"a body of {length} bytes does not fit into a record of {size}")
@@ -268,7 +268,7 @@ def decode(raw: bytes | memoryview) -> Record:
 
 
 def encode(record: Record) -> bytes:
-    """The record's bytes. SYSFLAG's host bits follow the hosts; a body_crc of None is computed. Raises BadRecordError."""
+    """Encode a record. SYSFLAG's host bits are set from the hosts; a body_crc of None is computed. Raises BadRecordError."""
     topic = record.topic.encode("utf-8", "surrogatepass")
     if len(topic) > (0x7F if record.version == 1 else 0x7FFF):
         raise BadRecordError(f"a topic of {len(topic)} bytes does not fit a version {record.version} record")
@@ -300,7 +300,7 @@ def encode(record: Record) -> bytes:
 
 
 def with_property_crc(record: Record) -> Record:
-    """The record with a fitting `__CRC32#` property at the end of its properties (5.3, enabledAppendPropCRC)."""
+    """Append a matching `__CRC32#` property to the record's properties (5.3, enabledAppendPropCRC)."""
     head = record.properties
     if head and not head.endswith(b"\x02"):
         head += b"\x02"
@@ -311,7 +311,7 @@ def with_property_crc(record: Record) -> Record:
 
 
 def blank(room: int) -> bytes:
-    """The eight bytes that end a file with `room` bytes left.
+    """Return the eight bytes that end a file with `room` bytes left.
 
     >>> blank(191).hex()
     '000000bfcbd43194'

@@ -1,4 +1,4 @@
-"""Records read from the log as objects: what `record.decode` says, nothing where it raises, and compiled where that is possible.
+"""Records read from the log as objects: as `record.decode` does, but None where it raises, and compiled if possible.
 
     >>> from mqstore.rocketmq.format.record import Record, encode
     >>> record_or_none(memoryview(encode(Record("T", b"body", queue_id=3)))).queue_id, record_or_none(b"no record")
@@ -22,7 +22,7 @@ _DECODER = Decoder(Record, decode_utf8, format_host) if is_compiled() else None
 
 
 def record_or_none(raw: bytes | memoryview) -> Record | None:
-    """The record at the start of raw; None where none can be decoded."""
+    """Decode the record at the start of raw; None if it cannot be decoded."""
     if _DECODER is not None:
         return _DECODER.record(raw)
     try:
@@ -32,12 +32,12 @@ def record_or_none(raw: bytes | memoryview) -> Record | None:
 
 
 def records_of(raws: Iterable[memoryview]) -> list[Record]:
-    """The records at the start of each; bytes that are none are left out."""
+    """Decode the record at the start of each; bytes that are not a record are left out."""
     return [record for record in map(record_or_none, raws) if record is not None]
 
 
 def records_in(view: memoryview, start: int, rows: bytes) -> list[Record]:
-    """The records of a pull that lie in one file of the log, see `kernels.pullpath`; bytes that are none are left out."""
+    """Decode the records of a pull within one log file, see `kernels.rocketmq.pull`; bytes that are not a record are left out."""
     if _DECODER is not None:
         return _DECODER.records(view, start, rows)
     places = memoryview(rows).cast("q")

@@ -1,4 +1,4 @@
-"""Names of topics."""
+"""Topic names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["usable_topic"]
 
 
 def usable_topic(topic: str) -> bool:
-    """Whether a topic can be the name of a directory, which its queues need."""
+    """Return whether a topic can name a directory, as its queues require."""
     try:
         raw = topic.encode()
     except UnicodeEncodeError:

@@ -23,7 +23,7 @@ Format: docs/formats/rocketmq.md, sections 4.7 and 4.10.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,43 @@ class _Times:
         return store_timestamp_at(self._log, int(entry["physical_offset"]), int(entry["size"]), self._version)
 
 
+class _Bisection(NamedTuple):
+    """Where a bisection by time ended. row: an entry stored exactly then, -1 if there is none.
+
+    left, right: the rows before and after the time, -1 if there is none. left_time, right_time: their store times, -1 if unknown.
+    """
+
+    row: int
+    left: int
+    right: int
+    left_time: int
+    right_time: int
+
+
+def _bisect(times: _Times, timestamp: int, floor: int, log_min: int) -> _Bisection | None:
+    """Bisect the rows of one queue file from `floor` on. Returns None if an entry points at no record.
+
+    A record that has left the log counts as earlier than any time, and its time stays unknown.
+    """
+    low, high = floor, times.count - 1
+    left = right = left_time = right_time = -1
+    while high >= low:
+        middle = (low + high) // 2
+        if times.physical(middle) < log_min:
+            low, left = middle + 1, middle
+            continue
+        found = times[middle]
+        if found < 0:
+            return None
+        if found == timestamp:
+            return _Bisection(middle, left, right, left_time, right_time)
+        if found > timestamp:
+            high, right, right_time = middle - 1, middle, found
+        else:
+            low, left, left_time = middle + 1, middle, found
+    return _Bisection(-1, left, right, left_time, right_time)
+
+
 def _floor(queue: PagedQueue, file: PagedFile) -> int:
     """The first row of a file that is not below the queue's minimum."""
     return max(0, queue.min_offset - file.start // ENTRY_SIZE)
@@ -96,23 +133,12 @@ def _nearest(queue: PagedQueue, log: LogSlices, timestamp: int, modified: Sequen
     times = _Times(log, file, "4.9.3")
     if not times.count:
         return 0
-    low, high = _floor(queue, file), times.count - 1
-    left = right = -1
-    left_time = right_time = -1
-    while high >= low:
-        middle = (low + high) // 2
-        if times.physical(middle) < log.min_offset:
-            low, left = middle + 1, middle
-            continue
-        found = times[middle]
-        if found < 0:
-            return 0
-        if found == timestamp:
-            return file.start // ENTRY_SIZE + middle
-        if found > timestamp:
-            high, right, right_time = middle - 1, middle, found
-        else:
-            low, left, left_time = middle + 1, middle, found
+    found = _bisect(times, timestamp, _floor(queue, file), log.min_offset)
+    if found is None:
+        return 0
+    row, left, right, left_time, right_time = found
+    if row >= 0:
+        return file.start // ENTRY_SIZE + row
     if left_time == -1:
         row = right
     elif right_time == -1:
@@ -143,26 +169,16 @@ def _bound(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary
         return first + ceiling + (boundary == "lower")
     if floor <= ceiling and times[floor] > timestamp:
         return first if boundary == "lower" else 0
-    low, high = floor, ceiling
-    left = right = -1
-    while high >= low:
-        middle = (low + high) // 2
-        if times.physical(middle) < log.min_offset:
-            low, left = middle + 1, middle
-            continue
-        found = times[middle]
-        if found < 0:
-            return 0
-        if found == timestamp:
-            step, end = (-1, floor) if boundary == "lower" else (1, ceiling)
-            while middle != end and times[middle + step] == timestamp:
-                middle += step
-            return first + middle
-        if found > timestamp:
-            high, right = middle - 1, middle
-        else:
-            low, left = middle + 1, middle
-    return _queue_offset(file, right if boundary == "lower" else left)
+    found = _bisect(times, timestamp, floor, log.min_offset)
+    if found is None:
+        return 0
+    row = found.row
+    if row >= 0:
+        step, end = (-1, floor) if boundary == "lower" else (1, ceiling)
+        while row != end and times[row + step] == timestamp:
+            row += step
+        return first + row
+    return _queue_offset(file, found.right if boundary == "lower" else found.left)
 
 
 def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary) -> PagedFile | None:

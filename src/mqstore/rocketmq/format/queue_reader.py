@@ -1,0 +1,38 @@
+"""What the readers of both kinds of consume queue have in common: the files of one queue directory."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.format import mapped_file_queue
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+
+__all__ = ["QueueReader"]
+
+
+class QueueReader:
+    """The files of one queue on disk. Never writes; a missing file is a gap, not an error."""
+
+    max_gap: int | None = None  # files that may be missing in one place before the files after them count as stray
+
+    def __init__(self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None, place: str) -> None:
+        """place: the directory of all queues of this kind. file_size: bytes of a file as configured; inferred if None."""
+        self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        self.queue_id = queue_id
+        self.relative = f"{place}/{topic}/{queue_id}"
+        self._directory = directory
+        self._file_size = file_size
+
+    @cached_property
+    def _queue(self) -> mapped_file_queue.FileQueue:
+        return mapped_file_queue.load(self._directory, self.relative, size=self._file_size, max_gap=self.max_gap)
+
+    @property
+    def files(self) -> tuple[QueueFile, ...]:
+        return self._queue.files
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this queue."""
+        return self._queue.file_size

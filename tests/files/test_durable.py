@@ -114,7 +114,7 @@ def test_a_name_from_damaged_bytes_never_leads_out_of_the_root(directory: Durabl
     assert names(directory.root.parent) == ["root"]
 
 
-def test_a_name_too_long_for_the_file_system_is_a_sentence(directory: DurableDirectory) -> None:
+def test_a_name_too_long_for_the_file_system_is_one_sentence(directory: DurableDirectory) -> None:
     with pytest.raises(TargetError, match="too long"):
         directory.create("t" * 300)
 
@@ -205,7 +205,7 @@ def test_a_source_that_vanished_is_named(directory: DurableDirectory, tmp_path: 
 # ---- errors of the operating system
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(full_disk: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(full_disk: Path) -> None:
     with pytest.raises(TargetError, match="the disk is full; free some space"), NewDirectory(full_disk / "out") as new:
         new.directory.create("queue", size=1 << 30)
         new.directory.pwrite("queue", 0, bytes(100_000))
@@ -229,7 +229,7 @@ def test_a_small_file_that_does_not_fit_leaves_the_old_one(full_disk: Path) -> N
     assert (full_disk / "config.json").read_bytes() == b"old"
 
 
-def test_the_file_size_limit_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_file_size_limit_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:
@@ -240,14 +240,14 @@ def test_the_file_size_limit_is_a_sentence_and_leaves_nothing(tmp_path: Path) ->
     assert names(tmp_path) == []
 
 
-def test_a_read_only_disk_is_a_sentence(full_disk: Path) -> None:
+def test_a_read_only_disk_is_one_sentence(full_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
     with pytest.raises(TargetError, match="read-only"), NewDirectory(full_disk / "out"):
         raise AssertionError("nothing can be staged here")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_parent_without_permission_is_a_sentence(tmp_path: Path) -> None:
+def test_a_parent_without_permission_is_one_sentence(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(TargetError, match="permission denied"), NewDirectory(tmp_path / "out"):

@@ -141,7 +141,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error_not_other_bytes() -
         list(batches)
 
 
-def test_a_plan_holds_for_whoever_carries_it_out() -> None:
+def test_a_plan_holds_for_the_process_that_carries_it_out() -> None:
     case = case_named("4.9.3/a-clean-small")
     url = endpoint().uploaded(opened(case))
     directory = RemoteDirectory(url)
@@ -219,7 +219,7 @@ def test_a_pattern_finds_stores() -> None:
     assert [str(each) for each in matching(Url(f"{above}/broker-*/store", url.options))] == [f"{above}/broker-{n}/store" for n in "ab"]
 
 
-def test_what_needs_files_at_hand_says_so(tmp_path: Path) -> None:
+def test_operations_that_need_local_files_say_so(tmp_path: Path) -> None:
     url = endpoint().uploaded(opened(case_named("4.9.3/a-clean-small")))
     reached = [word for pair in url.options for word in ("--fs-option", "=".join(pair))]
     for words, sentence in (

@@ -146,19 +146,19 @@ def test_a_missing_value_has_a_partition_of_its_own(tmp_path: Path) -> None:
         ({"partition_by": ["colour"]}, "no column 'colour'"),
     ],
 )
-def test_what_cannot_be_exported_is_told_before_anything_is_written(asked: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_reported_before_anything_is_written(asked: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=sentence):
         export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", in_process_threads=1, **asked)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_partition_with_too_long_a_name_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_partition_with_too_long_a_name_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too long for the name of a directory"):
         export(opened(case_named("5.3.3/i-v2-codecs-crc")), tmp_path / "out", partition_by=["topic"], in_process_threads=2)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damage_is_told_and_the_rest_is_exported(tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_rest_is_exported(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", file_size=8192)
     for number in range(100):
         store.put(message("orders", b"x" * 200, keys=f"k{number}"))

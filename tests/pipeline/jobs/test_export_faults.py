@@ -62,7 +62,7 @@ def fill(disk: Path, free: int) -> None:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_no_file_that_may_not_grow_leaves_anything_behind(file_format: str, tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_leaves_nothing(file_format: str, tmp_path: Path) -> None:
     source, told = opened(SMALL), list[str]()
     for size in (1 << bits for bits in range(8, 24)):
         try:
@@ -82,7 +82,7 @@ def test_no_file_that_may_not_grow_leaves_anything_behind(file_format: str, tmp_
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(file_format: str, small_disk: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(file_format: str, small_disk: Path) -> None:
     source = opened(SMALL)
 
     def run() -> None:
@@ -102,7 +102,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(file_format: str, small_di
     assert rows(file_format, small_disk / "out") == 661
 
 
-def test_what_a_full_disk_stopped_goes_on_when_there_is_room(small_disk: Path) -> None:
+def test_what_a_full_disk_stopped_resumes_when_there_is_space(small_disk: Path) -> None:
     source = opened(SMALL)
     fill(small_disk, 96 << 10)
     with pytest.raises(TargetError, match="the disk is full"):
@@ -141,7 +141,7 @@ def test_what_is_there_already_is_not_touched(file_format: str, there: Callable[
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_place_that_cannot_be_is_a_sentence(file_format: str, tmp_path: Path) -> None:
+def test_an_impossible_target_is_one_sentence(file_format: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for to, sentence in (("no/where", "is not a directory; create it first"), ("file/out", "is not a directory; create it first")):
         done = run_cli("export", opened(SMALL), "--to", tmp_path / to, "--format", file_format, "--threads", 1)

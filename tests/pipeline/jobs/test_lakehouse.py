@@ -109,7 +109,7 @@ def test_a_missing_extra_is_named(file_format: str, module: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_what_no_table_is_made_of_is_told_before_anything_is_written(file_format: str, tmp_path: Path) -> None:
+def test_what_cannot_become_a_table_is_reported_before_anything_is_written(file_format: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be partitioned here"):
         export(opened(CLEAN), tmp_path / "out", format=file_format, partition_by=["topic"], in_process_threads=1)
     with pytest.raises(UsageError, match="interpret as part of a URL"):
@@ -138,7 +138,7 @@ def test_the_command_makes_a_table(tmp_path: Path) -> None:
 # damage
 
 
-def test_damage_fails_the_job_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_damage_fails_the_job_if_requested(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", file_size=8192)
     for number in range(60):
         store.put(message("orders", b"x" * 200, keys=f"k{number}"))
@@ -214,7 +214,7 @@ def test_a_killed_export_on_threads_goes_on_on_spark(tmp_path: Path, spark: Spar
     assert plain(tmp_path / "out") == plain(tmp_path / "whole")
 
 
-def test_without_resume_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_resume_leftovers_of_a_killed_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill(opened(CLEAN), tmp_path / "out")
     seen = counting(monkeypatch)
     export(opened(CLEAN), tmp_path / "out", in_process_threads=1, splits=6)
@@ -239,7 +239,7 @@ def test_with_resume_a_run_that_fails_keeps_what_is_finished(tmp_path: Path, mon
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_damage_that_the_killed_run_found_is_told_by_the_one_that_goes_on(tmp_path: Path) -> None:
+def test_damage_that_the_killed_run_found_is_reported_by_the_one_that_resumes(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", file_size=8192)
     for number in range(200):
         store.put(message("orders", b"x" * 100, keys=f"k{number}"))

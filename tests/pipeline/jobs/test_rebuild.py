@@ -73,7 +73,7 @@ def test_the_number_of_splits_does_not_change_a_byte(case: GoldenCase, tmp_path:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_a_rebuilt_store_verifies_as_sound_where_its_log_is(case: GoldenCase, tmp_path: Path) -> None:
+def test_a_rebuilt_store_verifies_as_intact_if_its_log_is(case: GoldenCase, tmp_path: Path) -> None:
     from mqstore.rocketmq.verify.verification import verify
 
     report = rebuild(opened(case), tmp_path / "out", in_process_threads=1, config=case.config, check_crc=True)
@@ -141,7 +141,7 @@ def test_a_log_file_that_was_cut_is_filled_up_to_its_length(tmp_path: Path) -> N
     assert not report.ok
 
 
-def test_a_queue_whose_head_is_gone_begins_with_blanks(tmp_path: Path) -> None:
+def test_a_queue_without_its_head_begins_with_blanks(tmp_path: Path) -> None:
     store = small(tmp_path / "store")
     store.write()
     first = min(base for base in store.files)
@@ -156,7 +156,7 @@ def test_a_queue_whose_head_is_gone_begins_with_blanks(tmp_path: Path) -> None:
     assert mqstore.open(tmp_path / "out").view().queue("orders", 0).min_offset == begin
 
 
-def test_a_lost_record_shifts_its_queue_as_in_a_broker_and_is_told(tmp_path: Path) -> None:
+def test_a_lost_record_shifts_its_queue_as_in_a_broker_and_is_reported(tmp_path: Path) -> None:
     store = small(tmp_path / "store")
     store.write()
     lost = next(put for put in store.puts if put.offset > 10_000)
@@ -172,7 +172,7 @@ def test_a_lost_record_shifts_its_queue_as_in_a_broker_and_is_told(tmp_path: Pat
         assert entries["physical_offset"].tolist() == others
 
 
-def test_a_body_that_does_not_fit_its_checksum_is_told_when_asked_and_listed_either_way(tmp_path: Path) -> None:
+def test_a_body_that_does_not_fit_its_checksum_is_reported_on_request_and_queued_either_way(tmp_path: Path) -> None:
     store = small(tmp_path / "store")
     store.write()
     hit = store.puts[77]
@@ -260,7 +260,7 @@ def test_a_rebuild_that_fails_leaves_nothing(tmp_path: Path, threads: int) -> No
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_what_is_no_store_is_one_sentence(tmp_path: Path) -> None:
+def test_what_is_not_a_store_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "missing"):
         with pytest.raises(CannotOpenError):

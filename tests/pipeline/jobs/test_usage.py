@@ -89,7 +89,7 @@ def test_unwritten_bytes_are_zeros_and_damaged_ones_are_those_that_verify_names(
         assert not report.ok
 
 
-def test_files_are_told_with_what_would_be_lost_with_them(tmp_path: Path) -> None:
+def test_files_are_reported_with_what_would_be_lost_with_them(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", file_size=4096)
     for number in range(30):
         store.put(message(("orders", "bills")[number % 2], b"x" * 200), at=number * 1000)
@@ -131,17 +131,17 @@ def test_times_beyond_the_calendar_are_days_all_the_same(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("by", ["colour", "key-prefix:0", "key-prefix:", "key-prefix:N", "key-prefix:x", ""])
-def test_an_unknown_way_to_count_is_told(by: str) -> None:
+def test_an_unknown_way_to_count_is_reported(by: str) -> None:
     with pytest.raises(UsageError, match="key-prefix:N"):
         key_prefix(by)
 
 
-def test_keys_that_were_not_counted_are_not_told() -> None:
+def test_keys_that_were_not_counted_are_not_reported() -> None:
     with pytest.raises(UsageError, match="were not counted by key-prefix:4"):
         usage(opened(case_named("4.9.3/a-clean-small")), threads=1, prefix=3).rows("key-prefix:4")
 
 
-def test_wrong_arguments_are_sentences(tmp_path: Path) -> None:
+def test_wrong_arguments_are_one_sentence(tmp_path: Path) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
     with pytest.raises(UsageError, match="on Spark the master determines"):
         usage(source, threads=2, master="local[1]")

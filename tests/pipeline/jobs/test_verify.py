@@ -91,12 +91,12 @@ def test_progress_ends_with_all_of_the_log(tmp_path: Path) -> None:
     assert told[-1][0] == told[-1][1] > 0
 
 
-def test_a_log_without_records_is_sound(tmp_path: Path) -> None:
+def test_a_log_without_records_is_intact(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     assert pipeline.verify(tmp_path, in_process_threads=1) == verify(mqstore.open(tmp_path))
 
 
-def test_what_cannot_be_verified_is_told_in_a_sentence(tmp_path: Path, spark: SparkSession) -> None:
+def test_what_cannot_be_verified_is_reported_in_one_sentence(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="cannot be read in 0 splits"):
         pipeline.verify(tmp_path, splits=0)
     archive = tmp_path / "store.tar"
@@ -107,7 +107,7 @@ def test_what_cannot_be_verified_is_told_in_a_sentence(tmp_path: Path, spark: Sp
         pipeline.verify(tmp_path / "nowhere", spark=spark)
 
 
-def test_a_task_that_fails_is_a_sentence(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_is_one_sentence(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     store.put(message("orders"))
     path = store.write()

@@ -95,7 +95,7 @@ def test_the_rows_do_not_depend_on_the_parts(name: str, monkeypatch: pytest.Monk
     assert rows_of(name, opened(case), case.config) == whole
 
 
-def test_an_entry_names_the_file_it_stands_in(tmp_path: Path) -> None:
+def test_an_entry_names_the_file_it_is_in(tmp_path: Path) -> None:
     store = Store(tmp_path, queue_entries=4)
     for number in range(10):
         store.put(message("orders", keys=f"k{number}"))
@@ -133,7 +133,7 @@ def test_a_dataframe_holds_every_row(name: str, case: str, spark: SparkSession) 
     assert sorted((row.asDict() for row in frame.collect()), key=key) == sorted(wanted, key=key)
 
 
-def test_several_stores_are_told_apart_and_a_filter_on_them_reads_one(spark: SparkSession) -> None:
+def test_several_stores_are_distinguished_and_a_filter_on_them_reads_one(spark: SparkSession) -> None:
     paths = [str(opened(case_named(name))) for name in ("4.9.3/f-broker-offsets", "5.3.3/j-broker-offsets")]
     frame = read(spark, paths, format="rocketmq-offsets")
     assert frame.columns[-1] == "store"
@@ -160,7 +160,7 @@ def test_the_queues_and_the_messages_join_in_sql(spark: SparkSession) -> None:
         ("findings", {"columns": " , "}, "no column is given"),
     ],
 )
-def test_a_bad_option_is_told_in_a_sentence(name: str, options: dict[str, str], sentence: str, spark: SparkSession) -> None:
+def test_a_bad_option_is_reported_in_one_sentence(name: str, options: dict[str, str], sentence: str, spark: SparkSession) -> None:
     path = str(opened(case_named("4.9.3/a-clean-small")))
     read(spark, path, format="rocketmq-queue")
     with pytest.raises(PySparkException) as caught:

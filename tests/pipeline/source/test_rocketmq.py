@@ -152,7 +152,7 @@ def test_a_narrowed_read_finds_what_a_scan_finds(case: GoldenCase) -> None:
                     assert offsets_of(reader_of(source, config=case.config, keys=key)) == wanted
 
 
-def test_on_a_sound_store_nothing_is_scanned() -> None:
+def test_on_an_intact_store_nothing_is_scanned() -> None:
     case = case_named("4.9.3/a-clean-small")
     store = mqstore.open(opened(case))
     queue = max(store.consume_queues(), key=lambda queue: queue.max_offset)
@@ -177,7 +177,7 @@ def test_where_queues_lag_behind_the_log_only_the_files_they_do_not_account_for_
     assert {log.file_at(split.start) for split in scanned} == {log.files[log.last_written()]}
 
 
-def test_messages_of_a_topic_that_was_deleted_and_made_anew_are_not_lost_to_its_queue(tmp_path: Path) -> None:
+def test_messages_of_a_topic_that_was_deleted_and_created_again_are_not_lost_to_its_queue(tmp_path: Path) -> None:
     """The queue of the new topic lists the new messages only; the log still holds older ones with the same queue offsets."""
     store = Store(tmp_path, file_size=4096)
     for number in range(30):
@@ -193,7 +193,7 @@ def test_messages_of_a_topic_that_was_deleted_and_made_anew_are_not_lost_to_its_
 
 
 @pytest.mark.parametrize("damage", ["hash", "offset", "slot", "gone"])
-def test_an_index_that_is_not_sound_is_not_believed(damage: str, tmp_path: Path) -> None:
+def test_an_index_that_is_not_valid_is_not_used(damage: str, tmp_path: Path) -> None:
     store = Store(tmp_path, slots=7, positions=60, file_size=4096)
     for number in range(120):
         store.put(message("orders", keys=f"k{number}"))
@@ -215,7 +215,7 @@ def test_an_index_that_is_not_sound_is_not_believed(damage: str, tmp_path: Path)
     assert offsets_of(reader_of(path, keys=key)) == wanted
 
 
-def test_a_queue_whose_entries_lead_elsewhere_is_not_believed(tmp_path: Path) -> None:
+def test_a_queue_whose_entries_lead_elsewhere_is_not_trusted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in range(40):
         store.put(message("orders", keys=f"k{number}", queue_id=number % 2))
@@ -249,7 +249,7 @@ def test_failfast_fails_where_bytes_are_no_record_and_where_a_message_is_damaged
         read_all(reader_of(path, mode="FAILFAST", keys="k4"))
 
 
-def test_what_is_asked_for_and_gone_fails_unless_told_otherwise(tmp_path: Path) -> None:
+def test_requested_but_missing_data_fails_by_default(tmp_path: Path) -> None:
     store = Store(tmp_path, start=3 * 65536)
     for number in range(9):
         store.put(message("orders", keys=f"k{number}"))
@@ -260,7 +260,7 @@ def test_what_is_asked_for_and_gone_fails_unless_told_otherwise(tmp_path: Path) 
     assert len(read_all(reader_of(path))) == 9
 
 
-def test_a_file_that_goes_away_between_plan_and_read_fails_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_file_removed_between_plan_and_read_fails_by_default(tmp_path: Path) -> None:
     store = Store(tmp_path, file_size=4096)
     for number in range(60):
         store.put(message("orders", b"x" * 100, keys=f"k{number}"))
@@ -278,7 +278,7 @@ def test_a_file_that_goes_away_between_plan_and_read_fails_unless_told_otherwise
         first.write_bytes(raw)
 
 
-def test_headers_are_a_column_when_asked_for_and_left_out_when_not_wanted(mail: Path) -> None:
+def test_headers_are_a_column_on_request_and_can_be_left_out(mail: Path) -> None:
     assert "properties" in ReadOptions.of({"path": str(mail)}).columns
     assert "properties" not in ReadOptions.of({"path": str(mail), "includeHeaders": "false"}).columns
     assert ReadOptions.of({"path": str(mail), "includeHeaders": "true", "columns": "topic"}).columns == ("topic", "properties")
@@ -451,7 +451,7 @@ def test_filters_travel_as_text() -> None:
             filters_from(wrong)
 
 
-def test_a_condition_that_spark_does_not_understand_is_a_sentence(mail: Path, spark: SparkSession) -> None:
+def test_a_condition_that_spark_does_not_understand_is_one_sentence(mail: Path, spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match=r"planning the read failed: .*colour"):
         read(spark, mail, columns=CHEAP, where="colour = 'red'")
 
@@ -478,7 +478,7 @@ def test_filters_reach_the_reader() -> None:
     assert found == Selection(topics=frozenset({"b"}), keys=frozenset({"u"}), from_offset=7, since=BEGIN + 2, until=BEGIN + 2)
 
 
-def test_a_reader_applies_what_it_was_told_and_hands_every_filter_back(mail: Path) -> None:
+def test_a_reader_applies_given_filters_and_hands_every_filter_back(mail: Path) -> None:
     from pyspark.sql.datasource import EqualTo, StringContains
 
     reader = PushingReader(ReadOptions.of({"path": str(mail)}), ("topic",))
@@ -531,7 +531,7 @@ def _puts(mail: Path) -> list[tuple[int, int]]:
         ({"startingQueueOffset": "last"}, "option startingQueueOffset is 'last': give a number or 'earliest'"),
     ],
 )
-def test_a_bad_option_is_told_in_a_sentence(options: dict[str, str], sentence: str, mail: Path, spark: SparkSession) -> None:
+def test_a_bad_option_is_reported_in_one_sentence(options: dict[str, str], sentence: str, mail: Path, spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as caught:
         spark.read.format("rocketmq").options(**{"path": str(mail), **options}).load().count()
     assert sentence in told(caught.value)
@@ -543,6 +543,6 @@ def test_a_schema_of_another_type_is_refused(mail: Path, spark: SparkSession) ->
     assert "column size is of type int, the schema says bigint" in told(caught.value)
 
 
-def test_an_unknown_column_is_refused_before_spark_is_asked(mail: Path, spark: SparkSession) -> None:
+def test_an_unknown_column_is_refused_before_spark_runs(mail: Path, spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="no column 'colour'"):
         read(spark, mail, columns=["colour"])

@@ -183,7 +183,7 @@ def test_a_commit_that_dies_at_any_change_of_the_disk_adds_each_row_once(root: P
     assert 0 < first.count(False) < len(first)
 
 
-def test_what_a_broker_appends_between_death_and_replay_is_told_from_the_rows(root: Path, tmp_path: Path, whole: bool) -> None:
+def test_what_a_broker_appends_between_death_and_replay_is_distinguished_from_the_rows(root: Path, tmp_path: Path, whole: bool) -> None:
     def foreign(place: Path) -> None:
         with MessageStore.open(place, SinkSettings("5.3.3", broker=SMALL).config()) as store:
             for _ in range(3):
@@ -248,7 +248,7 @@ def test_finish_completes_a_commit_without_another_write(root: Path, monkeypatch
     assert sinks.finish(root) is None
 
 
-def test_staged_rows_that_are_gone_are_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_staged_rows_are_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage, parts = staged(root, "dead", [batch(0, 20)])
     with monkeypatch.context() as patched:
         patched.setattr(MessageStore, "put_batch", raising(Died))
@@ -259,7 +259,7 @@ def test_staged_rows_that_are_gone_are_told(root: Path, monkeypatch: pytest.Monk
         sinks.finish(root)
 
 
-def test_a_store_that_another_has_is_waited_for_and_then_told(root: Path) -> None:
+def test_a_store_in_use_by_another_process_is_waited_for_and_then_reported(root: Path) -> None:
     stage, parts = staged(root, "r", [batch(0, 3)])
     with MessageStore.open(root, StoreConfig(services=False)), pytest.raises(TargetError, match="in use"):
         sink(root).commit("r", 0, stage, parts, stored=False, named=False)
@@ -527,7 +527,7 @@ def test_micro_batches_are_appended_in_order_and_a_replayed_one_adds_nothing(tmp
     assert left(tmp_path) == []
 
 
-def test_a_stream_without_a_checkpoint_of_its_own_is_asked_for_a_name(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_stream_without_its_own_checkpoint_needs_a_name(tmp_path: Path, spark: SparkSession) -> None:
     from mqstore.pipeline.source.sink import stream_writer
 
     schema = numbered(spark, 1, 1).schema
@@ -560,7 +560,9 @@ def test_for_each_batch_names_run_and_batch(tmp_path: Path, spark: SparkSession)
         (["'a' topic", "cast(1 as bigint) physical_offset"], "lack the column body"),
     ],
 )
-def test_a_schema_that_cannot_be_messages_is_told_by_its_column(columns: list[str], told: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_schema_that_cannot_be_messages_is_reported_by_its_column(
+    columns: list[str], told: str, tmp_path: Path, spark: SparkSession
+) -> None:
     register(spark)
     with pytest.raises(Exception, match=r"(?s).") as raised:
         save(spark.range(1).selectExpr(*columns), tmp_path / "store", create="true")
@@ -580,7 +582,7 @@ def test_a_schema_that_cannot_be_messages_is_told_by_its_column(columns: list[st
         (["repeat('t', 130) topic"], "column topic: "),
     ],
 )
-def test_a_row_that_cannot_be_a_message_is_told_and_nothing_is_written(
+def test_a_row_that_cannot_be_a_message_is_reported_and_nothing_is_written(
     columns: list[str], told: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     register(spark)
@@ -606,7 +608,7 @@ def test_a_row_that_cannot_be_a_message_is_told_and_nothing_is_written(
         ({"create": "true", "storeHost": "here"}, "'here'"),
     ],
 )
-def test_wrong_options_are_told_before_a_task_runs(options: dict[str, str], told: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_wrong_options_are_reported_before_a_task_runs(options: dict[str, str], told: str, tmp_path: Path, spark: SparkSession) -> None:
     import re
 
     register(spark)
@@ -624,6 +626,6 @@ def test_a_store_is_never_overwritten(tmp_path: Path, spark: SparkSession) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mqstore_errors_of_the_sink_are_sentences(root: Path) -> None:
+def test_mqstore_errors_of_the_sink_are_one_sentence(root: Path) -> None:
     with pytest.raises(MqstoreError, match=r"is not a directory, or no longer exists"):
         write_part([batch(0, 1)], str(root / "gone"), 0, 0, rules())

@@ -126,7 +126,7 @@ def test_a_reader_beside_the_writer_sees_whole_records_only(tmp_path: Path) -> N
     writer.store.close()
 
 
-def test_a_batch_is_cut_anew_by_a_query_that_did_not_plan_it(tmp_path: Path) -> None:
+def test_a_batch_is_cut_again_by_a_query_that_did_not_plan_it(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "store")
     writer.put(200)
     tail = LogTail(str(writer.path))
@@ -154,7 +154,7 @@ def test_nothing_new_leaves_the_position_as_it_is(tmp_path: Path) -> None:
     writer.store.close()
 
 
-def test_a_torn_tail_is_no_data_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_torn_tail_is_not_data_until_it_is_whole(tmp_path: Path) -> None:
     store = Store(tmp_path, file_size=65536)
     for number in range(5):
         store.put(message("orders", b"x" * 3000, keys=f"k{number}"))
@@ -250,7 +250,7 @@ def test_another_log_in_the_same_place_is_noticed(tmp_path: Path) -> None:
         tail.advance(end)
 
 
-def test_a_stream_begins_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_stream_begins_where_requested(tmp_path: Path) -> None:
     store = Store(tmp_path, file_size=8192)
     for number in range(60):
         store.put(message("orders", b"x" * 500), at=10 * number)
@@ -448,12 +448,12 @@ def test_damage_stops_a_stream_only_in_mode_failfast(spark: SparkSession, tmp_pa
         ({"startingTimestamp": "-1"}, "option startingTimestamp is '-1'"),
     ],
 )
-def test_a_bad_option_is_a_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+def test_a_bad_option_is_one_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=sentence.replace("(", r"\(")):
         RocketMQStreamReader({"path": str(tmp_path), **options}, ORDER)
 
 
-def test_a_place_without_a_store_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_place_without_a_store_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException) as caught:
         drain(stream(spark, tmp_path / "nowhere"), tmp_path / "checkpoint")
     assert "nowhere does not exist" in told(caught.value)

@@ -59,7 +59,7 @@ def test_every_table_is_that_of_the_path(name: str, spark: SparkSession) -> None
         assert asked.length <= SMALL
 
 
-def test_conditions_are_narrowed_and_counted_by_the_bytes_asked_for(spark: SparkSession) -> None:
+def test_conditions_are_narrowed_and_counted_by_the_bytes_requested(spark: SparkSession) -> None:
     case, url = uploaded("4.9.3/c-index-collisions")
     row = next(row for row in mqstore.open(opened(case)).to_arrow(["topic", "queue_id", "keys"]).to_pylist() if row["keys"])
     for where, more in (
@@ -184,7 +184,7 @@ def test_a_changed_object_ends_the_read_with_a_sentence() -> None:
             list(reader.read(part))
 
 
-def test_a_vanished_object_is_an_error_or_what_is_left_is_read() -> None:
+def test_a_removed_object_is_an_error_or_the_rest_is_read() -> None:
     case, url = uploaded("4.9.3/d-rolled")
     reader, parts = _planned(url, case)
     tolerant, tolerant_parts = _planned(url, case, failOnDataLoss="false")
@@ -197,7 +197,7 @@ def test_a_vanished_object_is_an_error_or_what_is_left_is_read() -> None:
     assert 0 < left < mqstore.open(opened(case)).to_arrow(["size"]).num_rows
 
 
-def test_what_cannot_be_read_is_a_sentence_on_spark(spark: SparkSession) -> None:
+def test_what_cannot_be_read_is_one_sentence_on_spark(spark: SparkSession) -> None:
     _, url = uploaded("4.9.3/a-clean-small")
     for path, options, sentence in (
         ("s3://no-such-bucket/store", options_of(url), "there is no bucket of that name"),

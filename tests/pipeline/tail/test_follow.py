@@ -179,7 +179,7 @@ def test_a_batch_that_ended_half_way_is_written_whole(spark: SparkSession, tmp_p
     store.close()
 
 
-def test_it_follows_until_it_is_asked_to_stop(spark: SparkSession, tmp_path: Path) -> None:
+def test_it_follows_until_stopped(spark: SparkSession, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "out"
     store = MessageStore.open(path, CONFIG)
     put(store, 10)
@@ -211,7 +211,7 @@ def test_damage_is_passed_over_in_parquet_and_ends_a_copy(spark: SparkSession, t
         once(spark, path, tmp_path / "copy", "store")
 
 
-def test_what_does_not_fit_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.put(message("orders"))
     path, out = store.write(), tmp_path / "out"

@@ -164,7 +164,7 @@ def test_a_kill_between_the_files_and_the_commit_is_mended(form: str, spark: Spa
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_commit_that_fails_is_a_sentence_and_the_next_follow_adds_the_batch(
+def test_a_commit_that_fails_is_one_sentence_and_the_next_follow_adds_the_batch(
     form: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, out = tmp_path / "store", tmp_path / "out"
@@ -189,7 +189,7 @@ def test_a_commit_that_fails_is_a_sentence_and_the_next_follow_adds_the_batch(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_table_without_its_metadata_is_made_anew_from_the_batches(form: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_without_its_metadata_is_rebuilt_from_the_batches(form: str, spark: SparkSession, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "out"
     a_store(path, 60).close()
     once(spark, path, out, form, batch_bytes=8_000)
@@ -222,7 +222,7 @@ def test_a_lost_checkpoint_is_noticed(form: str, spark: SparkSession, tmp_path: 
         once(spark, path, out, form, batch_bytes=12_000)
 
 
-def test_an_iceberg_table_in_another_place_says_so_and_can_be_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_iceberg_table_that_was_moved_says_so_and_can_be_rebuilt(spark: SparkSession, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "out"
     a_store(path, 10).close()
     once(spark, path, out, "iceberg")

@@ -1,4 +1,4 @@
-"""The durable layer on real directories: what is written, what is refused, what an error leaves behind."""
+"""The durable layer on real directories: what is written, what is refused, and what remains after an error."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ def test_a_recorded_run_replays_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_crash_loses_what_was_not_synced() -> None:
-    """Bytes are lasting after a sync of the file, a name after a sync of its directory: the two are independent."""
+    """Bytes are durable after a sync of the file, a name after a sync of its directory: the two are independent."""
     recorded = RecordedWrites(
         [
             MakeDirectory("d"),

@@ -1,4 +1,4 @@
-"""Stores by URL, in this process: the same answers as from a path, by ranges alone, and a sentence where there is none to be had."""
+"""Stores by URL, in this process: the same results as from a path, by range requests alone, and one sentence on failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.columns import Selection
 
 SMALL = 64 << 10  # bytes of a window; files of the golden stores are not much larger than that
-DEFAULTS = "4.9.3/l-default-sizes"  # index files of 420 MB, nearly all of them unwritten: the endpoint would be asked for all of it
+DEFAULTS = "4.9.3/l-default-sizes"  # index files of 420 MB, nearly all of it unwritten: all of it would be requested from the endpoint
 SOME = [case for case in CASES if case.id != DEFAULTS]
 
 
@@ -43,7 +43,7 @@ def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
 
 
 def _told(printed: str, store: str) -> str:
-    """What was printed, without the store's name and what only a disk knows: how much of it the files take."""
+    """Return the output without the store's name and without what only a disk has: the space that files take."""
     return re.sub(r'"(stored_bytes|seconds|changed_at)": [^,\n]+', "", printed.replace(store, "STORE"))
 
 
@@ -126,7 +126,7 @@ def test_any_window_gives_the_same_rows(size: int) -> None:
     assert mqstore.open(url, config=case.config).to_arrow().equals(mqstore.open(opened(case), config=case.config).to_arrow())
 
 
-# what is not there, or no longer what it was
+# missing and changed files
 
 
 def test_an_object_that_changes_while_it_is_read_is_an_error_not_other_bytes() -> None:

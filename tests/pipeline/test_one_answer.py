@@ -1,7 +1,7 @@
-"""One question, one answer: Spark and DuckDB over the store, over its Parquet files, and over its Iceberg and Delta tables.
+"""One query, one result: Spark and DuckDB over the store, over its Parquet files, and over its Iceberg and Delta tables.
 
 Iceberg is read by pyiceberg and by DuckDB's own reader, Delta by deltalake and by Spark with Delta's own package, whose jars
-`mvn -q -B package` in tests/interop/delta brings.
+`mvn -q -B package` in tests/interop/delta downloads.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ Answers = dict[str, dict[str, Rows]]
 
 
 def plain(rows: Any) -> Rows:
-    """Rows as values that JSON holds, in an order of their own. Times are without their zone, which is UTC."""
+    """Return rows as sorted values that JSON can hold. Times are without their zone, which is UTC."""
     return sorted(([_plain(value) for value in row] for row in rows), key=repr)
 
 
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def database() -> duckdb.DuckDBPyConnection:
-    """DuckDB with its own Iceberg reader, from the packages that bring it: nothing is fetched."""
+    """DuckDB with its own Iceberg reader, from installed packages: nothing is downloaded."""
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
     connection.execute("set timezone = 'UTC'")
     for name in ("avro", "iceberg"):
@@ -114,7 +114,7 @@ def database() -> duckdb.DuckDBPyConnection:
 
 
 def in_duckdb(messages: str) -> dict[str, Rows]:
-    """messages: the relation to ask, in DuckDB's words."""
+    """Run a query in DuckDB. messages: the relation to query, as DuckDB SQL."""
     database().execute(f"create or replace temp view messages as select * from {messages}")
     return {
         name: plain(tuple(row.values()) for row in database().sql(text).to_arrow_table().to_pylist()) for name, text in IN_DUCKDB.items()
@@ -155,7 +155,7 @@ def followed(exported: Path, spark: SparkSession) -> Path:
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    """By store, what DuckDB answers over our Arrow batches: with that all others are compared."""
+    """By store, DuckDB's results over our Arrow batches: all others are compared with them."""
     return {name: in_duckdb_over(mqstore.open(opened(case_named(name)), config=case_named(name).config).to_arrow()) for name in STORES}
 
 
@@ -226,7 +226,7 @@ with running("local[2]", config=json.loads(sys.argv[3])) as spark:
 
 @pytest.fixture(scope="module")
 def delta_in_spark(followed: Path) -> dict[tuple[str, str], dict[str, Rows]]:
-    """By table, what a Spark that has Delta's package answers. It needs the package from its start, so it is one of its own."""
+    """By table, the results of a Spark session with Delta's package, which must be loaded at startup: a separate session."""
     jars = sorted(map(str, DELTA_JARS.glob("*.jar")))
     if not jars:
         pytest.skip("Delta's package for Spark is not there; run `mvn -q -B package` in tests/interop/delta")

@@ -1,14 +1,14 @@
-"""A Spark cluster of several processes on this machine, and drivers of it that can be held, told to go on, and killed.
+"""A Spark cluster of several local processes, with drivers that can be held, released and killed.
 
     with Cluster(place) as cluster:                                    # a master and two workers, 127.0.0.1 and 127.0.0.2
-        with Driver(cluster, place / "driver") as driver:              # a process of its own: see tests/support/cluster_driver.py
+        with Driver(cluster, place / "driver") as driver:              # a separate process: see tests/support/cluster_driver.py
             driver.begin("rebuild", store=…, to=…, hold=hold.at(5))
-            end_of(hold.first().executor)                              # a task stands still, and its executor is killed
+            end_of(hold.first().executor)                              # a task is held, and its executor is killed
             hold.release()
             driver.result()
 
-The commands that start the cluster and the settings of its executors are those of docs/guide/cluster.md. Executors run a Python that has
-what the package needs, but not the package.
+The commands that start the cluster and the settings of its executors are those of docs/guide/cluster.md. Executors run a Python with
+the package's dependencies, but without the package.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide" / "cluster.md"
 T = TypeVar("T")
 
-PATIENCE = 240.0  # seconds for what takes a few on a machine with nothing else to do
+PATIENCE = 240.0  # seconds to wait for what takes a few on an idle machine
 
 
 def blocks(word: str) -> list[str]:
-    """The contents of the guide's fenced blocks of that kind."""
+    """Return the contents of the guide's fenced blocks of that kind."""
     return re.findall(rf"^```{re.escape(word)}\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def until(find: Callable[[], T | None], what: str) -> T:
-    """What `find` finds, once it does."""
+    """Call `find` until it returns something, and return that."""
     end = time.monotonic() + PATIENCE
     while (found := find()) is None:
         if time.monotonic() > end:
@@ -59,7 +59,7 @@ def until(find: Callable[[], T | None], what: str) -> T:
 
 
 def end_of(pid: int) -> None:
-    """Kill a process that is not a child of this one, and wait until it is gone."""
+    """Kill a process that is not a child of this one, and wait until it has ended."""
     os.kill(pid, signal.SIGKILL)
     until(lambda: None if alive(pid) else True, f"the end of process {pid}")
 
@@ -72,16 +72,16 @@ def alive(pid: int) -> bool:
 
 
 def bare_python(place: Path) -> Path:
-    """A Python with the packages of this one, that cannot import this project: neither from a path nor from an install in place."""
+    """Create a Python with the packages of this one that cannot import this project, neither from a path nor from an editable install."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)}))
-    # a path in a .pth file is searched for modules, but the .pth files that lie there are not read
+    # a path in a .pth file is searched for modules, but .pth files in it are not read
     (site / "others.pth").write_text("".join(f"{sysconfig.get_path(kind)}\n" for kind in ("purelib", "platlib")))
     return place / "bin" / "python"
 
 
 class Cluster:
-    """Master and workers, in place. Killed workers come back by `mend`."""
+    """Master and workers. `mend` restarts killed workers."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -111,7 +111,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a driver: where its settings are, and which Python executors run."""
+        """Environment of a driver: where its settings are, and which Python executors run."""
         return os.environ | {"SPARK_CONF_DIR": str(self.place / "conf"), "PYSPARK_PYTHON": str(self.python)}
 
     def _start(self, name: str, command: list[str]) -> None:
@@ -124,7 +124,7 @@ class Cluster:
         }
         self._commands[name] = command
         with (self.place / f"{name}.log").open("wb") as log:
-            # the executors of a worker are in its group: they end with it whatever becomes of it
+            # the executors of a worker are in its process group: they end with it in any case
             self._processes[name] = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.place, start_new_session=True
             )
@@ -140,7 +140,7 @@ class Cluster:
         return until(look, f"{pattern} of the {name}")
 
     def mend(self) -> None:
-        """Start again the workers that are gone, and wait until the master has all of them."""
+        """Restart the workers that have ended, and wait until the master has all of them."""
         for name, process in [*self._processes.items()]:
             if process.poll() is not None:
                 self._start(name, self._commands[name])
@@ -149,7 +149,7 @@ class Cluster:
                 self._told(name, r"Successfully registered with master (\S+)")
 
     def worker_of(self, executor: int) -> int:
-        """The process of the worker that started an executor."""
+        """Return the process of the worker that started an executor."""
         return int(Path(f"/proc/{executor}/stat").read_text().rpartition(")")[2].split()[1])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -161,7 +161,7 @@ class Cluster:
             process.wait()
 
     def applications(self) -> set[str]:
-        """The applications that had an executor on any worker."""
+        """Return the applications that had an executor on any worker."""
         return {path.name for path in self.place.glob("worker*/app-*")}
 
     def kill_worker(self, pid: int) -> None:
@@ -173,7 +173,7 @@ class Cluster:
 
 @dataclass
 class Hold:
-    """Where one attempt at a task, the first that comes, stands still, fails or dies. Task and test meet in the directory."""
+    """Holds, fails or kills one attempt at a task, the first that arrives. Task and test communicate through the directory."""
 
     place: Path
 
@@ -181,11 +181,11 @@ class Hold:
         self.place.mkdir(parents=True)
 
     def at(self, number: int, then: str = "wait", *, done: bool = True) -> dict[str, Any]:
-        """The first task whose number is not below this one. then: wait, fail or die. done: when its work is written, else before."""
+        """Hold the first task whose number is not below this one. then: wait, fail or die. done: when its work is written, else before."""
         return {"place": str(self.place), "number": number, "then": then, "done": done}
 
     def first(self) -> Held:
-        """The attempt that came first."""
+        """Return the attempt that arrived first."""
         return until(self.held, f"a task that is held in {self.place}")
 
     def held(self) -> Held | None:
@@ -195,7 +195,7 @@ class Hold:
             return None
 
     def attempts(self, number: int) -> int:
-        """How many attempts at a task have begun."""
+        """Return how many attempts at a task have begun."""
         return len([*self.place.glob(f"attempt-{number}-*")])
 
     def release(self) -> None:
@@ -204,7 +204,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Held:
-    """An attempt that stands still. executor: the Java process it is of."""
+    """A held attempt. executor: its Java process."""
 
     number: int
     worker: int
@@ -252,14 +252,14 @@ class Driver:
         self._process.stdin.flush()
 
     def result(self) -> Any:
-        """What the job that was begun reports; a pytest failure if it failed."""
+        """Return the report of the started job; fail the test if the job failed."""
         told = self._next()
         if "error" in told:
             pytest.fail(f"the job failed: {told['error']}")
         return told["report"]
 
     def error(self) -> str:
-        """The sentence with which the job that was begun failed."""
+        """Return the message with which the started job failed."""
         told = self._next()
         assert "error" in told, told
         return str(told["error"])

@@ -1,9 +1,9 @@
-"""The driver process of `clusterkit.Driver`: jobs come as lines of JSON on standard input, their reports go to standard output.
+"""The driver process of `support.cluster.Driver`: jobs arrive as lines of JSON on standard input, their reports go to standard output.
 
     python tests/support/cluster_driver.py MASTER '{"spark.speculation": "true"}'
     {"job": "rebuild", "store": "/…", "to": "/…", "hold": {"place": "/…", "number": 5, "then": "wait", "done": true}}
 
-A hold makes one task of the job stand still, fail or die at its first attempt; see `clusterkit.Hold`.
+A hold makes one task of the job wait, fail or die at its first attempt; see `support.cluster.Hold`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Hold = dict[str, Any]
 
 
 def gate(hold: Hold, number: int) -> None:
-    """In a task: what is asked of the first attempt that comes here."""
+    """In a task: wait, fail or die as requested for the first attempt that arrives."""
     import json
     import os
     import time
@@ -46,7 +46,7 @@ def gate(hold: Hold, number: int) -> None:
         if not name.endswith("(java"):
             executor = int(fields.split()[1])
         if executor < 2:
-            return  # no task: the driver itself reads a split again
+            return  # not in a task: the driver itself reads a split again
     draft.write_text(json.dumps({"number": number, "worker": os.getpid(), "executor": executor}))
     try:
         os.link(draft, place / "held")
@@ -61,8 +61,8 @@ def gate(hold: Hold, number: int) -> None:
 
 
 def held(function: Callable[[Any], Any], hold: Hold, number_of: Callable[[Any], int]) -> Callable[[Any], Any]:
-    """The function of a task, with the gate behind or before its work."""
-    stop_here = gate  # by value: executors have none of the modules of the tests
+    """Wrap the function of a task with the gate before or after its work."""
+    stop_here = gate  # pickled by value: executors have none of the test modules
 
     def task(of: Any) -> Any:
         if not hold["done"]:
@@ -104,7 +104,7 @@ def follow(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None
 
 
 def sink(spark: SparkSession, *, to: str, rows: int, partitions: int, run: str, hold: Hold | None = None) -> Any:
-    """Rows `body 0` … in order, as messages of a new store."""
+    """Write rows `body 0` … in order, as messages of a new store."""
     from mqstore.pipeline.source.rocketmq import register
 
     register(spark)
@@ -130,7 +130,7 @@ def sink(spark: SparkSession, *, to: str, rows: int, partitions: int, run: str, 
 
 
 def read(spark: SparkSession, *, store: str, hold: Hold | None = None, **options: str) -> Any:
-    """Physical offsets of all messages; each task that reads goes through the gate with its partition's number."""
+    """Return the physical offsets of all messages; each task that reads passes the gate with its partition's number."""
     from mqstore.pipeline.source.rocketmq import register
 
     register(spark)
@@ -150,7 +150,7 @@ def read(spark: SparkSession, *, store: str, hold: Hold | None = None, **options
 
 
 def where(spark: SparkSession) -> Any:
-    """Where executors have the package from, and whether its kernels are compiled there."""
+    """Return where executors import the package from, and whether its kernels are compiled there."""
     from mqstore.pipeline.spark.tasks import run_tasks
 
     def look(_: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Guide pages that are notebooks: their `python` cells run in order in one namespace, and what a cell prints stands below it.
+"""Guide pages that are notebooks: their `python` cells run in order in one namespace, and the output of a cell is shown below it.
 
     ```python
     print(1 + 1)
@@ -8,11 +8,11 @@
     2
     ```
 
-Cells run in a process of their own, in a directory that holds golden stores under plain names. Pictures that they save are those
-beside the page, in the directory of its name. They are compared by what is on them: other versions of matplotlib draw letters a
-little differently.
+Cells run in a separate process, in a directory that holds golden stores under plain names. Pictures that they save are compared with
+those beside the page, in the directory of its name, with a tolerance: other versions of matplotlib draw letters a little
+differently.
 
-    python tests/support/notebook.py        writes outputs and pictures of all pages anew
+    python tests/support/notebook.py        updates outputs and pictures of all pages
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CELL = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<told>.*?)^
 
 @contextlib.contextmanager
 def stores() -> Iterator[Path]:
-    """A directory with the golden stores."""
+    """Yield a directory with the golden stores."""
     with TemporaryDirectory() as place:
         for name, case in STORES.items():
             Path(place, name).symlink_to(goldenkit.opened(goldenkit.case_named(case)))
@@ -50,12 +50,12 @@ def stores() -> Iterator[Path]:
 
 
 def cells(page: Path) -> list[re.Match[str]]:
-    """The cells of a page, each with `code` and what it shows below, `told`."""
+    """Return the cells of a page, each with `code` and the output shown below it, `told`."""
     return list(_CELL.finditer(page.read_text(encoding="utf-8")))
 
 
 def run(page: Path, place: Path) -> list[str]:
-    """What each cell of a page prints now, in a process of its own that works in `place`."""
+    """Return the current output of each cell of a page, run in a separate process that works in `place`."""
     plain = {"MPLBACKEND": "agg", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
     argv = [sys.executable, __file__, "--run", str(page)]
     done = subprocess.run(argv, cwd=place, env={**os.environ, **plain}, capture_output=True, text=True, check=False, timeout=300)
@@ -75,13 +75,13 @@ def _run_here(page: Path) -> list[str]:
 
 
 def pictures(page: Path) -> dict[str, Path]:
-    """The pictures that a page shows."""
+    """Return the pictures that a page shows."""
     shown = re.findall(r"^!\[[^\]]+\]\(([^)]+\.png)\)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {Path(name).name: page.parent / name for name in shown}
 
 
 def difference(one: Path, other: Path) -> float:
-    """The mean difference of two pictures, 0 to 1; 1 if their sizes differ."""
+    """Return the mean difference of two pictures, 0 to 1; 1 if their sizes differ."""
     from matplotlib.image import imread
 
     a, b = (np.asarray(imread(path), np.float64)[..., :3] for path in (one, other))
@@ -89,7 +89,7 @@ def difference(one: Path, other: Path) -> float:
 
 
 def write(page: Path) -> None:
-    """Write what the cells of a page print, and the pictures they make, anew."""
+    """Update the outputs of the cells of a page, and the pictures they draw."""
     text = page.read_text(encoding="utf-8")
     with stores() as place:
         for cell, told in zip(cells(page), run(page, place), strict=True):

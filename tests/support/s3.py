@@ -1,7 +1,7 @@
-"""An S3 endpoint of this machine, which counts what it is asked: moto's server, in a thread of the test process.
+"""A local S3 endpoint that records its requests: moto's server, in a thread of the test process.
 
-`endpoint()` runs one for the process. `uploaded(root)` puts a directory into a bucket of its own and gives its URL. What was asked is in
-`Endpoint.asked`, one `Asked` a request. `locked()` makes the endpoint check keys and signatures as Amazon's does.
+`endpoint()` runs one for the process. `uploaded(root)` copies a directory into a new bucket and returns its URL. `Endpoint.asked` lists
+the requests, one `Asked` each. `locked()` makes the endpoint check keys and signatures as Amazon's does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY, SECRET = "AKIDEXAMPLEOFMQSTORE", "a-secret-nobody-may-see"
 
 
 class Asked(NamedTuple):
-    """One request. length: bytes of its range; None where it asked for no range."""
+    """One request. length: bytes of its range; None for a request without a range."""
 
     method: str
     path: str
@@ -40,11 +40,11 @@ class Endpoint:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def options(self, **more: object) -> dict[str, str]:
-        """How its buckets are reached."""
+        """Return the options that reach its buckets."""
         return {"endpoint_url": self.url, "key": KEY, "secret": SECRET, **{name: str(value) for name, value in more.items()}}
 
     def uploaded(self, root: Path, below: str = "store", **more: object) -> Url:
-        """The URL of a copy of a directory, in a new bucket."""
+        """Copy a directory into a new bucket and return its URL."""
         bucket = f"bucket-{next(self._numbers)}"
         self.client.create_bucket(Bucket=bucket)
         for path in sorted(root.rglob("*")):
@@ -53,14 +53,14 @@ class Endpoint:
         return Url(f"s3://{bucket}/{below}", self.options(**more))
 
     def put(self, url: Url, relative: str, body: bytes) -> None:
-        """Lay another object in the place of one."""
+        """Replace an object."""
         self.client.put_object(Bucket=_bucket(url), Key=f"store/{relative}", Body=body)
 
     def delete(self, url: Url, relative: str) -> None:
         self.client.delete_object(Bucket=_bucket(url), Key=f"store/{relative}")
 
     def fetched(self, url: Url, below: str = "") -> list[Asked]:
-        """The requests for bytes of objects of a store."""
+        """Return the requests for bytes of objects of a store."""
         prefix = f"/{_bucket(url)}/store/{below}"
         return [asked for asked in self.asked if asked.method == "GET" and asked.path.startswith(prefix)]
 
@@ -78,7 +78,7 @@ def _length(header: str) -> int | None:
 
 @cache
 def endpoint() -> Endpoint:
-    """The endpoint of this process; it ends with it."""
+    """Return the endpoint of this process, which ends with it."""
     import boto3
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
@@ -101,7 +101,7 @@ def endpoint() -> Endpoint:
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """The endpoint asks every request for a key that it knows and a signature that fits: nobody has one."""
+    """Make the endpoint require a known key and a valid signature, which no client has."""
     _authenticate("0")
     try:
         yield
@@ -110,6 +110,6 @@ def locked() -> Iterator[None]:
 
 
 def _authenticate(after: str) -> None:
-    """Let so many requests pass unchecked, and no more."""
+    """Let this many requests pass unchecked, and no more."""
     request = urllib.request.Request(f"{endpoint().url}/moto-api/reset-auth", after.encode(), {"Content-Type": "text/plain"}, method="POST")
     urllib.request.urlopen(request, timeout=30).close()

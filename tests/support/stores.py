@@ -1,7 +1,7 @@
-"""Stores made by hand: records in plain Python, laid out as a broker lays them out, with queues and index files if wanted.
+"""Hand-made stores: records in plain Python, laid out as by a broker, with queues and index files on request.
 
     store = Store(tmp_path)                                         # nothing is written yet
-    store.put(message("orders", keys="k1"))                         # offsets and times are given as a broker gives them
+    store.put(message("orders", keys="k1"))                         # offsets and times are assigned as by a broker
     store.write()                                                   # commitlog/, consumequeue/, index/, checkpoint
 
 Nothing here uses the kernels or the writers of the package: queue entries and index files come from the format alone.
@@ -28,7 +28,7 @@ HOST = "10.1.2.3:10911"
 
 
 def message(topic: str, body: bytes = b"hello", *, keys: str | None = None, tags: str | None = None, **fields: object) -> Record:
-    """A record as a producer asks for it; offsets and times are given when it is put."""
+    """Return a record as a producer requests it; offsets and times are assigned when it is put."""
     properties = {name: text for name, text in (("KEYS", keys), ("TAGS", tags)) if text is not None}
     made = Record(topic, body, born_host="10.9.8.7:5000", store_host=HOST, properties=record.encode_properties(properties))
     return replace(made, **fields)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def message(topic: str, body: bytes = b"hello", *, keys: str | None = None, tags
 
 @dataclass(frozen=True)
 class Put:
-    """A record where it stands."""
+    """A record at its position in the log."""
 
     record: Record
     raw: bytes
@@ -52,7 +52,7 @@ class Put:
 
 @dataclass
 class Store:
-    """A store under way. indexed: how many of its records the index covers (all where None); listed: how many the queues list."""
+    """A store in memory. indexed: number of its records that the index covers (all if None); listed: number that the queues contain."""
 
     root: Path
     file_size: int = 65536
@@ -70,7 +70,7 @@ class Store:
     next_queue_offset: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def put(self, *messages: Record, at: int | None = None) -> Put:
-        """Append messages. at: store time of the first in milliseconds behind BEGIN; by default one behind the message before."""
+        """Append messages. at: store time of the first in milliseconds after BEGIN; by default one after the previous message."""
         for number, each in enumerate(messages):
             after = self.puts[-1].time + 1 if self.puts else BEGIN
             time = after if at is None else BEGIN + at + number
@@ -133,7 +133,7 @@ class Store:
         self.patch(f"commitlog/{base:020d}", physical_offset - base, raw)
 
     def entry(self, put: Put) -> tuple[str, int]:
-        """(queue file, position in it) of a record's queue entry."""
+        """Return (queue file, position in it) of a record's queue entry."""
         at = put.record.queue_offset * 20
         size = self.queue_entries * 20
         return f"consumequeue/{put.record.topic}/{put.record.queue_id}/{at - at % size:020d}", at % size
@@ -152,13 +152,13 @@ class Store:
                 self.write_file(f"consumequeue/{topic}/{queue_id}/{at:020d}", bytes(run[at : at + size]).ljust(size, b"\0"))
 
     def keys(self) -> Iterator[tuple[int, Put]]:
-        """(hash, record) of every index entry, in order."""
+        """Yield (hash, record) of every index entry, in order."""
         for put in self.puts[: self.indexed]:
             for key in dispatch_request(put.record, self.rules).keys:
                 yield index_hash(put.record.topic, key), put
 
     def index_files(self) -> Iterator[tuple[str, bytes]]:
-        """(name, bytes) of the index files that hold `keys`."""
+        """Yield (name, bytes) of the index files that hold `keys`."""
         rows = list(self.keys())
         room = self.positions - 1
         inherited = 0
@@ -169,12 +169,12 @@ class Store:
 
 
 def index_name(time: int) -> str:
-    """`yyyyMMddHHmmssSSS` of a store time."""
+    """Return a store time as `yyyyMMddHHmmssSSS`."""
     return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time):%Y%m%d%H%M%S}{time % 1000:03d}"
 
 
 def index_file(rows: Sequence[tuple[int, Put]], slots: int, positions: int, inherited: int = 0) -> bytes:
-    """The bytes of one index file. inherited: the end time of the file before, from which the first entry's seconds count."""
+    """Return the bytes of one index file. inherited: the end time of the previous file, from which the first entry's seconds count."""
     newest: dict[int, int] = {}
     entries = bytearray(20)
     begin = inherited

@@ -1,4 +1,4 @@
-"""Conversion with one Spark task a queue: the same bytes as in threads."""
+"""Conversion with one Spark task per queue: the same bytes as in threads."""
 
 from __future__ import annotations
 

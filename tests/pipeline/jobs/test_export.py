@@ -1,4 +1,4 @@
-"""Export: every row of the message table in files, each traceable to its bytes, all there or nothing."""
+"""Export: every row of the message table in files, each traceable to its bytes; complete or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports that cannot go well: a full disk, a limit, a place that is taken. One sentence each, and nothing half-written stays."""
+"""Exports that must fail: a full disk, a size limit, an existing target. One sentence each, and no partial output remains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(file_format: str, root: Path) -> int:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """A block in which the system lets no file of this process grow beyond so many bytes."""
+    """Limit the size of files that this process writes to this many bytes within the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -54,7 +54,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, free: int) -> None:
-    """Leave so many bytes free on a disk, in whole pages."""
+    """Leave this many bytes free on a disk, in whole pages."""
     (disk / "other").unlink(missing_ok=True)
     status = os.statvfs(disk)
     with open(disk / "other", "wb") as file:
@@ -77,7 +77,7 @@ def test_a_file_that_may_not_grow_leaves_nothing(file_format: str, tmp_path: Pat
     assert len(told) >= 3
     for sentence in told:
         assert re.fullmatch(r"[\w/.~-]+(:| cannot be written:) [\w :()'/]+; free some space or choose a target on another disk", sentence)
-    # a table's metadata are larger here than any of its files: both meet the limit
+    # a table's metadata is larger here than any of its files: both exceed the limit
     assert ("could not create the table" in told[-1]) == (file_format != "parquet")
 
 

@@ -1,4 +1,4 @@
-"""Exports as Iceberg and Delta tables, and exports that are killed and taken up again: the rows are those of a plain export."""
+"""Exports as Iceberg and Delta tables, and exports that are killed and resumed: the rows are those of a plain export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebuild: the new store holds, byte for byte, what the broker itself had built from the same log."""
+"""Rebuild: the new store holds, byte for byte, what the broker itself built from the same log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WHOLE = [
 
 
 def derived(root: Path) -> dict[str, bytes]:
-    """Bytes of every derived file; index files by their rank, their names are a matter of the clock."""
+    """Return the bytes of every derived file; index files by rank, since their names depend on the clock."""
     found = {}
     for place in DERIVED:
         for number, path in enumerate(sorted(path for path in (root / place).rglob("*") if path.is_file())):
@@ -79,7 +79,7 @@ def test_a_rebuilt_store_verifies_as_intact_if_its_log_is(case: GoldenCase, tmp_
     report = rebuild(opened(case), tmp_path / "out", in_process_threads=1, config=case.config, check_crc=True)
     again = verify(mqstore.open(tmp_path / "out", config=case.config))
     derived_damage = {item.kind for item in again.damage if item.file.startswith(DERIVED)}
-    # a record that is lost shifts the entries behind it, as it does in a broker
+    # a lost record shifts the entries after it, as it does in a broker
     assert derived_damage <= ({Kind.QUEUE_ENTRY_MISMATCH, Kind.MISSING_QUEUE_ENTRY} if report.damage else set())
 
 
@@ -89,7 +89,7 @@ def test_log_files_are_links_and_copies_if_asked(tmp_path: Path) -> None:
     for copy in (False, True):
         report = rebuild(source, tmp_path / str(copy), in_process_threads=1, copy=copy)
         assert report.linked is not copy
-        # a broker writes on in the last file, so that one is never shared
+        # a broker continues to write the last file, so that one is never shared
         assert not os.path.samefile(last, tmp_path / str(copy) / "commitlog" / last.name)
         assert (tmp_path / str(copy) / "commitlog" / last.name).read_bytes() == last.read_bytes()
         for path in full:
@@ -109,7 +109,7 @@ def test_a_rebuilt_store_is_a_cleanly_closed_one(tmp_path: Path) -> None:
     last = store.log.record(max(int(e["physical_offset"][-1]) for q in store.consume_queues() if len(e := q.entries(0, q.max_offset))))
     assert last is not None
     assert store.checkpoint.physic == store.checkpoint.logics == last.store_timestamp
-    # the file made ahead of the log is left out
+    # the file allocated ahead of the log is omitted
     assert [file.name for file in store.log.files] == [file.name for file in mqstore.open(source).log.files[:-1]]
     assert [item.kind for item in report.damage] == [Kind.TORN_RECORD]
 

@@ -1,4 +1,4 @@
-"""Usage: every byte of a log is counted once, whatever is counted by and however the log is cut."""
+"""Usage: every byte of a log is counted once, for any grouping and any number of splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify on Spark: the report of the threads, whatever the store and however it is cut."""
+"""Verify on Spark: the same report as in threads, for any store and any number of splits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_part_that_began_at_a_record_inside_a_body_is_checked_again(tmp_path: 
     for number in range(20):
         store.put(message("orders", b"x" * 300, keys=f"k{number}"))
     position = store.puts[-1].offset + len(store.puts[-1].raw)
-    # a body that holds a record which says it stands where it stands
+    # a body that contains a record with its correct physical offset
     inner = encode(message("forged", b"y" * 200, physical_offset=position + 88 + 1000))
     outer = store.put(message("bills", bytes(1000) + inner + bytes(1000)))
     assert outer.offset == position

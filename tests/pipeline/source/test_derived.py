@@ -1,4 +1,4 @@
-"""The derived files as tables: what stands in the files, entry by entry, however they are cut into parts."""
+"""The derived files as tables: the contents of the files, entry by entry, however they are cut into parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_NAME = {source.format.removeprefix("rocketmq-"): source for source in SOURCES
 
 
 def rows_of(name: str, path: Path, config: Path | None = None, columns: tuple[str, ...] | None = None) -> list[Row]:
-    """What tasks would yield, put together, without Spark."""
+    """Return what tasks would yield, concatenated, without Spark."""
     source = BY_NAME[name]
     reader = TableReader(source, (str(path),), None if config is None else str(config), columns or tuple(source.table))
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]

@@ -1,4 +1,4 @@
-"""The Spark source: the rows of the message table, whichever columns, filters and splits a query has."""
+"""The Spark source: the rows of the message table, for any columns, filters and splits."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_where_queues_lag_behind_the_log_only_the_files_they_do_not_account_for_
 
 
 def test_messages_of_a_topic_that_was_deleted_and_created_again_are_not_lost_to_its_queue(tmp_path: Path) -> None:
-    """The queue of the new topic lists the new messages only; the log still holds older ones with the same queue offsets."""
+    """The new topic's queue has entries for new messages only; the log still holds older ones with the same queue offsets."""
     store = Store(tmp_path, file_size=4096)
     for number in range(30):
         store.put(message("orders", b"old", keys=f"k{number}"))
@@ -415,7 +415,7 @@ def test_a_filter_gives_what_spark_would_keep_of_the_whole_table(condition: str,
 
 
 def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(mail: Path, spark: SparkSession) -> None:
-    """Spark 4.2 keeps what a source answered to the filters of a query, and gave the same rows to every later query of the DataFrame."""
+    """Spark 4.2 keeps a source's response to the filters of one query, and gave the same rows to every later query of the DataFrame."""
     frame = read(spark, mail, columns=CHEAP)
     assert frame.where("queue_offset < 5").count() == 60
     assert frame.count() == 400

@@ -85,7 +85,7 @@ def left(place: Path) -> list[str]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store with a message of somebody else's in it."""
+    """A store with one message from another producer."""
     path = tmp_path / "store"
     with MessageStore.open(path, SinkSettings("5.3.3", broker=SMALL).config()) as store:
         store.put(Message("orders", b"before"))
@@ -96,11 +96,11 @@ def root(tmp_path: Path) -> Path:
 
 
 class Died(BaseException):
-    """The process ends here: nothing that it would do later is done."""
+    """The process ends here: it does nothing more."""
 
 
 class Dying:
-    """From the n-th change of the disk on, nothing is changed any more."""
+    """From the n-th change on disk on, nothing is changed any more."""
 
     def __init__(self, n: int) -> None:
         self.left = n
@@ -147,11 +147,11 @@ def test_a_commit_that_is_repeated_adds_nothing(root: Path) -> None:
 def dies_at_every_change(
     root: Path, tmp_path: Path, step: int, change: Callable[[Path], None] = lambda root: None
 ) -> Iterator[tuple[Path, bool]]:
-    """A commit that dies at each step-th change of the disk, and the same batch replayed with its rows in another order."""
+    """Yield commits that die at each step-th change on disk, and the same batch replayed with its rows in another order."""
     batches = [batch(0, 60), batch(60, 90, {"DELAY": "2"}), batch(150, 5)]
     n = 0
     died = True
-    while died:  # until the commit is through before its end comes
+    while died:  # until the commit completes before it is killed
         place = tmp_path / f"life{n}"
         shutil.copytree(root, place / "store")
         stage, parts = staged(place / "store", "r", batches)
@@ -295,7 +295,7 @@ def test_two_jobs_of_one_run_do_not_take_each_other_s_stage_away(root: Path, mon
     with monkeypatch.context() as again:
         again.setattr(staging, "_owner", lambda: as_other_job)
         stage, parts = staged(root, "r", [batch(0, 3)])
-        remove_stage(dying)  # what the first one's abort does, late
+        remove_stage(dying)  # the late abort of the first one
         assert sink(root).commit("r", 0, stage, parts, stored=False, named=True).messages == 3
     late, parts = staged(root, "r", [batch(0, 3)])
     lost = staged(root, "other", [batch(0, 3)])[0]
@@ -517,7 +517,7 @@ def test_micro_batches_are_appended_in_order_and_a_replayed_one_adds_nothing(tmp
     once = bodies(tmp_path / "store")
     assert once == [f"{number}-{line}".encode() for number in range(3) for line in range(20)]
     commits = tmp_path / "checkpoint" / "commits"
-    for path in (commits / "2", commits / ".2.crc"):  # the driver died before it could note that the batch is done
+    for path in (commits / "2", commits / ".2.crc"):  # the driver died before it recorded that the batch is done
         path.unlink(missing_ok=True)
     feed(tmp_path, 3)
     stream(spark, tmp_path)

@@ -1,4 +1,4 @@
-"""The stream of a log that grows: every message once and in order, whatever becomes of the writer, the files and the query."""
+"""The stream of a growing log: every message once and in order, whatever happens to the writer, the files and the query."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Writer:
         self.store = MessageStore.open(self.path, CONFIG)
 
     def retire(self, files: int) -> int:
-        """Remove the oldest log files; the offset at which the log begins then."""
+        """Remove the oldest log files; return the offset at which the log begins then."""
         for _ in range(files):
             self.store.log.remove_first()
         return self.store.log.min_offset
@@ -178,7 +178,7 @@ def test_a_last_record_whose_middle_pages_are_missing_waits_and_does_not_stay_aw
     path = store.write()
     store.patch_log(store.puts[2].offset + 200, bytes(4096))
     tail = LogTail(str(path))
-    # somebody stands behind it: it is as it will ever be
+    # a record follows it: it is final
     assert tail.advance(tail.earliest()).records == 4
     store.patch_log(store.puts[3].offset, bytes(len(store.puts[3].raw)))
     assert tail.advance(tail.earliest()).records == 2
@@ -212,7 +212,7 @@ def test_files_that_retention_removed_unread_are_an_error_that_names_what_is_los
     assert step.end.lost == start - read_to.offset
     assert LogPosition.from_json(step.end.as_json()) == step.end
     assert offsets_in(lenient, read_to, step.end) == [offset for offset in writer.offsets if offset >= start]
-    # what was read already may go
+    # files already read may be removed
     assert strict.advance(step.end).records == 0
     writer.put(200)
     writer.retire(2)
@@ -272,7 +272,7 @@ def test_a_golden_store_streamed_whole_is_its_message_table(case: GoldenCase) ->
     store = mqstore.open(source, config=case.config)
     whole = [row for batch in store.view().batches(ROCKETMQ_COLUMNS) for row in batch.to_pylist()]
     if whole and whole[-1]["body_crc_ok"] is False:
-        whole.pop()  # as the last record of a log it may still be under way
+        whole.pop()  # as the last record of a log it may still be incomplete
     with unchanged(source):
         tail = LogTail(str(source), store.config.commit_log_file_size, tolerate_loss=True)
         position, found, end = tail.earliest(), [], tail.latest()
@@ -294,7 +294,7 @@ def test_a_golden_store_streamed_whole_is_its_message_table(case: GoldenCase) ->
 
 
 def drain(frame: DataFrame, checkpoint: Path, **options: Any) -> list[list[dict[str, Any]]]:
-    """Read all there is; the rows of each batch, in the order of the log."""
+    """Read everything; return the rows of each batch, in the order of the log."""
     batches: dict[int, list[dict[str, Any]]] = {}
 
     def take(batch: DataFrame, number: int) -> None:
@@ -314,7 +314,7 @@ def stream(spark: SparkSession, *paths: Path, **options: Any) -> DataFrame:
 
 
 def in_order(rows: list[dict[str, Any]]) -> bool:
-    """Whether the messages of each queue come in ascending queue offsets, none missing."""
+    """Return whether the messages of each queue come in ascending queue offsets, none missing."""
     queues: dict[tuple[str, int], list[int]] = {}
     for row in rows:
         queues.setdefault((row["topic"], row["queue_id"]), []).append(row["queue_offset"])

@@ -1,4 +1,4 @@
-"""Spark jobs over stores by URL: an S3 endpoint of this machine, the golden stores in it, and what it was asked for."""
+"""Spark jobs over stores by URL: a local S3 endpoint with the golden stores, and the requests it received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL: the same question asked of Spark, of DuckDB and of Polars has one answer, whichever store it is about."""
+"""SQL: the same query in Spark, DuckDB and Polars has one result, for any store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUESTIONS = {
 
 
 def plain(rows: list[Any]) -> list[tuple[Any, ...]]:
-    """Rows as tuples in an order of their own, times without their zone, which all of them give as UTC."""
+    """Return rows as sorted tuples, times without their zone, which is UTC in all of them."""
     return sorted(
         (tuple(value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value for value in row) for row in rows),
         key=repr,
@@ -84,7 +84,7 @@ def test_a_pandas_frame_holds_the_message_table() -> None:
     assert {name: frame[name].tolist() for name in frame.columns} == wanted
 
 
-# one question, several engines
+# one query, several engines
 
 
 @pytest.mark.parametrize("name", ["4.9.3/b2-kill9-live", "4.9.3/m-damaged/16-everything", "5.3.3/i-v2-codecs-crc"])

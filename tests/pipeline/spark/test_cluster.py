@@ -1,6 +1,6 @@
-"""Jobs on a cluster of several processes: whoever dies, the outcome is that of a run without a fault, and nothing else is left.
+"""Jobs on a cluster of several processes: whichever process dies, the result is that of a run without failures, and nothing else is left.
 
-A task is held half-way through its job (tests/support/cluster_driver.py), so that what is killed is killed in the middle, every time.
+A task is held half-way through its job (tests/support/cluster_driver.py), so that every kill happens in the middle.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def driver(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The outcome of each job where nothing goes wrong: in threads of this process."""
+    """Return the result of each job without failures: in threads of this process."""
     place = tmp_path_factory.mktemp("expected")
     rebuild(opened(CASE), place / "rebuilt", in_process_threads=2)
     export(opened(CASE), place / "exported", in_process_threads=2)
@@ -61,7 +61,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def contents(store: Path) -> dict[str, bytes]:
-    """Every file of a store; index files by their rank, their names are a matter of the clock."""
+    """Return every file of a store; index files by rank, since their names depend on the clock."""
     found = {}
     for path in sorted(path for path in store.rglob("*") if path.is_file()):
         name = path.relative_to(store).as_posix()
@@ -77,7 +77,7 @@ def table(place: Path) -> list[dict[str, Any]]:
 
 
 def outcome(job: str, to: Path) -> Any:
-    """What a job has made, to be compared with what is expected."""
+    """Return what a job has written, to be compared with what is expected."""
     if job == "rebuild":
         return contents(to)
     if job == "sink":
@@ -93,13 +93,13 @@ def asked(job: str, to: Path) -> dict[str, Any]:
 
 
 def half(job: str) -> int:
-    """The task to be held: one in the middle. Follow's are known by where they begin in the log."""
+    """Return the task to be held: one in the middle. Those of follow are identified by their start in the log."""
     return {"rebuild": 20, "export": 20, "follow": 90_000, "sink": 5}[job]
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Iterator[Path]:
-    """Where a job writes; there is nothing else beside it in the end."""
+    """Where a job writes; nothing else is beside it in the end."""
     (tmp_path / "place").mkdir()
     yield tmp_path / "place" / "out"
     staged = [str(path.relative_to(tmp_path)) for path in (tmp_path / "place").rglob("*mqstore-*") if path.name != "mqstore-sink.json"]
@@ -107,7 +107,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
 
 
 def is_under_way(job: str, out: Path) -> None:
-    """The job is in its middle: something is staged, and its outcome is not there."""
+    """Return whether the job is in its middle: something is staged, and its result has not appeared."""
     assert any("mqstore-" in path.name or "stage-" in path.name for path in out.parent.rglob("*"))
     if job == "follow":
         assert len([*out.glob("batch=*")]) > 0
@@ -156,7 +156,7 @@ def test_a_speculative_attempt_beside_a_slow_one_adds_nothing(
             place = tmp_path / job
             place.mkdir()
             hold = Hold(tmp_path / f"hold-{job}")
-            # the slow attempt never ends by itself: without another one, neither would the job
+            # the slow attempt never ends: without another one, neither would the job
             driver.run(job, **asked(job, place / "out"), hold=hold.at(half(job)))
             assert hold.attempts(hold.first().number) > 1
             hold.release()
@@ -172,7 +172,7 @@ def survives(job: str, driver: Driver, out: Path, hold: Hold, kill: Any, expecte
     first = hold.first()
     is_under_way(job, out)
     kill(first)
-    hold.release()  # what has lost its executor goes on by itself, if it still can
+    hold.release()  # a task that has lost its executor continues, if it can
     driver.result()
     assert hold.attempts(first.number) > 1
     assert outcome(job, out) == expected
@@ -210,11 +210,11 @@ def test_a_task_whose_first_attempt_fails_after_its_work_leaves_no_trace(
     assert outcome(job, out) == expected[job]
 
 
-# a file that goes away
+# a file that is removed
 
 
 def test_a_log_file_removed_in_mid_read_fails_the_query_by_default(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
-    # with one core the task that is held holds up all behind it, so the file goes before its own task begins
+    # with one core the held task blocks all later ones, so the file is removed before its own task begins
     with Driver(cluster, tmp_path / "driver", **{"spark.cores.max": "1"}) as driver:
         for lenient in (False, True):
             store = unpack(CASE, tmp_path / f"store-{lenient}")

@@ -1,4 +1,4 @@
-"""Starting Spark: which Java, which settings, what is printed (nothing), and the sentence when it cannot start."""
+"""Starting Spark: which Java, which settings, what is printed (nothing), and the error if it cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a rebuild runs: the size of the log decides, unless somebody says."""
+"""Where a rebuild runs: the size of the log decides, unless the caller does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def large(tmp_path: Path) -> CommitLog:
-    """A log of one record in each of eleven files of 1 GiB; sparse, so that it takes no room."""
+    """A log of one record in each of eleven files of 1 GiB; sparse, so that it takes no disk space."""
     made = Store(tmp_path / "store", file_size=8192)
     made.put(message("orders", b"x"))
     made.write()

@@ -1,4 +1,4 @@
-"""Following a log: Parquet files or a second store that never miss a message and never hold one twice."""
+"""Following a log: Parquet files or a second store that have every message exactly once."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def put(store: MessageStore, count: int) -> None:
 
 
 def offsets(path: Path) -> list[int]:
-    """Physical offsets in the disk view of a store."""
+    """Return the physical offsets in the disk view of a store."""
     return [offset for batch in mqstore.open(path).view().batches(["physical_offset"]) for offset in batch.column(0).to_pylist()]
 
 
 def followed(out: Path) -> list[int]:
-    """Physical offsets in the Parquet files, batch by batch, in the order of the batches."""
+    """Return the physical offsets in the Parquet files, batch by batch, in the order of the batches."""
     found: list[int] = []
     for batch in sorted(out.glob("batch=*")):
         rows = sorted(ds.dataset(batch, format="parquet").to_table(columns=["physical_offset"]).column(0).to_pylist())
@@ -61,7 +61,7 @@ def once(spark: SparkSession, store: Path, out: Path, form: str, **more: Any) ->
 
 
 def sound(path: Path) -> bool:
-    """Whether a broker's load finds nothing to give up, and verify nothing wrong."""
+    """Return whether a broker's load keeps everything and verify has no findings."""
     outcome = run_cli("verify", path, "-o", "json")
     assert outcome.status == 0, outcome.stdout
     return bool(outcome.document["ok"])
@@ -150,7 +150,7 @@ def test_a_batch_that_is_run_again_adds_nothing(spark: SparkSession, tmp_path: P
         out = tmp_path / f"as-{form}"
         once(spark, path, out, form, batch_bytes=10_000)
         before = followed(out) if form == "parquet" else offsets(out)
-        # as if the driver had died after it wrote the last batch and before Spark wrote down that it was done
+        # as if the driver had died after it wrote the last batch and before Spark recorded that it was done
         last = max((out / STATE / "checkpoint/commits").iterdir(), key=lambda each: int(each.name) if each.name.isdigit() else -1)
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)

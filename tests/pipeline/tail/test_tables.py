@@ -61,7 +61,7 @@ def offsets(path: Path) -> list[int]:
 
 
 def as_table(out: Path, form: str) -> tuple[pa.Table, list[int]]:
-    """What a reader of the table finds, and the numbers of the batches by its history, oldest first."""
+    """Return the rows a reader finds in the table, and the numbers of the batches in its history, oldest first."""
     if form == "delta":
         from deltalake import DeltaTable
 
@@ -79,7 +79,7 @@ def as_table(out: Path, form: str) -> tuple[pa.Table, list[int]]:
 
 
 def assert_whole(out: Path, form: str, store: Path) -> list[int]:
-    """Every message of the store is in the table once, every batch in its history once. Returns the batches."""
+    """Assert that every message of the store is in the table once, every batch in its history once. Return the batches."""
     table, batches = as_table(out, form)
     assert sorted(table.column("physical_offset").to_pylist()) == offsets(store)
     assert batches == sorted(int(path.name.removeprefix("batch=")) for path in out.glob("batch=*"))
@@ -87,7 +87,7 @@ def assert_whole(out: Path, form: str, store: Path) -> list[int]:
 
 
 def forget_last_commit(out: Path) -> None:
-    """As if the driver had died before Spark wrote down that the last batch was done."""
+    """Restore the state of a driver that died before Spark recorded that the last batch was done."""
     last = max((out / STATE / "checkpoint/commits").iterdir(), key=lambda each: int(each.name) if each.name.isdigit() else -1)
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -198,7 +198,7 @@ def test_a_table_without_its_metadata_is_rebuilt_from_the_batches(form: str, spa
         shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
     assert len(once(spark, path, out, form).notes) == len(before)
     assert assert_whole(out, form, path) == before
-    # broken metadata: told what to do about it, which is the above
+    # broken metadata: the error advises what was done above
     broken = max((out / METADATA[form][0]).iterdir(), key=lambda each: each.name)
     broken = out / CATALOG if form == "iceberg" else broken
     broken.write_bytes(b"nonsense" * 1000)
@@ -215,7 +215,7 @@ def test_a_lost_checkpoint_is_noticed(form: str, spark: SparkSession, tmp_path: 
     shutil.rmtree(out / STATE / "checkpoint")
     with pytest.raises(TargetError, match="its checkpoint was removed or belongs to another target; use a new target"):
         once(spark, path, out, form, batch_bytes=12_000)
-    # a batch whose files somebody has removed is not written into another one's number
+    # a batch whose files were removed is not written under another one's number
     shutil.rmtree(out / STATE / "checkpoint")
     shutil.rmtree(out / "batch=0000000000")
     with pytest.raises(TargetError, match=f"already has batch {whole[-1]}, but its checkpoint continues with batch 0"):

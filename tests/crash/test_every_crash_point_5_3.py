@@ -1,6 +1,6 @@
-"""Every crash point of recorded runs of a 5.3.3 store: whatever a dying machine leaves of the writes, the store keeps its promises.
+"""Every crash point of recorded runs of a 5.3.3 store: whichever writes a dying machine leaves, the store keeps its promises.
 
-The number of states is printed. `--crash-states N` checks N of both versions instead of the number for CI; 0 checks all there are.
+The number of states is printed. `--crash-states N` checks N of both versions instead of the number for CI; 0 checks all of them.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The run puts single messages, batches and Arrow columns, dispatches, flushes, rolls log, queues and index, lets retention remove files,
 persists offsets and closes. Whatever is refused:
 
-* nothing raises but an error of this package, whose text is one sentence; puts answer with a status;
-* nobody was told PUT_OK, with a sync, for a message that is not there afterwards;
-* the store opens again and holds what it must (`enginekit.check_store`), and takes messages.
+* nothing but an error of this package is raised, whose text is one sentence; puts answer with a status;
+* no message that was answered with PUT_OK, with a sync, is missing afterwards;
+* the store opens again, holds what it must (`crash_engine.check_store`), and accepts messages.
 
 The number of faults is printed.
 """
@@ -30,8 +30,8 @@ from mqstore.testing.faults import FailingDisk, Fault, every_fault
 HOUR = 3_600_000
 
 
-class Told:
-    """What a run was told of its messages. sent: as in `enginekit.Run`; acknowledged: bodies with their offsets; errors: of what raised."""
+class Answers:
+    """The answers that a run got. sent: as in `crash_engine.Run`; acknowledged: bodies with their offsets; errors: raised errors."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
@@ -40,14 +40,14 @@ class Told:
 
 
 class Script:
-    """A fixed run. It goes on after errors, as a program with many producers does."""
+    """A fixed run. It continues after errors, as a program with many producers does."""
 
-    def __init__(self, place: Path, version: str, disk: FailingDisk, told: Told) -> None:
+    def __init__(self, place: Path, version: str, disk: FailingDisk, answers: Answers) -> None:
         self.clock = Clock()
         self.place = place
-        self.told = told
+        self.answers = answers
         self.number = 0
-        self.run = told.run = Run(RecordedWrites(), settings(version, self.clock))
+        self.run = answers.run = Run(RecordedWrites(), settings(version, self.clock))
         hours = ";".join(f"{hour:02d}" for hour in range(24))
         retained = {"file_reserved_hours": 1.0, "delete_when": hours, "disk_ratio": lambda _: 0.5}
         self.config = settings(version, self.clock, recorder=disk, **retained)
@@ -65,7 +65,7 @@ class Script:
         assert result.status in _POSSIBLE, result
         assert result.stored or result.detail
         if result.status is PutStatus.PUT_OK:
-            self.told.acknowledged[body] = result.physical_offset
+            self.answers.acknowledged[body] = result.physical_offset
 
     def batch(self, topic: str) -> None:
         inner = [Inner(self.body(50), b"KEYS\x01b") for _ in range(3)]
@@ -73,7 +73,7 @@ class Script:
         result = self.store.put_messages(MessageBatch(Message(topic), inner))
         if result.status is PutStatus.PUT_OK:
             ids = [parse_message_id(text)[1] for text in result.msg_id.split(",")]
-            self.told.acknowledged.update(zip((each.body for each in inner), ids, strict=True))
+            self.answers.acknowledged.update(zip((each.body for each in inner), ids, strict=True))
 
     def columns(self, topic: str) -> None:
         bodies = [self.body(300) for _ in range(20)]
@@ -81,7 +81,7 @@ class Script:
         table = pa.table({"topic": [topic] * len(bodies), "body": bodies, "queue_id": pa.array([1] * len(bodies), pa.int32())})
         result = self.store.put_batch(table)
         if result.status is PutStatus.PUT_OK:
-            self.told.acknowledged.update(zip(bodies, result.physical_offsets.tolist(), strict=True))
+            self.answers.acknowledged.update(zip(bodies, result.physical_offsets.tolist(), strict=True))
 
     def attempt(self, work: object) -> None:
         """What may raise, and then go on."""
@@ -89,7 +89,7 @@ class Script:
         try:
             work()
         except MqstoreError as error:
-            self.told.errors.append(error)
+            self.answers.errors.append(error)
 
     def play(self) -> None:
         store = self.store
@@ -128,31 +128,31 @@ _POSSIBLE = {
 }
 
 
-def play(place: Path, version: str, disk: FailingDisk) -> Told:
-    told = Told()
+def play(place: Path, version: str, disk: FailingDisk) -> Answers:
+    answers = Answers()
     try:
-        Script(place, version, disk, told).play()
+        Script(place, version, disk, answers).play()
     except MqstoreError as error:
-        told.errors.append(error)
-    return told
+        answers.errors.append(error)
+    return answers
 
 
 @pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 def test_whatever_the_disk_refuses_nothing_that_was_promised_is_lost(version: str, code: int, request: pytest.FixtureRequest) -> None:
-    def check(place: Path, fault: Fault[Told]) -> None:
-        told = fault.result
-        assert told is not None
-        for error in told.errors:
+    def check(place: Path, fault: Fault[Answers]) -> None:
+        answers = fault.result
+        assert answers is not None
+        for error in answers.errors:
             assert "\n" not in str(error), error
             assert str(error), repr(error)
-        run = told.run
+        run = answers.run
         if run is None:
             run = Run(RecordedWrites(), settings(version, Clock()))
         config = settings(version, Clock(run.config.clock() + 60_000))
         store = MessageStore.open(place, config)
         bodies = check_store(store, run)
-        lost = [body[:8] for body, physical in told.acknowledged.items() if physical >= store.log_min and bodies.get(body) != physical]
+        lost = [body[:8] for body, physical in answers.acknowledged.items() if physical >= store.log_min and bodies.get(body) != physical]
         assert not lost, f"{lost} are lost, the log begins at {store.log_min}"
         assert store.put(Message("after", b"wards")).status is PutStatus.PUT_OK
         run.sent[b"wards"] = "after", b""
@@ -168,10 +168,10 @@ def test_the_run_without_a_fault_does_all_that_it_is_meant_to_do(tmp_path: Path)
     for version in ("4.9.3", "5.3.3"):
         place = tmp_path / version
         place.mkdir()
-        told = play(place, version, FailingDisk(0))
-        assert told.errors == []
-        assert told.run is not None
-        assert len(told.acknowledged) == len(told.run.sent) == 48
+        answers = play(place, version, FailingDisk(0))
+        assert answers.errors == []
+        assert answers.run is not None
+        assert len(answers.acknowledged) == len(answers.run.sent) == 48
         assert len(list((place / "index").iterdir())) >= 2
         names = sorted(path.name for path in (place / "commitlog").iterdir())
         assert len(names) >= 4

@@ -1,9 +1,9 @@
-"""kill -9: a store in use by several threads dies at a random moment, again and again, and the next life takes it over.
+"""kill -9: a store in use by several threads dies at a random moment, again and again, and the next process takes it over.
 
-The programs that die (`crash.life`) tell files outside of the store what they send and what they were promised. After each death: every
-message that the store had acknowledged, with or without a sync, stands at its offsets unless retention has removed it;
-nothing is there that was not sent; queues and index agree with the log (`enginekit.check_store`). The seed is printed.
-`--kills N` ends N lives of both versions together.
+The processes that die (`support.crash_life`) write to files outside of the store what they send and what was acknowledged. After each
+death: every message that the store had acknowledged, with or without a sync, is at its offsets unless retention has removed it;
+there is nothing that was not sent; queues and index agree with the log (`crash_engine.check_store`). The seed is printed.
+`--kills N` ends N processes of both versions together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TESTS = Path(__file__).parent.parent
 
 
 class Oracle:
-    """What was sent to a store in all its lives, and what it has promised: body -> (topic, queue id, queue offset, physical offset)."""
+    """What all processes sent to a store, and what it acknowledged: body -> (topic, queue id, queue offset, physical offset)."""
 
     def __init__(self, place: Path, version: str) -> None:
         self.place = place
@@ -56,7 +56,7 @@ class Oracle:
                 del self.kept[body]
                 continue
             assert body in bodies, f"{body[:20]!r} was acknowledged at {place} and is lost; the log is {store.log_min} to {store.log_max}"
-            assert found[body] == place, f"{body[:20]!r} was acknowledged at {place} and stands at {found[body]}"
+            assert found[body] == place, f"{body[:20]!r} was acknowledged at {place} and is at {found[body]}"
 
 
 def place_of(message: Record) -> tuple[str, int, int, int]:
@@ -64,7 +64,7 @@ def place_of(message: Record) -> tuple[str, int, int, int]:
 
 
 def begin(store: Path, oracle: Path, life: int, seed: int, version: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "crash.life", str(store), str(oracle), str(life), str(seed), version]
+    command = [sys.executable, "-m", "support.crash_life", str(store), str(oracle), str(life), str(seed), version]
     paths = os.pathsep.join([str(TESTS), *sys.path])
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE)
 
@@ -101,7 +101,7 @@ def test_a_store_killed_at_any_moment_keeps_what_it_acknowledged(version: str, t
             program.communicate()
         oracle.read(life)
         if not oracle.kept or (chance.random() < 0.3 and life + 1 < lives):
-            continue  # the next life finds what the dead one has left
+            continue  # the next process finds what the dead one left
         store = MessageStore.open(place, settings(version, services=False))
         oracle.check(store)
         store.close() if chance.random() < 0.5 else store.abandon()

@@ -75,7 +75,7 @@ def test_a_split_writes_its_entries_where_the_broker_has_them(tmp_path: Path) ->
     assert bytes_below(stage / rebuild_steps.PLAIN / "consumequeue") == bytes_below(store / "consumequeue")
 
 
-def test_an_attempt_that_is_repeated_changes_no_byte_and_stages_its_keys_anew(tmp_path: Path) -> None:
+def test_a_repeated_attempt_changes_no_byte_and_stages_its_keys_again(tmp_path: Path) -> None:
     store, stage = small(tmp_path / "store"), stage_in(tmp_path / "stage")
     (split,) = plan(mqstore.open(store).log, count=1)
     first = scan_split(task(store, stage, split))
@@ -99,7 +99,7 @@ def test_a_late_attempt_does_not_make_its_stage_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["../../etc", "a/b", "..", "", "x" * 300, "nul\0byte"])
-def test_a_topic_that_cannot_be_a_directory_is_told_and_writes_nothing(tmp_path: Path, topic: str) -> None:
+def test_a_topic_that_cannot_be_a_directory_is_reported_and_writes_nothing(tmp_path: Path, topic: str) -> None:
     store = Store(tmp_path / "store")
     store.put(message("orders"), message(topic, version=2), message("orders"))
     for base, data in store.files.items():

@@ -1,12 +1,12 @@
-"""Runs of the engine that are recorded, and what must hold of a store after any crash in them.
+"""Recorded runs of the engine, and what must hold for a store after any crash in them.
 
 `record_run(place, seed, version)` drives a store through puts, batches, rolls, dispatch, flushes, retention, clean and unclean reopenings
-from a seed, with every write recorded and every promise noted. `check(directory, state)` opens what a crash has left:
+from a seed, recording every write and noting every promise. `check(directory, state)` opens what a crash has left:
 
 * it opens, whatever is missing;
-* no message is lost that was acknowledged with its sync; none is there that was not sent, or not as it was sent;
-* every queue lists exactly the records of the log that belong to it, in order, without a gap;
-* every entry of every index file leads to a record with a key of that hash, and finds its way along the chain;
+* no message is lost that was acknowledged with its sync; there is none that was not sent, and each is as it was sent;
+* every queue holds exactly the records of the log that belong to it, in order, without a gap;
+* every entry of every index file points at a record with a key of that hash, and is reachable along its chain;
 * opening it again, after another crash or a clean close, finds the same.
 """
 
@@ -44,7 +44,7 @@ class Clock:
 
 @dataclass
 class Run:
-    """A recorded run. sent: every body that was handed to the store, with its topic and properties."""
+    """A recorded run. sent: every body that was put, with its topic and properties."""
 
     recorded: RecordedWrites
     config: StoreConfig
@@ -66,7 +66,7 @@ def settings(version: str, clock: Clock, **changes: Any) -> StoreConfig:
 
 
 class _Script:
-    """The run under way."""
+    """The run in progress."""
 
     def __init__(self, place: Path, seed: int, version: str) -> None:
         self.place = place
@@ -136,7 +136,7 @@ class _Script:
 
 
 def record_run(place: Path, seed: int, version: str, steps: int = 120) -> Run:
-    """A run of so many random steps, ended by a clean close."""
+    """Record a run of `steps` random steps, ended by a clean close."""
     script = _Script(place, seed, version)
     for _ in range(steps):
         script.step()
@@ -145,7 +145,7 @@ def record_run(place: Path, seed: int, version: str, steps: int = 120) -> Run:
 
 
 def log_records(store: MessageStore) -> list[tuple[Record, int]]:
-    """(record, size) of everything in the log, in order."""
+    """Return (record, size) of everything in the log, in order."""
     found = []
     for file in store.log.files:
         at = 0
@@ -160,7 +160,7 @@ def log_records(store: MessageStore) -> list[tuple[Record, int]]:
 
 
 def state_of(store: MessageStore) -> dict[Any, Any]:
-    """What a store holds: log, queues and index files, as values."""
+    """Return the contents of a store: log, queues and index files, as values."""
     queues = {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset, queue.entries(queue.min_offset, queue.max_offset).tobytes())
         for queue in store.queues()
@@ -170,7 +170,7 @@ def state_of(store: MessageStore) -> dict[Any, Any]:
 
 
 def check_store(store: MessageStore, run: Run) -> dict[bytes, int]:
-    """Log, queues and index agree, and nothing is there that was not sent. Returns the bodies in the log with their physical offsets."""
+    """Check that log, queues and index agree and hold nothing that was not sent. Returns body -> physical offsets."""
     store.dispatch_now()
     rules = DispatchRules(is_v5=store.version != "4.9.3")
     listed: dict[tuple[str, int], list[tuple[int, int, int, int]]] = defaultdict(list)
@@ -201,13 +201,13 @@ def check_store(store: MessageStore, run: Run) -> dict[bytes, int]:
         for number in range(1, file.index_count):
             entry = file.entry(number)
             if entry.physical_offset >= store.log_min:
-                assert entry.key_hash in keys[entry.physical_offset], f"{file.name}: entry {number} leads to a record without that key"
+                assert entry.key_hash in keys[entry.physical_offset], f"{file.name}: entry {number} points at a record without that key"
             assert entry.previous < number, f"{file.name}: entry {number} links to {entry.previous}"
     return bodies
 
 
 def check_state(directory: Path, state: CrashState, run: Run) -> None:
-    """Everything the module's docstring says."""
+    """Check everything that the module's docstring names."""
     config = settings(run.config.version or "", Clock(run.config.clock() + 60_000))
     store = MessageStore.open(directory, config)
     bodies = check_store(store, run)

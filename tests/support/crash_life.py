@@ -1,14 +1,14 @@
-"""One life of a store, to be ended from outside: a program that puts with all services and threads running.
+"""One process on a store, to be killed from outside: a program that puts with all services and threads running.
 
-    python -m crash.life DIRECTORY ORACLE LIFE SEED VERSION
+    python -m support.crash_life DIRECTORY ORACLE LIFE SEED VERSION
 
-Each thread has an oracle file of its own, ORACLE/LIFE-THREAD: a line before a put says what is sent, a line behind it where the
-store says that it stands. A line is one write, so the end of the process loses no promise that was made.
+Each thread has an oracle file, ORACLE/LIFE-THREAD: a line before a put with what is sent, a line after it with what the store
+acknowledged. A line is one write, so the end of the process loses no acknowledgement.
 
     {"sent": BODY, "topic": …, "properties": …}
     {"kept": BODY, "queue": [TOPIC, QUEUE ID], "queue_offset": …, "physical_offset": …}
 
-ORACLE/LIFE-open is made when the store is open, ORACLE/LIFE-closed when it was closed in order.
+ORACLE/LIFE-open is made when the store is open, ORACLE/LIFE-closed when it was closed cleanly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = [0, 0, 0, 0, 0, record.TRANSACTION_PREPARED, record.TRANSACTION_COMMIT, 
 
 
 def settings(version: str, **changes: object) -> StoreConfig:
-    """Small files, so that everything rolls many times in a life; files go as soon as retention looks at them."""
+    """Return settings with small files, so that all of them roll often; retention removes files as soon as it checks them."""
     small = StoreConfig(
         version=version,
         commit_log_file_size=32768,
@@ -55,7 +55,7 @@ def settings(version: str, **changes: object) -> StoreConfig:
 
 
 class Producer:
-    """One thread's puts and its oracle file."""
+    """The puts of one thread, and its oracle file."""
 
     def __init__(self, store: MessageStore, oracle: Path, life: int, number: int, chance: random.Random) -> None:
         self.store = store

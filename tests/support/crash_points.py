@@ -14,7 +14,7 @@ CI_STATES = 20_800  # of both versions together
 
 
 def prove(version: str, seed: int, place: Path, request: pytest.FixtureRequest) -> None:
-    """Record a run, lay out what a crash at each of its points may leave, and open it. The counts are printed at the end of the run."""
+    """Record a run, lay out what a crash at each of its points may leave, and open it. The counts are printed at the end."""
     wanted = request.config.getoption("crash_states")
     limit = None if wanted == 0 else (wanted or CI_STATES) // (2 * len(SEEDS))
     place.mkdir()

@@ -1,11 +1,11 @@
-"""Runs of the queue engine that are recorded, and what must hold of the store after any crash in them.
+"""Recorded runs of the queue engine, and what must hold for the store after any crash in them.
 
 `record_run(place, seed)` drives queues of both versions through publishes with fan-out, deliveries, acknowledgements in any order,
 requeues, purges, flushes, rolled and merged message store files, clean and unclean reopenings, every write recorded and every promise
 noted. `check_state` opens what a crash has left:
 
 * it opens, whatever is missing;
-* no message is lost that was confirmed and that nobody has begun to acknowledge;
+* no message is lost that was confirmed and whose acknowledgement has not begun;
 * no message is back whose acknowledgement was on the disk, and none is there twice in a queue;
 * what was confirmed has the bytes that were sent; each queue keeps the order of publishing;
 * opening it again, after another crash or (every other state) a clean close, finds the same under the same sequence ids, and a message
@@ -14,7 +14,7 @@ noted. `check_state` opens what a crash has left:
 An acknowledged message may be back under the broker's own rules, and these alone: AMQP confirms publishes, not acknowledgements, and
 the broker appends the record of one to `journal.jif` without a sync (version 2 keeps it in memory until the next write of its index).
 So it may be back as long as nothing was synced since; after the next sync of its queue it may not. A broker also brings back what
-stood in a segment whose removal, or in a journal whose truncation, did not reach the disk; that is its own loss (docs/decisions/0009)
+was in a segment whose removal, or in a journal whose truncation, did not reach the disk; that is its own loss (docs/decisions/0009)
 and is not allowed here.
 """
 
@@ -69,7 +69,7 @@ def body_of(term: bytes) -> bytes:
 
 
 class _Script:
-    """The run under way. Promises are (queue, tag)."""
+    """The run in progress. Promises are (queue, tag)."""
 
     def __init__(self, place: Path, seed: int) -> None:
         self.place = place
@@ -144,7 +144,7 @@ class _Script:
             self.promise()
         else:
             self.store.abandon()
-        # what was not on the disk may be lost or not: it is no promise
+        # what was not on the disk may be lost or not: it is not promised
         self.published, self.gone = [], []
 
     def step(self) -> None:
@@ -181,7 +181,7 @@ def declare(store: QueueStore) -> None:
 
 
 def record_run(place: Path, seed: int, steps: int = 300) -> Run:
-    """A run of so many random steps, ended by a clean close."""
+    """Record a run of `steps` random steps, ended by a clean close."""
     script = _Script(place, seed)
     for _ in range(steps):
         script.step()
@@ -193,7 +193,7 @@ SEEDS = (1, 2, 4, 5, 6, 8, 9, 10, 12, 18, 21, 24, 26, 28)  # of both test files;
 
 
 def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:
-    """Record a run, lay out what a crash at each of its points may leave, and open it. The counts are printed at the end of the run."""
+    """Record a run, lay out what a crash at each of its points may leave, and open it. The counts are printed at the end."""
     wanted = request.config.getoption("crash_states")
     place.mkdir()
     run = record_run(place, seed)
@@ -208,7 +208,7 @@ def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:
 
 
 def _while_merging(states: CrashStates) -> int:
-    """How many of the states are crashes between the draft of a merged file and the removal of the file that it took in."""
+    """Return how many of the states are crashes between the draft of a merged file and the removal of the file that it absorbs."""
     inside: list[bool] = [False]
     for operation in states.operations:
         match operation:
@@ -230,7 +230,7 @@ def places(found: dict[str, list[Delivery]]) -> dict[str, list[tuple[int | None,
 
 
 def check_state(directory: Path, state: CrashState, run: Run) -> None:
-    """Everything the module's docstring says."""
+    """Check everything that the module's docstring names."""
     store = QueueStore.open(directory, "/", settings())
     declare(store)
     found = contents(store)

@@ -26,7 +26,7 @@ VERSIONS = pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that stays at one time until it is set."""
 
     def __init__(self) -> None:
         self.now = START
@@ -97,7 +97,7 @@ def test_without_a_level_above_zero_a_message_is_left_as_it_is(version: str, lev
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", " 3", "99999999999"])
-def test_a_level_that_is_no_number_is_refused(text: str) -> None:
+def test_a_level_that_is_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="which is not a delay level"):
         delay_level(encode_properties({"DELAY": text}))
     assert delay_level(encode_properties({"DELAY": "+3"})) == 3
@@ -209,8 +209,8 @@ def test_a_saved_progress_is_moved_into_its_queue(tmp_path: Path) -> None:
         assert (store.delays.run_once(), bodies(store)) == (1, [b"late", b"new"])
 
 
-def test_what_is_due_behind_a_message_that_is_not_waits_for_it(tmp_path: Path) -> None:
-    """The clock went back between the two puts: the second is due first, but the queue is delivered in its order."""
+def test_a_message_that_is_due_waits_for_those_before_it(tmp_path: Path) -> None:
+    """The clock went back between the two puts: the second is due first, but a queue is delivered in order."""
     clock = Clock()
     with MessageStore.open(tmp_path / "store", config("5.3.3", clock)) as store:
         store.put(late(1, b"first"))
@@ -223,7 +223,7 @@ def test_what_is_due_behind_a_message_that_is_not_waits_for_it(tmp_path: Path) -
         assert (store.delays.run_once(), bodies(store)) == (2, [b"first", b"second"])
 
 
-def test_a_time_that_lies_further_ahead_than_the_delay_counts_as_now(tmp_path: Path) -> None:
+def test_a_time_further_ahead_than_the_delay_counts_as_now(tmp_path: Path) -> None:
     clock = Clock()
     with MessageStore.open(tmp_path / "store", config("4.9.3", clock)) as store:
         store.put(late(1))
@@ -261,7 +261,7 @@ def test_a_message_that_cannot_be_put_is_tried_again_and_holds_up_its_level_only
         assert (bodies(store), store.delays.offsets()) == ([b"other"], {2: 1})
 
 
-def test_a_level_that_is_no_number_is_an_illegal_message(tmp_path: Path) -> None:
+def test_a_level_that_is_not_a_number_makes_an_illegal_message(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", config("5.3.3", Clock())) as store:
         put = store.put(Message("T", properties={"DELAY": "soon"}))
         assert (put.status, put.stored) == (PutStatus.MESSAGE_ILLEGAL, False)
@@ -349,7 +349,7 @@ def real_time() -> int:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_time_kept_in_the_extended_queue_is_found_there_or_made_anew(lost: bool, tmp_path: Path) -> None:
+def test_a_time_in_the_extended_queue_is_found_there_or_recomputed(lost: bool, tmp_path: Path) -> None:
     clock = Clock()
     settings = config("4.9.3", clock, enable_consume_queue_ext=True, consume_queue_ext_file_size=300)
     with MessageStore.open(tmp_path / "store", settings) as store:

@@ -1,4 +1,4 @@
-"""Multi-dispatch at put: the offsets of further queues."""
+"""Multi-dispatch at put: the offsets of other queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message tables on their way into a commit log, against the plain encoder, message by message."""
+"""Message tables written to a commit log, compared with the plain encoder, message by message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 def log_of(columns: BatchColumns, starts: dict[tuple[str, int], int] | None = None) -> bytes:
-    """What is written, at 1000 of a log, one file as long as it must be; store time NOW + 5."""
+    """Return what is written at offset 1000 of a log, in one file as long as needed; store time NOW + 5."""
     columns.stamp(NOW + 5)
     columns.assign_offsets(np.array([(starts or {}).get(group, 0) for group in columns.groups], np.int64))
     size = int(columns.sizes.sum())
@@ -37,7 +37,7 @@ def log_of(columns: BatchColumns, starts: dict[tuple[str, int], int] | None = No
 
 
 def records_of(raw: bytes) -> list[Record]:
-    """The records of a run of log."""
+    """Return the records of a range of log."""
     found, at = [], 0
     while at < len(raw):
         found.append(record.decode(raw[at:]))
@@ -47,7 +47,7 @@ def records_of(raw: bytes) -> list[Record]:
 
 
 def of(table: dict[str, Any], **options: Any) -> list[Record]:
-    """The records of a table given as columns."""
+    """Return the records of a table given as columns."""
     return records_of(log_of(BatchColumns.from_arrow(pa.RecordBatch.from_pydict(table), **{"version": "4.9.3", "now": NOW, **options})))
 
 
@@ -82,14 +82,14 @@ TYPES = {
 
 
 def array_of(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    """Arrow makes large, dictionary and view types of values only from the plain ones."""
+    """Return an array; Arrow makes large, dictionary and view types only from the plain ones."""
     if pa.types.is_dictionary(kind):
         return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
     return pa.array(values, kind)
 
 
 def table_of(messages: list[Message], form: str) -> pa.RecordBatch:
-    """Messages as a message table in one of the forms that a column can have."""
+    """Return messages as a message table, in one of the forms that a column can have."""
     shape = TYPES[form]
     kinds: dict[str, tuple[pa.DataType, list[Any]]] = {
         "topic": (pa.string(), [each.topic for each in messages]),
@@ -109,7 +109,7 @@ def table_of(messages: list[Message], form: str) -> pa.RecordBatch:
 
 
 def expected(messages: list[Message], version: str, following: dict[tuple[str, int], int]) -> list[Record]:
-    """The records of messages, put one by one."""
+    """Return the records of messages that were put one by one."""
     found, at, numbers = [], 1000, dict(following)
     for each in messages:
         queue = each.topic, each.queue_id
@@ -154,7 +154,7 @@ def test_a_table_becomes_the_records_of_its_messages(form: str, version: str, me
 @given(messages=MESSAGES)
 @settings(deadline=None, max_examples=30)
 def test_the_table_of_a_store_gives_its_records_again(messages: list[Message]) -> None:
-    """keys, tags and uniq_key repeat what the map tells: the map counts, and its order."""
+    """keys, tags and uniq_key repeat what the map has: the map counts, and its order."""
     stored = expected(messages, "4.9.3", {})
     table = table_of(messages, "plain").drop_columns(["keys", "tags", "properties"])
     maps = [[*reversed(each.property_map().items()), ("UNIQ_KEY", "u")] for each in stored]
@@ -268,7 +268,7 @@ def test_chunks_of_a_table_are_joined() -> None:
     assert len(BatchColumns.from_arrow(parts[0].slice(0, 0))) == 0
 
 
-def test_rows_are_told_by_what_their_properties_hold() -> None:
+def test_rows_are_recognised_by_their_properties() -> None:
     columns = BatchColumns.from_arrow(
         pa.RecordBatch.from_pydict(
             {"topic": ["T"] * 5, "tags": ["DELAY", "x", None, "DELA", "yDELAYy"], "keys": [None, "Y", "Z", None, "DELAY"]}

@@ -24,7 +24,7 @@ BROKERS_OWN = ("CLUSTER", "MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "_
 
 
 def sent_by_client(found: Record, version: str) -> Message:
-    """The message whose first record this is, as its client sent it: its map had 16 buckets, and WAIT was put first."""
+    """Return the message whose first record this is, as its client sent it: its map had 16 buckets, and WAIT was put first."""
     properties = {"WAIT": "true"} | {name: value for name, value in found.property_map().items() if name not in BROKERS_OWN}
     real = found.property_map()
     return Message(
@@ -40,7 +40,7 @@ def sent_by_client(found: Record, version: str) -> Message:
 
 
 def first_records(version: str, topic_part: str) -> list[Record]:
-    """Records that are the first of their message, of topics with that in their name."""
+    """Return records that are the first of their message, of topics with that text in their name."""
     return [
         found
         for found in all_of(version)
@@ -75,7 +75,7 @@ def test_a_transactional_message_becomes_the_half_message_that_the_broker_stored
 
 
 @pytest.mark.parametrize(("version", "batches"), [("4.9.3", 12), ("5.3.3", 1)])
-def test_the_shared_properties_of_a_batch_stand_behind_each_messages_own(version: str, batches: int) -> None:
+def test_the_shared_properties_of_a_batch_follow_those_of_each_message(version: str, batches: int) -> None:
     by_batch: dict[tuple[str, bytes], list[Record]] = {}
     for found in golden("4.9.3/e-delay-transaction-batch") if version == "4.9.3" else brokerrun(version):
         if found.body.startswith(b"batch ") and b"REAL_TOPIC" not in found.properties:
@@ -122,7 +122,7 @@ def test_wait_is_stored_by_4_9_3_only_where_a_later_step_encodes_again(propertie
 
 
 def sources(version: str) -> dict[str, Record]:
-    """Records by their offset message id, apart for each run."""
+    """Return records by offset message id, separately for each run."""
     return {offset_message_id(parse_host(each.store_host), each.physical_offset): each for each in all_of(version)}
 
 
@@ -185,7 +185,7 @@ def test_only_4_9_3_keeps_the_store_host_of_the_record_sent_back() -> None:
 
 
 @given(st.integers(1_000_000_000_000, 4_000_000_000_000), st.ip_addresses(), st.integers(-11, 12), st.integers(1, 86_400_000 * 20))
-def test_a_unique_id_tells_when_it_was_made(made: int, ip: object, hours: int, later: int) -> None:
+def test_a_unique_id_holds_the_time_it_was_made(made: int, ip: object, hours: int, later: int) -> None:
     zone = datetime.timezone(datetime.timedelta(hours=hours))
     text = UniqueIds(str(ip), clock=lambda: made, zone=zone).next()
     assert len(text) in (32, 56)
@@ -199,13 +199,13 @@ def test_the_counter_of_unique_ids_wraps() -> None:
     assert (seen[0], seen[65_535], seen[65_536]) == ("0000", "FFFF", "0000")
 
 
-def test_a_text_of_another_length_is_no_unique_id() -> None:
+def test_a_text_of_another_length_is_not_a_unique_id() -> None:
     with pytest.raises(ValueError, match="32 or 56 hexadecimal digits, this one has 4"):
         unique_id_time("ABCD", 0)
 
 
 def test_golden_unique_ids_were_made_when_their_messages_were_born() -> None:
-    """Within 100 ms: the client makes the id, compresses the body, and only then notes the time of birth."""
+    """Within 100 ms: the client makes the id, compresses the body, and only then sets the born time."""
     found = [each for each in golden("4.9.3/f-broker-offsets") if each.topic != SCHEDULE_TOPIC]
     for each in found:
         made = unique_id_time(decode_properties(each.properties)["UNIQ_KEY"], each.born_timestamp + 1000)

@@ -1,4 +1,4 @@
-"""Transactions: the forms of their messages, and what becomes of half messages."""
+"""Transactions: the forms of their messages, and the fate of half messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERSIONS = pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that stays at one time until it is set."""
 
     def __init__(self) -> None:
         self.now = START
@@ -114,7 +114,7 @@ def test_an_op_record_without_the_tag_names_nothing() -> None:
 
 @pytest.mark.parametrize(("version", "least"), [("4.9.3", 6), ("5.3.3", 24)])
 def test_a_check_stores_the_renewed_half_message_that_the_broker_stored(version: str, least: int) -> None:
-    """Each time from the half record before it, up to the third check; then what it is put aside as."""
+    """Each time from the half record before it, up to the third check; then in the form in which it is put aside."""
     latest: dict[str, Record] = {}
     checked = 0
     aside = 0
@@ -142,7 +142,7 @@ def test_a_half_message_keeps_topic_and_queue_in_its_properties(version: str) ->
     assert properties.get("__transactionId__") == (None if version == "4.9.3" else "u")
 
 
-def test_a_record_without_a_real_queue_is_no_half_message() -> None:
+def test_a_record_without_a_real_queue_is_not_a_half_message() -> None:
     with pytest.raises(ValueError, match="the record at 5 is not a half message"):
         committed(Record(HALF_TOPIC, b"", physical_offset=5, properties=encode_properties({"REAL_TOPIC": "T"})), "5.3.3")
 
@@ -350,7 +350,7 @@ def test_within_its_immunity_time_a_message_is_put_again_but_not_asked_about(
 
 
 @pytest.mark.parametrize("text", ["-1", "soon"])
-def test_an_immunity_time_that_is_none_is_the_timeout(text: str, opening: Callable[..., MessageStore], clock: Clock) -> None:
+def test_an_invalid_immunity_time_is_the_timeout(text: str, opening: Callable[..., MessageStore], clock: Clock) -> None:
     with opening("5.3.3") as store:
         store.transactions.prepare(message(**{IMMUNITY: text}))
         clock.now += 5000

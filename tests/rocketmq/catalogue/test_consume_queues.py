@@ -1,4 +1,4 @@
-"""Catalogue 13.3: consume queues, extended and batch ones among them."""
+"""Catalogue 13.3: consume queues, including extended and batch queues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hundreds(count: int) -> QueueImage:
 
 
 def test_the_first_of_2000_records_is_listed_once() -> None:
-    """ConsumeQueueTest.testPutMessagePositionInfo_buildCQRepeatedly: dispatched again, it is dropped, and so is all of it."""
+    """ConsumeQueueTest.testPutMessagePositionInfo_buildCQRepeatedly: dispatched again, it is dropped."""
     rows = [(160 * k, 160, k) for k in range(2000)]
     queue = QueueImage("T", 0, 20 * 100)
     queue.append(run_of(rows, 0))
@@ -204,14 +204,14 @@ def test_from_the_first_unit_on_there_are_units_up_to_the_end_of_the_file(ext: E
     assert found == PER_FILE == 4
 
 
-def test_an_address_that_is_none_leads_to_nothing(ext: Ext) -> None:
-    """ConsumeQueueExtTest.testGet_invalidAddress: 0, and the place behind the last unit of a file."""
+def test_an_invalid_address_has_no_unit(ext: Ext) -> None:
+    """ConsumeQueueExtTest.testGet_invalidAddress: 0, and the position after the last unit of a file."""
     assert ext.reading.unit(0) is None
     assert ext.reading.unit(address_of(PER_FILE * EXT_UNIT)) is None
     assert ext.reading.unit(address_of(2 * EXT_FILE + 2 * EXT_UNIT)) is None
 
 
-def test_a_reloaded_extended_queue_ends_behind_its_last_unit(ext: Ext) -> None:
+def test_a_reloaded_extended_queue_ends_after_its_last_unit(ext: Ext) -> None:
     """ConsumeQueueExtTest.testRecovery: minimum -2^63, maximum (files - 1) x file size + units in the last file x unit size."""
     again = ExtQueueWriter(DurableDirectory(ext.root), ReadOnlyDirectory(ext.root), "T", 0, file_size=EXT_FILE)
     again.recover()
@@ -227,7 +227,7 @@ def test_files_before_the_minimum_go(ext: Ext) -> None:
     assert ext.starts[0] == EXT_FILE
 
 
-def test_units_behind_the_maximum_go(ext: Ext) -> None:
+def test_units_after_the_maximum_are_removed(ext: Ext) -> None:
     """ConsumeQueueExtTest.testTruncateByMaxOffset: at an address the end is that address and one unit."""
     address = ext.addresses[PER_FILE + 1]
     ext.writer.truncate_by_max(address)
@@ -296,7 +296,7 @@ def test_a_batch_queue_is_recovered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 21, 50, 99, 100])
-def test_a_truncated_batch_queue_lists_nothing_behind_the_cut(cut: int, tmp_path: Path) -> None:
+def test_a_truncated_batch_queue_has_no_unit_after_the_cut(cut: int, tmp_path: Path) -> None:
     """queue/BatchConsumeQueueTest.testTruncateBatchConsumeQueue."""
     queue = stored(tmp_path)
     hundred_batches(queue)
@@ -305,7 +305,7 @@ def test_a_truncated_batch_queue_lists_nothing_behind_the_cut(cut: int, tmp_path
     assert [entry_at(queue, 1 + 10 * number) is not None for number in range(100)] == [number < cut for number in range(100)]
 
 
-def test_a_batch_queue_is_cut_behind_and_cleaned_in_front(tmp_path: Path) -> None:
+def test_a_batch_queue_is_truncated_at_its_end_and_expired_at_its_start(tmp_path: Path) -> None:
     """queue/BatchConsumeQueueTest.testTruncateAndDeleteBatchConsumeQueue: at 80: 4 files, maximum 801; at 30: 3, minimum 301."""
     queue = stored(tmp_path)
     hundred_batches(queue)
@@ -363,7 +363,7 @@ def test_every_offset_inside_a_stored_batch_finds_it(store: MessageStore) -> Non
         assert (got.status.value, got.min_offset, got.max_offset, len(got.slices)) == ("FOUND", 0, 10, 1)
 
 
-def test_a_pull_goes_on_behind_the_batch(store: MessageStore) -> None:
+def test_a_pull_continues_after_the_batch(store: MessageStore) -> None:
     """queue/BatchConsumeMessageTest.testNextBeginOffsetConsumeBatchMessage."""
     put_batches(store, 3, per_batch=7)
     for base in (0, 7, 14):
@@ -409,7 +409,7 @@ def test_a_batch_queue_is_dispatched_with_base_and_count(store: MessageStore) ->
 
 
 @pytest.mark.parametrize(("asked", "records"), [(1, 1), (39, 1), (60, 3)])
-def test_batches_come_whole_within_the_number_asked_for(asked: int, records: int, store: MessageStore) -> None:
+def test_batches_are_complete_within_the_number_requested(asked: int, records: int, store: MessageStore) -> None:
     """queue/BatchConsumeMessageTest.testGetBatchMessageWithinNumber: 20 in a batch, from offset 5 on.
 
     There the broker takes up to 1024 messages at once; by its defaults, which hold here, 32 from memory: 60 are taken for 32.
@@ -421,7 +421,7 @@ def test_batches_come_whole_within_the_number_asked_for(asked: int, records: int
 
 
 def test_a_topic_cannot_change_the_kind_of_its_queues(tmp_path: Path) -> None:
-    """queue/ConsumeQueueStoreTest.testLoadConsumeQueuesWithWrongAttribute: what is in plain queues would not be seen any more."""
+    """queue/ConsumeQueueStoreTest.testLoadConsumeQueuesWithWrongAttribute: entries in plain queues would no longer be visible."""
     root = tmp_path / "store"
     with opened(root, "5.3.3") as store:
         put_some(store, 3, "T")
@@ -439,7 +439,7 @@ def test_a_topic_cannot_change_the_kind_of_its_queues(tmp_path: Path) -> None:
 
 
 def test_a_topic_with_batch_queues_is_a_batch_topic(tmp_path: Path) -> None:
-    """queue/ConsumeQueueStoreTest.testLoadBatchConsumeQueuesWithWrongAttribute: the broker refuses; here the directory tells the kind."""
+    """queue/ConsumeQueueStoreTest.testLoadBatchConsumeQueuesWithWrongAttribute: the broker refuses; here the directory decides the kind."""
     root = tmp_path / "store"
     with opened(root, "5.3.3", **BATCHED) as store:
         put_batches(store, 2)

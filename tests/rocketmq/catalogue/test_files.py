@@ -52,7 +52,7 @@ def test_1024_appends_of_16_bytes_roll_files_of_1_kib(log: LiveLog) -> None:
 @pytest.mark.parametrize(
     ("offset", "start"), [(0, 0), (100, 0), (1024, 1024), (1124, 1024), (2048, 2048), (2148, 2048), (4096, None), (4196, None)]
 )
-def test_an_offset_is_in_its_file_and_behind_the_end_in_none(offset: int, start: int | None, log: LiveLog) -> None:
+def test_an_offset_is_in_its_file_and_after_the_end_in_no_file(offset: int, start: int | None, log: LiveLog) -> None:
     """MappedFileQueueTest.testFindMappedFileByOffset: four files, 4096 bytes."""
     fill(log, 4 * 64)
     assert sum(file.size for file in log.files) == 4096
@@ -61,7 +61,7 @@ def test_an_offset_is_in_its_file_and_behind_the_end_in_none(offset: int, start:
 
 
 def test_a_log_that_does_not_begin_at_zero(log: LiveLog, tmp_path: Path) -> None:
-    """MappedFileQueueTest.testFindMappedFileByOffset_StartOffsetIsNonZero: of all that lie before it only offset 0 is answered by it."""
+    """MappedFileQueueTest.testFindMappedFileByOffset_StartOffsetIsNonZero: of all offsets before it, only 0 is answered by it."""
     relative = f"commitlog/{1024:020d}"
     (tmp_path / relative).write_bytes(SIXTEEN.ljust(1024, b"\0"))
     late = log_in(tmp_path, [LogFile(QueueFile(f"{1024:020d}", 1024, 1024, relative), 16)])
@@ -105,7 +105,7 @@ def test_only_leading_expired_files_go(version: str, tmp_path: Path) -> None:
 def test_what_is_held_of_a_removed_file_stays_readable(version: str, tmp_path: Path) -> None:
     """MappedFileQueueTest.testDeleteExpiredFileByOffset and MappedFileTest.testSelectMappedBuffer.
 
-    A broker keeps a file that somebody reads; here its name goes and its bytes stay for whoever holds them.
+    A broker keeps a file while it is read; here its name is removed and its bytes stay readable for those that hold them.
     """
     with opened(tmp_path / "store", version, commit_log_file_size=128, disk_ratio=lambda path: 0.99) as store:
         put_some(store, 5, "T", properties=b"a\x01" + b"v" * 20)
@@ -125,7 +125,7 @@ def test_what_is_appended_is_read_at_once(log: LiveLog) -> None:
 
 @VERSIONS
 def test_a_log_cut_at_its_beginning_keeps_one_file(version: str, tmp_path: Path) -> None:
-    """MappedFileQueueTest.testReset: of two files the one behind the cut goes."""
+    """MappedFileQueueTest.testReset: of two files the one after the cut is removed."""
     root = tmp_path / "store"
     with opened(root, version, commit_log_file_size=128) as store:
         put_some(store, 2, "T")
@@ -157,7 +157,7 @@ def test_the_safe_time_is_three_seconds_before_the_log_s(tmp_path: Path) -> None
 
 @VERSIONS
 def test_a_sync_that_comes_too_late_is_a_timeout_though_the_message_is_stored(version: str, tmp_path: Path) -> None:
-    """FlushDiskWatcherTest.testTimeout: with whoever syncs, and with whoever waits for another's sync."""
+    """FlushDiskWatcherTest.testTimeout: for the thread that syncs, and for one that waits for another's sync."""
     disk = SlowDisk()
     (tmp_path / "store").mkdir()
     with opened(tmp_path / "store", version, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=50, recorder=disk) as store:
@@ -186,7 +186,7 @@ def test_a_sync_that_comes_too_late_is_a_timeout_though_the_message_is_stored(ve
 
 
 @VERSIONS
-def test_whoever_waits_in_an_event_loop_is_told_in_time(version: str, tmp_path: Path) -> None:
+def test_a_call_that_waits_in_an_event_loop_is_answered_in_time(version: str, tmp_path: Path) -> None:
     disk = SlowDisk()
     (tmp_path / "store").mkdir()
     with opened(tmp_path / "store", version, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=50, recorder=disk) as store:
@@ -204,7 +204,7 @@ def test_whoever_waits_in_an_event_loop_is_told_in_time(version: str, tmp_path: 
 
 
 @VERSIONS
-def test_a_sync_in_time_is_no_timeout(version: str, tmp_path: Path) -> None:
+def test_a_sync_in_time_is_not_a_timeout(version: str, tmp_path: Path) -> None:
     """FlushDiskWatcherTest.testWatcher; DefaultMessageStoreTest.testGroupCommit: ten threads, all is synced and read."""
     with opened(tmp_path / "store", version, flush_disk_type="SYNC_FLUSH") as store:
         results = []

@@ -100,7 +100,7 @@ def test_a_changed_property_is_seen_by_its_checksum(batch: bool, tmp_path: Path)
 
 
 def test_a_checksum_property_that_is_there_already_is_taken_out(tmp_path: Path) -> None:
-    """What a message brings along of another record would be looked at in place of its own."""
+    """What a message brings along of another record would be looked at in its place."""
     old = b"a\x01aaa\x02__CRC32#\x010123456789\x02TAGS\x01abc\x02"
     with checked_by_properties(tmp_path) as store:
         result = store.put(Message("test-topic", b"body", properties=old))
@@ -214,7 +214,7 @@ MOST = 4 << 10
     ],
 )
 def test_the_limits_of_body_topic_and_properties(body: int, topic: int, properties: int, status: PutStatus, tmp_path: Path) -> None:
-    """DefaultMessageStoreTest.testPutLongMessage: the longest of each together are taken, one byte more of any is not."""
+    """DefaultMessageStoreTest.testPutLongMessage: the longest of each are accepted together, one byte more of any is not."""
     text = b"a\x01" + b"v" * (properties - 2)
     with opened(tmp_path / "store", "5.3.3", commit_log_file_size=1 << 20, max_message_size=MOST) as store:
         assert store.put(Message("t" * topic, bytes(body), properties=text)).status == status

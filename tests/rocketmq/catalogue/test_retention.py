@@ -55,7 +55,7 @@ def cleaned(place: Path, version: str, disk: Disk, options: dict[str, str] | Non
 
 
 def counts(store: MessageStore) -> tuple[int, int, int]:
-    """Files of log, queue and index, as they are on disk."""
+    """Return the numbers of log, queue and index files on disk."""
     root = store.directory.root
     return (
         len(list((root / "commitlog").iterdir())),
@@ -159,7 +159,7 @@ def test_a_full_disk_takes_no_message_until_it_is_empty_again(version: str, tmp_
         assert store.put(Message("T", b"late")).status == PutStatus.PUT_OK
 
 
-def test_how_full_a_disk_is_comes_in_whole_percents(tmp_path: Path) -> None:
+def test_the_used_part_of_a_disk_is_in_whole_percents(tmp_path: Path) -> None:
     """UtilAllTest.testGetDiskPartitionSpaceUsedPercent: 0 to 1 for a directory, nothing for one that is not there."""
     ratio = disk_ratio(str(tmp_path))
     assert ratio is not None
@@ -171,7 +171,7 @@ def test_how_full_a_disk_is_comes_in_whole_percents(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ratio", [0.1, 0.99])
 @VERSIONS
 def test_a_cleaned_store_is_taken_over_as_it_is(version: str, ratio: float, tmp_path: Path) -> None:
-    """What went is gone for the next life, too, cleanly closed or not."""
+    """Removed files stay removed after reopening, cleanly closed or not."""
     disk = Disk(ratio)
     store = cleaned(tmp_path / "store", version, disk, {"diskMaxUsedSpaceRatio": "1"})
     expire(store, 15)

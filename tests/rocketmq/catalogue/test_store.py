@@ -25,7 +25,7 @@ def bounds(store: MessageStore, topic: str = "FooBar") -> tuple[int, int]:
 
 
 def end(store: MessageStore, clean: bool) -> None:
-    """The end of a life of the store."""
+    """The end of a session of the store."""
     if clean:
         store.close()
     else:
@@ -34,7 +34,7 @@ def end(store: MessageStore, clean: bool) -> None:
 
 @VERSIONS
 def test_a_store_is_not_opened_twice(version: str, tmp_path: Path) -> None:
-    """DefaultMessageStoreTest.test_repeat_restart: the lock is taken; the first goes on, and the next may come once it is closed."""
+    """DefaultMessageStoreTest.test_repeat_restart: the lock is held; the first store stays open; the next can open once it is closed."""
     with opened(tmp_path / "store", version) as store:
         with pytest.raises(TargetError, match="in use"):
             opened(tmp_path / "store", version)
@@ -87,7 +87,7 @@ def test_a_time_that_is_2_ms_off_leads_to_the_same_message(version: str, skews: 
 
 @pytest.mark.parametrize(("version", "far"), [("4.9.3", 9), ("5.3.3", 10)])
 def test_a_time_that_is_20_seconds_off_leads_to_an_end(version: str, far: int, tmp_path: Path) -> None:
-    """DefaultMessageStoreTest.testGetOffsetInQueueByTime_TimestampSkewingIsLarge: the first message, the last one (5.3.3: behind it)."""
+    """DefaultMessageStoreTest.testGetOffsetInQueueByTime_TimestampSkewingIsLarge: the first message, the last one (5.3.3: after it)."""
     with opened(tmp_path / "store", version) as store:
         for result in put_some(store, 10, step=10):
             assert store.offset_by_time("FooBar", 0, result.store_timestamp - 20_000) == 0
@@ -140,7 +140,7 @@ def test_a_pull_returns_as_many_as_asked_for(version: str, asked: int, tmp_path:
 @BOTH
 @VERSIONS
 def test_a_restart_keeps_both_ends(version: str, clean: bool, tmp_path: Path) -> None:
-    """DefaultMessageStoreTest.testRecover, first part: 100 messages; writing goes on behind them."""
+    """DefaultMessageStoreTest.testRecover, first part: 100 messages; writing continues after them."""
     with opened(tmp_path / "store", version) as store:
         put_some(store, 100)
         before = bounds(store)
@@ -156,7 +156,7 @@ def test_a_restart_keeps_both_ends(version: str, clean: bool, tmp_path: Path) ->
 @pytest.mark.parametrize("abort", [False, True], ids=["clean", "abort"])
 @VERSIONS
 def test_a_last_record_with_zeroed_topic_and_properties_is_given_up(version: str, abort: bool, tmp_path: Path) -> None:
-    """DefaultMessageStoreTest.testRecover, second and third part: log and queue go back to the record before, then writing goes on."""
+    """DefaultMessageStoreTest.testRecover, second and third part: log and queue are cut after the record before, then writing continues."""
     root = tmp_path / "store"
     with opened(root, version) as store:
         put_some(store, 100)
@@ -191,7 +191,7 @@ def test_a_new_store_has_its_directories(version: str, tmp_path: Path) -> None:
 
 
 def test_a_light_queue_lives_on_by_itself(tmp_path: Path) -> None:
-    """DefaultMessageStoreTest.testCleanUnusedLmqTopic: light queues have no topic, and nothing takes them for unused."""
+    """DefaultMessageStoreTest.testCleanUnusedLmqTopic: light queues have no topic, and are not considered unused."""
     fields = {"enable_multi_dispatch": True, "enable_lmq": True}
     with opened(tmp_path / "store", "4.9.3", **fields) as store:
         put_some(store, 3, "T", properties={"INNER_MULTI_DISPATCH": "%LMQ%123"})
@@ -274,7 +274,7 @@ def test_with_async_flush_everything_is_listed(tmp_path: Path) -> None:
 def test_all_queues_are_made_again_from_the_log(version: str, clean: bool, tmp_path: Path) -> None:
     """MixCommitlogTest.testFallBehindCQ: all queue files are deleted; the next start lists 1000 messages again.
 
-    5.3.3 does so after a clean exit only if it is told to (spec 8.3): what it skips otherwise is in test_recovery.
+    5.3.3 does so after a clean exit only if it is configured to (spec 8.3): what it skips otherwise is in test_recovery.
     """
     root = tmp_path / "store"
     store = opened(root, version)
@@ -301,7 +301,7 @@ def test_a_pull_counts_messages_and_bytes(tmp_path: Path) -> None:
 
 
 @VERSIONS
-def test_times_that_stand_still_or_go_back_lose_nothing(version: str, tmp_path: Path) -> None:
+def test_a_clock_that_stops_or_goes_back_loses_nothing(version: str, tmp_path: Path) -> None:
     clock = Clock()
     config = {"clock": clock, "commit_log_file_size": 1024}
     with opened(tmp_path / "store", version, **config) as store:

@@ -1,5 +1,6 @@
-"""Bad input to the engine: messages that cannot be stored, questions without an answer, disks that refuse, stores that are odd or
-hostile, clocks that jump. A status or an error of one sentence; nothing lost, no traceback, no hang."""
+"""Bad input to the engine: messages that cannot be stored, queries without an answer, disks that refuse, unusual or hostile stores,
+clocks that jump. A status or an error of one sentence; nothing lost, no traceback, no hang.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageSto
 
 
 def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
-    """All messages of a queue, pulled in steps."""
+    """Return all messages of a queue, pulled in steps."""
     store.dispatch_now()
     found: list[bytes] = []
     at = store.min_offset(topic, queue_id)
@@ -73,7 +74,7 @@ def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> lis
 
 
 def filled(place: Path, version: str = "5.3.3", count: int = 40, **changes: object) -> list[bytes]:
-    """A store that was closed in order."""
+    """A store that was closed cleanly."""
     with MessageStore.open(place, settings(version, **changes)) as opened:
         sent = [b"%d" % number for number in range(count)]
         for body in sent:
@@ -158,14 +159,14 @@ def test_properties_beyond_32767_bytes(store: MessageStore) -> None:
 @pytest.mark.parametrize(
     "host", ["", "nowhere", "1.2.3.4", "1.2.3.4:", "1.2.3:5", "[::1]", "::1", "1.2.3.4:99999999999", "a:b", "\0:1", "1.2.3.4:x"]
 )
-def test_a_host_that_is_none(store: MessageStore, host: str) -> None:
+def test_an_invalid_host(store: MessageStore, host: str) -> None:
     refused(store.put(Message("orders", b"x", born_host=host)), ILLEGAL)
     refused(store.put(Message("orders", b"x", store_host=host)), ILLEGAL)
     refused(store.put_messages(MessageBatch(Message("orders", born_host=host), [Inner(b"x")])), ILLEGAL)
     assert bodies(store) == []
 
 
-def test_a_host_of_the_store_that_is_none_is_an_error_and_leaves_the_store_free(tmp_path: Path) -> None:
+def test_an_invalid_store_host_is_an_error_and_leaves_the_store_unlocked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere"):
         MessageStore.open(tmp_path / "store", settings(store_host="nowhere"))
     assert bodies_after(tmp_path / "store") == []
@@ -193,7 +194,7 @@ def test_a_number_that_its_field_does_not_hold(store: MessageStore, number: int)
     assert bodies(store) == ([b"x", b"x"] if wide else [])
     store.put(Message("orders", b"last"))
     assert bodies(store)[-1:] == [b"last"]
-    assert not store.log.view(store.log.files[-1])[store.log_max :].tobytes().strip(b"\0"), "nothing stands behind the end of the log"
+    assert not store.log.view(store.log.files[-1])[store.log_max :].tobytes().strip(b"\0"), "nothing is left after the end of the log"
 
 
 def test_a_queue_id_below_zero_is_kept_over_a_restart(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_a_queue_id_below_zero_is_kept_over_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["x", "", "99999999999", "-1", "1.5", "٣"])
-def test_a_delay_level_that_is_none(store: MessageStore, level: str) -> None:
+def test_an_invalid_delay_level(store: MessageStore, level: str) -> None:
     result = store.put(Message("orders", b"x", properties={"DELAY": level}))
     assert result.status in (ILLEGAL, PutStatus.PUT_OK)
     if result.status is ILLEGAL:
@@ -232,7 +233,7 @@ def test_lone_surrogates_in_properties_are_stored_as_they_are_and_nothing_breaks
     assert bodies(store)[-1] == b"y"
 
 
-# questions
+# queries
 
 
 HUGE = (1 << 31, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 100)
@@ -293,7 +294,7 @@ def test_queries_with_absurd_ranges(tmp_path: Path) -> None:
 
 
 class ReadOnlyDisk:
-    """Every change is refused, as on a read-only file system. healed: no longer."""
+    """Refuses every change, like a read-only file system. healed: accepts changes again."""
 
     def __init__(self) -> None:
         self.healed = False
@@ -448,7 +449,7 @@ def test_a_full_disk_under_queues_and_index_stops_puts_until_there_is_room(versi
     assert bodies_after(tmp_path / "store", version) == [*sent, b"now"]
 
 
-# locks and lives
+# locks and reopening
 
 
 def test_a_store_is_open_once_in_a_process(tmp_path: Path) -> None:
@@ -519,7 +520,7 @@ def test_a_directory_that_is_removed_under_a_store(version: str, tmp_path: Path)
     assert bodies_after(tmp_path / "store", version) == []
 
 
-def test_a_store_behind_a_link_and_one_under_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_a_store_behind_a_link_and_one_under_a_name_that_is_not_text(tmp_path: Path) -> None:
     sent = filled(tmp_path / "store")
     (tmp_path / "link").symlink_to("store")
     with MessageStore.open(tmp_path / "link", settings()) as opened:
@@ -614,7 +615,7 @@ def test_a_dispatch_that_is_interrupted_half_way_leaves_a_store_that_recovers(ve
         assert len(again.query("orders", "k").records) == 30
 
 
-# odd and hostile stores
+# unusual and hostile stores
 
 
 @pytest.mark.parametrize("place", ["consumequeue/CURRENT", "config/rdb/CURRENT", "config/consumerOffsets/CURRENT", "config/topics/CURRENT"])

@@ -1,4 +1,4 @@
-"""The queues of a deleted topic go; its messages stay in the log, and the topic begins anew."""
+"""The queues of a deleted topic are removed; its messages stay in the log, and the topic starts again at queue offset 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bodies(store: MessageStore, topic: str) -> list[bytes]:
 
 
 def lived(store: MessageStore) -> None:
-    """Thirty messages, of which the topic is deleted while the last ten are not listed yet; then two more."""
+    """Thirty messages, of which the topic is deleted while the last ten are not dispatched yet; then two more."""
     for number in range(30):
         store.put(Message("T", b"old %d" % number))
         store.put(Message("other", b"%d" % number))
@@ -32,7 +32,7 @@ def lived(store: MessageStore) -> None:
     store.dispatch_now()
 
 
-def test_a_topic_begins_anew_and_others_stay(tmp_path: Path) -> None:
+def test_a_deleted_topic_starts_again_at_0_and_others_stay(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", SMALL) as store:
         lived(store)
         assert bodies(store, "T") == [b"new 0", b"new 1"]

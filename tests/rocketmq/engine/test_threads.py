@@ -45,13 +45,13 @@ def settings(version: str, **changes: object) -> StoreConfig:
 
 
 def sealed(producer: int, number: int, size: int) -> bytes:
-    """A body that tells its producer and number, and whether it is whole."""
+    """Return a body with its producer, its number and a checksum."""
     text = (b"%d:%d:" % (producer, number)).ljust(size, b"%d" % (number % 10))
     return b"%08x" % zlib.crc32(text) + text
 
 
 def opened(body: bytes) -> tuple[int, int]:
-    """(producer, number) of a body, which must be whole."""
+    """Return (producer, number) of a body, which must be intact."""
     assert int(body[:8], 16) == zlib.crc32(body[8:]), f"a torn body: {body[:40]!r}"
     producer, number, _ = body[8:].split(b":")
     return int(producer), int(number)
@@ -61,7 +61,7 @@ def opened(body: bytes) -> tuple[int, int]:
 
 
 class Crowd:
-    """Threads on one store, and the first error of any."""
+    """Threads on one store, and the first error of any of them."""
 
     def __init__(self, store: MessageStore) -> None:
         self.store = store
@@ -109,7 +109,7 @@ class Crowd:
                     at += 1
                 self.rounds["pull"] += 1
             elif got.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL):
-                # retention is ahead of this reader; on it goes where the answer says, never back
+                # retention is ahead of this reader, which continues where the answer says, never back
                 assert got.next_begin_offset >= at
                 at = max(at, got.next_begin_offset)
                 if got.status is not GetStatus.OFFSET_TOO_SMALL:
@@ -162,7 +162,7 @@ class Crowd:
 
 @VERSIONS
 def test_readers_see_a_consistent_prefix_while_others_put_and_retention_removes(version: str, tmp_path: Path) -> None:
-    config = settings(version, disk_ratio=lambda _: 0.86, delete_file_batch_max=1)  # files go whatever their age
+    config = settings(version, disk_ratio=lambda _: 0.86, delete_file_batch_max=1)  # files are removed at any age
     with MessageStore.open(tmp_path / "store", config) as store:
         crowd = Crowd(store)
         readers: list[Callable[[], None]] = [
@@ -222,7 +222,7 @@ def test_many_producers_of_batches_share_a_queue_without_gaps(version: str, tmp_
 
 
 def watch(place: Path, stop: Path) -> None:
-    """What the other process does: read the whole store again and again, while it grows."""
+    """Read the whole store again and again while it grows, in the other process."""
     looked = most = scanned = torn = 0
     while True:
         last = stop.exists()
@@ -352,7 +352,7 @@ def test_two_hundred_puts_of_sixteen_threads_share_syncs(tmp_path: Path) -> None
         assert disk.syncs - before < 16 * 13 / 3
 
 
-def test_one_who_no_longer_waits_does_not_hurt_the_others(tmp_path: Path) -> None:
+def test_a_call_that_no_longer_waits_does_not_affect_the_others(tmp_path: Path) -> None:
     async def some_give_up(store: MessageStore) -> None:
         tasks = [asyncio.create_task(store.put_async(Message("orders", b"%d" % number))) for number in range(40)]
         await asyncio.sleep(0.01)
@@ -403,7 +403,7 @@ def test_awaited_puts_of_several_loops_are_all_answered(tmp_path: Path) -> None:
         assert len(stored(store)) == 1 + 4 * 4 * 15
 
 
-def test_a_sync_that_fails_is_told_to_everybody_who_waits(tmp_path: Path) -> None:
+def test_a_failed_sync_is_reported_to_all_waiting_calls(tmp_path: Path) -> None:
     disk = CountingDisk(0.02)
     store = synced(tmp_path / "store", disk)
 

@@ -39,7 +39,7 @@ def ext_queues() -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize(("topic", "queue_id"), ext_queues())
 def test_the_files_of_a_broker_come_out_byte_for_byte(topic: str, queue_id: int, tmp_path: Path) -> None:
-    """From the records alone: tags codes as dispatched, in queue order. The addresses are what the broker's entries hold."""
+    """From the records alone: tags codes as dispatched, in queue order. The addresses are those in the broker's entries."""
     writing = ExtQueueWriter(DurableDirectory(tmp_path), ReadOnlyDirectory(tmp_path), topic, queue_id, file_size=300)
     rules = DispatchRules(multi_dispatch=True, lmq=True)
     found = [each for each in golden(CASE.id) if (each.topic, each.queue_id) == (topic, queue_id)]
@@ -95,7 +95,7 @@ def test_recovery_of_a_queue_without_files_begins_at_zero(tmp_path: Path) -> Non
     assert (writing.end, writing.files) == (0, ())
 
 
-def test_a_file_that_is_full_but_for_its_mark_is_ended_anew(tmp_path: Path) -> None:
+def test_a_full_file_without_its_mark_is_ended_again(tmp_path: Path) -> None:
     before = writer(tmp_path, 44)
     before.append(0, 0)
     before.append(1, 1)
@@ -106,7 +106,7 @@ def test_a_file_that_is_full_but_for_its_mark_is_ended_anew(tmp_path: Path) -> N
     assert [unit.tags_code for unit in units(tmp_path, 44)] == [0, 1, 2]
 
 
-def test_units_behind_the_last_address_that_counts_are_written_over(tmp_path: Path) -> None:
+def test_units_after_the_last_valid_address_are_overwritten(tmp_path: Path) -> None:
     writing = writer(tmp_path)
     addresses = [writing.append(n, n) for n in range(10)]
     assert names(tmp_path) == [0, 100, 200]

@@ -1,4 +1,4 @@
-"""The lock on a store, between processes and within one, and the mark of an exit out of order."""
+"""The lock on a store, between processes and within one, and the mark of an unclean exit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def held_elsewhere(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def tried(root: Path, start: int = 0, length: int = 1) -> str:
-    """What another process gets that tries for a range of the lock file."""
+    """Return what another process gets that tries to lock a range of the lock file."""
     command = [sys.executable, "-c", TRY, str(root), str(start), str(length)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -111,7 +111,7 @@ def test_stores_side_by_side_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_not_inherited_by_a_forked_child(directory: DurableDirectory) -> None:
-    """The child has no lock of its own, is refused by the system, and its exit leaves the parent's alone."""
+    """The child does not hold the lock, is refused by the system, and its exit does not release the parent's."""
     with StoreLock(directory):
         child = os.fork()
         if child == 0:

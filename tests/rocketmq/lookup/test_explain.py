@@ -27,7 +27,7 @@ def keyed(store: Store, count: int, key: str = "k{}") -> None:
         store.put(message("orders", b"body", keys=key.format(number)))
 
 
-def test_a_whole_answer_needs_no_explanation(tmp_path: Path) -> None:
+def test_a_complete_answer_needs_no_explanation(tmp_path: Path) -> None:
     store = Store(tmp_path)
     keyed(store, 5)
     first, second = store.put(message("orders", keys="a k b")), store.put(message("orders", keys="k"))
@@ -59,7 +59,7 @@ def test_steps_name_the_entries_of_the_chain(tmp_path: Path) -> None:
     assert (taken["entry"], taken["physical_offset"], taken["slot"]) == (4, put.offset, 0)
 
 
-def test_a_message_behind_the_end_of_the_index(tmp_path: Path) -> None:
+def test_a_message_after_the_end_of_the_index(tmp_path: Path) -> None:
     store = Store(tmp_path, indexed=4, abort=True)
     keyed(store, 4)
     put = store.put(message("orders", keys="k"))
@@ -71,7 +71,7 @@ def test_a_message_behind_the_end_of_the_index(tmp_path: Path) -> None:
     assert str(store.puts[3].offset) in answer.detail
 
 
-def test_an_answer_that_misses_messages_behind_the_index_is_short(tmp_path: Path) -> None:
+def test_an_answer_that_misses_messages_after_the_index_is_incomplete(tmp_path: Path) -> None:
     store = Store(tmp_path, indexed=3)
     keyed(store, 5, "k")
     store.write()
@@ -120,7 +120,7 @@ def test_a_slot_that_was_lost_hides_its_chain(tmp_path: Path) -> None:
     assert [(step.slot, step.outcome) for step in answer.steps] == [(slot, "the slot is empty")]
 
 
-def test_a_chain_that_loops_is_unsound_and_ends(tmp_path: Path) -> None:
+def test_a_chain_that_loops_is_invalid_and_ends(tmp_path: Path) -> None:
     store = Store(tmp_path, slots=1)
     keyed(store, 40)
     store.write()
@@ -148,7 +148,7 @@ def test_a_message_outside_the_asked_times(tmp_path: Path) -> None:
     assert ask(tmp_path, begin=BEGIN + 10_000, end=BEGIN + 10_000).messages == (put.offset,)
 
 
-def test_what_lies_outside_the_times_is_not_missing_from_an_answer(tmp_path: Path) -> None:
+def test_messages_outside_the_times_are_not_missing_from_an_answer(tmp_path: Path) -> None:
     store = Store(tmp_path)
     inside, _ = store.put(message("orders", keys="k"), at=10_000), store.put(message("orders", keys="k"), at=90_000)
     store.write()
@@ -195,7 +195,7 @@ def test_the_index_leads_to_a_damaged_record(tmp_path: Path) -> None:
     assert str(put.offset) in answer.detail
 
 
-def test_the_key_stands_in_damaged_bytes_that_no_index_leads_to(tmp_path: Path) -> None:
+def test_the_key_is_in_damaged_bytes_that_no_index_points_at(tmp_path: Path) -> None:
     store = Store(tmp_path, with_index=False)
     keyed(store, 5)
     put = store.put(message("orders", keys="a-key-of-its-own"))
@@ -314,7 +314,7 @@ def test_a_key_is_asked_for_in_keys_and_as_uniq_key_of_its_own_topic() -> None:
 
 
 def test_damage_elsewhere_in_the_log_leaves_an_explained_answer_incomplete() -> None:
-    """The record that was lost may have had the key: an answer from a log with holes does not call itself whole."""
+    """The lost record may have had the key: an answer from a log with holes is not complete."""
     store = mqstore.open(opened(case_named("4.9.3/m-damaged/05-zero-4k")))
     row = next(store.view().batches(["topic", "uniq_key"])).to_pylist()[0]
     answer = query(store, store.view(), row["topic"], row["uniq_key"], explain=True)

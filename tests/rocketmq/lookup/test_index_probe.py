@@ -32,7 +32,7 @@ def test_probe_and_sweep_find_the_entries_of_the_asked_hashes(slots: int, positi
         assert all((each.candidates["file"] == number).all() for number, each in enumerate(found))
 
 
-def test_a_header_that_its_entries_contradict_is_not_believed(tmp_path: Path) -> None:
+def test_a_header_that_contradicts_its_entries_is_not_trusted(tmp_path: Path) -> None:
     store, files = with_index_files(tmp_path / "store", 50, 100, 400)
     assert [why_unusable(file) for file in files] == [""]
     for place, raw, wrong in (
@@ -47,8 +47,8 @@ def test_a_header_that_its_entries_contradict_is_not_believed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_damage_of_an_index_file_never_hides_an_entry_that_a_sweep_calls_sound(seed: int, tmp_path: Path) -> None:
-    # no change of one byte is a multiple of 257, so a changed hash has another slot; nor is it of a broker's 5,000,000 slots
+def test_a_damaged_index_file_loses_no_entry_if_a_sweep_finds_it_valid(seed: int, tmp_path: Path) -> None:
+    # no change of one byte is a multiple of 257 (or of a broker's 5,000,000 slots), so a changed hash has another slot
     store, files = with_index_files(tmp_path / "store", 80, 257, 400, seed)
     asked = KeySet.of([(f"t{number % 3}", f"k{number}") for number in range(80)])
     whole = sorted((row["hash"], row["physical_offset"]) for row in sweep(files[0], 0, asked).candidates)

@@ -24,7 +24,7 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=
 
 
 def pairs(asked: KeySet) -> list[tuple[str, str]]:
-    """What is asked, in the order of the file."""
+    """Return the pairs in the order of the file."""
     return list(zip(asked.topic.take(asked.in_order).to_pylist(), asked.key.take(asked.in_order).to_pylist(), strict=True))
 
 
@@ -134,7 +134,7 @@ def test_tasks_map_what_is_asked(tmp_path: Path) -> None:
 # comparing
 
 
-def test_only_equal_text_is_a_hit_and_a_rolled_back_message_is_none(tmp_path: Path) -> None:
+def test_only_equal_text_is_a_hit_and_a_rolled_back_message_never(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.put(message("t", keys="Aa x"), message("t", keys="BB"), message("u", keys="Aa"), message("t", keys="Aa", sys_flag=0xC))
     store.put(message("t", keys="Aa", sys_flag=0x4), message("t", keys="  Aa   Aa "))

@@ -1,4 +1,4 @@
-"""Bad input: what is no store, what cannot be read, and stores that are hostile. One sentence or a finding, never a traceback."""
+"""Bad input: directories that are not stores, files that cannot be read, hostile stores. One sentence or a finding, never a traceback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kinds(report: Report) -> set[Kind]:
     return {item.kind for item in report.damage}
 
 
-# no store
+# not a store
 
 
 def refused(path: Path, kind: type[MqstoreError]) -> str:
@@ -60,13 +60,13 @@ def refused(path: Path, kind: type[MqstoreError]) -> str:
     return sentence
 
 
-def test_a_directory_of_other_things_is_no_store(tmp_path: Path) -> None:
+def test_a_directory_of_other_files_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "readme.txt").write_text("nothing to see")
     assert "neither commitlog/ nor" in refused(tmp_path, NotAStoreError)
 
 
-def test_an_empty_directory_is_no_store(tmp_path: Path) -> None:
+def test_an_empty_directory_is_not_a_store(tmp_path: Path) -> None:
     assert "is empty" in refused(tmp_path, NotAStoreError)
 
 
@@ -80,7 +80,7 @@ def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
     assert "is a file" in refused(path, CannotOpenError)
 
 
-def test_the_directory_of_the_log_itself_is_told_from_a_store(tmp_path: Path) -> None:
+def test_the_directory_of_the_log_itself_is_not_a_store(tmp_path: Path) -> None:
     small(tmp_path)
     assert "give the directory above" in refused(tmp_path / "commitlog", NotAStoreError)
 
@@ -120,7 +120,7 @@ def test_an_unknown_view_or_version_is_refused(tmp_path: Path) -> None:
         Selection(from_offset=5, to_offset=4)
 
 
-# no permission: root may read everything, so another user asks
+# no permission: root may read everything, so another user reads
 
 ASK = """
 import os, sys
@@ -145,7 +145,7 @@ except mqstore.MqstoreError as error:
 
 @pytest.fixture
 def as_nobody(tmp_path: Path) -> Callable[[str], str]:
-    """Asks for the store `broker` below tmp_path as a user who has no permission for one place in it."""
+    """Open the store `broker` below tmp_path as a user without permission for one place in it."""
     small(tmp_path / "broker", file_size=2048)
     small(tmp_path / "sound")
     for path in (tmp_path / "broker", *(tmp_path / "broker").rglob("*")):
@@ -184,7 +184,7 @@ def test_an_index_file_without_permission_is_a_finding(as_nobody: Callable[[str]
     assert as_nobody(f"index/{name}") == f"30 ['unreadable index/{name}']"
 
 
-# odd names and texts
+# unusual names and texts
 
 
 def test_names_and_texts_that_are_not_utf8_are_read_all_the_same(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_names_and_texts_that_are_not_utf8_are_read_all_the_same(tmp_path: Path)
     json.dumps([item.as_dict() for item in verify(opened_store).damage]).encode()
 
 
-def test_property_text_without_separators_is_told_and_harmless(tmp_path: Path) -> None:
+def test_property_text_without_separators_is_reported_and_harmless(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(message("orders", keys="k"))
     store.put(message("orders", properties=b"x" * 32767))
@@ -292,7 +292,7 @@ def test_a_log_file_that_vanishes_after_it_was_mapped_is_still_read(tmp_path: Pa
 
 
 def packed(root: Path, target: Path) -> Path:
-    """The directory as an archive of the kind that target's name says."""
+    """Return the directory as an archive of the kind that the target's suffix names."""
     name = target.name
     if name.endswith(".zip"):
         with zipfile.ZipFile(target, "w") as archive:
@@ -416,6 +416,6 @@ def test_parts_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert all(isinstance(item, str) and item for item in named)
 
 
-def test_damage_can_be_told_as_json() -> None:
+def test_damage_can_be_written_as_json() -> None:
     item = Damage("commitlog/0", 1, 2, Kind.BAD_FRAME, "a sentence", 3)
     assert json.loads(json.dumps(item.as_dict()))["kind"] == "bad-frame"

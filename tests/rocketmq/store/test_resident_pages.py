@@ -1,4 +1,4 @@
-"""Pages of a store's files leave a process's memory with the task that read them, as the kernel counts them."""
+"""Pages of a store's files leave the memory of a process with the task that read them, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import ReadTask, read_split, token_of
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel does not tell what is resident")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel does not report resident pages")
 
 MESSAGES = 2000
 BODY = bytes(range(256)) * 128
-MOST = 8 << 20  # bytes that may stay: a fault brings in its neighbours, two megabytes where the page cache has large pages
+MOST = 8 << 20  # bytes that may stay: a page fault loads neighbouring pages, two megabytes with large pages
 
 
 def resident(root: Path) -> int:
-    """Bytes of the maps of a directory's files that are in this process's memory."""
+    """Return the bytes of the maps of a directory's files that are in this process's memory."""
     found = 0
     ours = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -38,7 +38,7 @@ def resident(root: Path) -> int:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 66 MB of log."""
+    """A store with 66 MB of log."""
     log = tmp_path_factory.mktemp("bare") / "commitlog"
     log.mkdir()
     written = bytearray()
@@ -77,7 +77,7 @@ def walk(root: Path) -> int:
 
 
 @pytest.mark.parametrize("read", [read_splits, read_places, look_up, walk])
-def test_what_has_read_a_whole_store_leaves_its_pages_behind(root: Path, read: Callable[[Path], int]) -> None:
+def test_jobs_that_read_a_whole_store_drop_its_pages(root: Path, read: Callable[[Path], int]) -> None:
     before = resident(root.parent)
     assert read(root) == MESSAGES
     assert resident(root.parent) - before <= MOST

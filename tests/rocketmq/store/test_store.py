@@ -66,7 +66,7 @@ def test_a_record_of_version_2_marks_a_store_of_5(tmp_path: Path) -> None:
     assert mqstore.open(tmp_path / "four").version_hint == "4.9.3"
 
 
-def test_a_queue_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_queue_names_those_that_exist(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(message("orders", queue_id=0), message("orders", queue_id=3))
     store.write()
@@ -81,7 +81,7 @@ def test_a_queue_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -
     ]
 
 
-def test_positions_of_offsets_are_told_against_their_queues(tmp_path: Path) -> None:
+def test_offsets_are_compared_with_their_queues(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(*[message("orders") for _ in range(5)], message("listless"))
     store.listed = 5

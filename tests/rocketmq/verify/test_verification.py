@@ -23,7 +23,7 @@ ENTRIES = HEADER_SIZE + 4 * SLOTS
 
 
 def full(root: Path, **settings: object) -> Store:
-    """A sound store: three topics, keys and tags."""
+    """A valid store: three topics, keys and tags."""
     store = Store(root, slots=SLOTS, positions=POSITIONS, **settings)  # type: ignore[arg-type]
     for number in range(60):
         store.put(
@@ -39,7 +39,7 @@ def full(root: Path, **settings: object) -> Store:
 
 
 def log_only(root: Path, **settings: object) -> Store:
-    """A store of a log: what the queues and the index would say of damage does not mix in."""
+    """A store with only a log, so that findings of queues and index do not interfere."""
     return full(root, listed=0, with_index=False, abort=True, **settings)
 
 
@@ -174,7 +174,7 @@ def stray_file(root: Path) -> None:
 
 @makes(Kind.BAD_QUEUE_ENTRY)
 def bad_queue_entry(root: Path) -> None:
-    """A further entry that leads behind the log; no record misses its own."""
+    """Another entry that points after the end of the log; every record has its entry."""
     store = full(root)
     store.write()
     file, at = store.entry(store.puts[-1])
@@ -209,7 +209,7 @@ def queue_order(root: Path) -> None:
     store.patch(file, other, raw[one : one + 20])
 
 
-# kinds that never come alone, and what comes with them
+# kinds that never occur alone, and those that they imply
 WITH = {Kind.QUEUE_ORDER: {Kind.QUEUE_ENTRY_MISMATCH, Kind.MISSING_QUEUE_ENTRY}}
 
 
@@ -227,7 +227,7 @@ def bad_index_header(root: Path) -> None:
 
 @makes(Kind.BAD_INDEX_ENTRY)
 def bad_index_entry(root: Path) -> None:
-    """A further entry, in its chain and in the header, for a key that its record does not have."""
+    """Another entry, in its chain and in the header, for a key that its record does not have."""
     store = full(root)
     store.write()
     file = index_of(store)
@@ -268,7 +268,7 @@ def kinds(report: Report) -> set[Kind]:
     return {item.kind for item in report.damage}
 
 
-def test_a_sound_store_has_no_findings(tmp_path: Path) -> None:
+def test_a_valid_store_has_no_findings(tmp_path: Path) -> None:
     full(tmp_path, file_size=4096).write()
     report = verify(mqstore.open(tmp_path))
     assert (report.ok, report.damage, report.notes) == (True, (), ())
@@ -286,7 +286,7 @@ def test_each_kind_of_damage_is_called_by_its_name_alone(kind: Kind, tmp_path: P
 
 
 def test_every_kind_has_a_store() -> None:
-    assert set(Kind) - set(KINDS) - OF_RABBITMQ == {Kind.UNREADABLE}  # in test_opening.py: it takes a user without permission
+    assert set(Kind) - set(KINDS) - OF_RABBITMQ == {Kind.UNREADABLE}  # in test_opening.py: it needs a user without permission
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -301,17 +301,17 @@ def test_findings_do_not_depend_on_threads(kind: Kind, tmp_path: Path) -> None:
 def split(root: Path, size: int, monkeypatch: pytest.MonkeyPatch, config: Path | None = None) -> Report:
     with monkeypatch.context() as patch:
         patch.setattr(verification, "plan", lambda log: log_proof.plan(log, size))
-        return told(verify(mqstore.open(root, config=config), threads=2))
+        return comparable(verify(mqstore.open(root, config=config), threads=2))
 
 
-def told(report: Report) -> Report:
-    """The report without the count of bytes: holes at the end of a file are counted by whole splits."""
+def comparable(report: Report) -> Report:
+    """Return the report without the count of bytes: holes at the end of a file are counted by whole splits."""
     return replace(report, checked=replace(report.checked, bytes=0))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in ("l-default-sizes", "b2-kill9-live")], ids=case_id)
 def test_findings_do_not_depend_on_the_size_of_splits(case: GoldenCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = told(verify(mqstore.open(opened(case), config=case.config)))
+    whole = comparable(verify(mqstore.open(opened(case), config=case.config)))
     for size in (5000, 17_001):
         assert split(opened(case), size, monkeypatch, case.config) == whole
 
@@ -319,12 +319,12 @@ def test_findings_do_not_depend_on_the_size_of_splits(case: GoldenCase, monkeypa
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_damage_is_found_across_splits(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     KINDS[kind](tmp_path)
-    whole = told(verify(mqstore.open(tmp_path)))
+    whole = comparable(verify(mqstore.open(tmp_path)))
     for size in (91, 150, 1000):
         assert split(tmp_path, size, monkeypatch) == whole
 
 
-def test_a_record_forged_inside_a_body_is_none_where_a_split_begins_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_forged_inside_a_body_is_ignored_where_a_split_begins_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, file_size=1 << 20)
     for number in range(30):
         at = sum(len(put.raw) for put in store.puts) + 88
@@ -333,7 +333,7 @@ def test_a_record_forged_inside_a_body_is_none_where_a_split_begins_in_it(tmp_pa
             body += encode(Record("forged", b"never stored", queue_id=9, physical_offset=at + len(body), properties=b"KEYS\x01forged"))
         store.put(message("orders", body, keys=f"k{number}"))
     store.write()
-    whole = told(verify(mqstore.open(tmp_path)))
+    whole = comparable(verify(mqstore.open(tmp_path)))
     assert (whole.ok, whole.checked.messages) == (True, 30)
     for size in (100, 500, 4096, 10_007):
         assert split(tmp_path, size, monkeypatch) == whole
@@ -343,7 +343,7 @@ def test_a_record_forged_inside_a_body_is_none_where_a_split_begins_in_it(tmp_pa
 
 
 def covered(report: Report, file: str, low: int, high: int) -> bool:
-    """Whether some finding meets the range of a file."""
+    """Return whether a finding overlaps a range of a file."""
 
     def meets(item: Damage) -> bool:
         return item.file == file and item.offset < high and item.offset + max(1, item.length) > low
@@ -365,10 +365,10 @@ def test_nothing_is_found_in_the_copy_that_was_not_damaged() -> None:
     assert verify(mqstore.open(opened(case), config=case.config)).ok
 
 
-# what is told, and what is only noted
+# findings and notes
 
 
-def test_queues_and_index_behind_the_log_are_a_note_after_an_unclean_exit(tmp_path: Path) -> None:
+def test_queues_and_index_that_end_before_the_log_are_a_note_after_an_unclean_exit(tmp_path: Path) -> None:
     full(tmp_path, listed=40, indexed=30, abort=True).write()
     report = verify(mqstore.open(tmp_path))
     assert report.ok

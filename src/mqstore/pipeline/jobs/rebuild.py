@@ -77,11 +77,11 @@ def rebuild(
     """
     store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
-    place = choose_runner(store.log, spark=spark, master=master, threads=in_process_threads)
+    choice = choose_runner(store.log, spark=spark, master=master, threads=in_process_threads)
     local_target(to)
     check_outside(to, store.path)
-    with NewDirectory(to) as target, place.runner(spark) as runner:
-        return _RebuildRun(store, target, runner, splits, check_crc, copy, progress).run(place.why)
+    with NewDirectory(to) as target, choice.runner(spark) as runner:
+        return _RebuildRun(store, target, runner, splits, check_crc, copy, progress).run(choice.why)
 
 
 @dataclass(slots=True)
@@ -139,8 +139,8 @@ class _RebuildRun:
         scratch_name = self.target.target.with_name(f"{self.target.target.name[:80]}.mqstore-work")
         with NewDirectory(scratch_name) as scratch:
             self.stage = str(scratch.directory.root)
-            for place in (PLAIN, EXACT, rebuild_steps.PARTS, "index"):
-                scratch.directory.make_directory(place)
+            for name in (PLAIN, EXACT, rebuild_steps.PARTS, "index"):
+                scratch.directory.make_directory(name)
             self._note_stage("plan")
             sequence = self._index_sequence(scratch.directory)
             self._scan(sequence)
@@ -353,8 +353,8 @@ class _RebuildRun:
             for file in written
             if file.size < log.file_size
         )
-        for place in _CARRIED:
-            for relative, entry in self._carried(place):
+        for name in _CARRIED:
+            for relative, entry in self._carried_files(name):
                 if entry:
                     new.link_or_copy(self.store.directory.path(relative), relative, copy=True)
         return linked
@@ -366,12 +366,12 @@ class _RebuildRun:
         for at in range(0, len(written), COPY):
             self.target.directory.pwrite(name, at, written[at : at + COPY])
 
-    def _carried(self, place: str) -> Iterator[tuple[str, bool]]:
+    def _carried_files(self, name: str) -> Iterator[tuple[str, bool]]:
         directory = self.store.directory
-        if directory.is_directory(place):
-            yield from ((relative, entry.is_file) for relative, entry in directory.walk(place))
-        elif directory.exists(place):
-            yield place, True
+        if directory.is_directory(name):
+            yield from ((relative, entry.is_file) for relative, entry in directory.walk(name))
+        elif directory.exists(name):
+            yield name, True
 
     def _move(self, scratch: DurableDirectory) -> None:
         """Move everything that was built to its place in the new store."""

@@ -131,20 +131,20 @@ def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> P
         return java.home
     script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java"))).encode()
     name = f"java-{hashlib.sha256(script).hexdigest()[:16]}"
-    for place in (cache_directory(environment), None):
-        if place is None:
-            place = Path(tempfile.mkdtemp(prefix="mqstore-java-"))
-            atexit.register(shutil.rmtree, place, ignore_errors=True)
+    for cache in (cache_directory(environment), None):
+        if cache is None:
+            cache = Path(tempfile.mkdtemp(prefix="mqstore-java-"))
+            atexit.register(shutil.rmtree, cache, ignore_errors=True)
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            program = place / name / "bin" / "java"
+            cache.mkdir(parents=True, exist_ok=True)
+            program = cache / name / "bin" / "java"
             if not (os.access(program, os.X_OK) and program.read_bytes() == script):
-                with DurableDirectory(place) as directory:
+                with DurableDirectory(cache) as directory:
                     directory.write_small(f"{name}/bin/java", script, mode=0o755)
         except (OSError, TargetError):
             continue
-        if not os.statvfs(place).f_flag & os.ST_NOEXEC:
-            return place / name
+        if not os.statvfs(cache).f_flag & os.ST_NOEXEC:
+            return cache / name
     raise PipelineError(
         "Spark cannot start: no writable directory for its Java launcher allows programs to run; set XDG_CACHE_HOME to one that does"
     )

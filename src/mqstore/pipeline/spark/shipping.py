@@ -66,18 +66,18 @@ def package_archive() -> Path:
     """Return the archive of the running package, created if necessary. Raises PipelineError."""
     content = _archive_bytes(Path(mqstore.__file__).parent)
     name = f"mqstore-{mqstore.__version__}-{hashlib.sha256(content).hexdigest()[:12]}.zip"
-    for place in (cache_directory(), None):
-        if place is None:
-            place = Path(tempfile.mkdtemp(prefix="mqstore-package-"))
-            atexit.register(shutil.rmtree, place, ignore_errors=True)
+    for directory in (cache_directory(), None):
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="mqstore-package-"))
+            atexit.register(shutil.rmtree, directory, ignore_errors=True)
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            if ReadOnlyDirectory(place).read(name) != content:
-                with DurableDirectory(place) as directory:
-                    directory.write_small(name, content)
+            directory.mkdir(parents=True, exist_ok=True)
+            if ReadOnlyDirectory(directory).read(name) != content:
+                with DurableDirectory(directory) as target:
+                    target.write_small(name, content)
         except (OSError, MqstoreError):
             continue
-        return place / name
+        return directory / name
     raise PipelineError(
         "the package cannot be shipped to the executors: no directory for its archive is writable; set XDG_CACHE_HOME to one that is"
     )

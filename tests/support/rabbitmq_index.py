@@ -26,7 +26,7 @@ def _atom(name: bytes) -> bytes:
 
 
 def term(identity: bytes, body: bytes, *, key: bytes = b"q", vhost: bytes = b"/", persistent: bool = True, exchange: bytes = b"") -> bytes:
-    """A basic_message as 3.10.8 writes it."""
+    """Return a basic_message as 3.10.8 writes it."""
     fragments = b"l" + struct.pack(">I", 1) + _binary(body) + b"j" if body else b"j"
     return b"".join(
         (
@@ -43,7 +43,7 @@ def term(identity: bytes, body: bytes, *, key: bytes = b"q", vhost: bytes = b"/"
 
 
 def write(path: Path, files: dict[str, bytes]) -> Path:
-    """The files below path, which is made."""
+    """Return the files below path, which is made."""
     for name, content in files.items():
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)

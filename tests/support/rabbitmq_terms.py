@@ -59,7 +59,7 @@ _WALKS = {".jif": _journal, ".idx": _segment, ".rdq": _message_store, ".rdt": _m
 
 @cache
 def files(case: GoldenCase) -> list[tuple[Path, Spans]]:
-    """Each file that holds terms, with (start, length) of each of them."""
+    """Return each file that holds terms, with (start, length) of each of them."""
     found = []
     for path in sorted(goldenkit.opened(case).rglob("*")):
         if path.suffix in _WALKS:
@@ -70,7 +70,7 @@ def files(case: GoldenCase) -> list[tuple[Path, Spans]]:
 
 @cache
 def terms(case: GoldenCase) -> list[bytes]:
-    """Every stored term, copies included."""
+    """Return every stored term, copies included."""
     found = []
     for path, spans in files(case):
         data = path.read_bytes()

@@ -57,7 +57,7 @@ def noted(next_seq: int, next_deliver: int, *, count: int, size: int = 0, segmen
 
 
 def vhost(root: Path, files: dict[str, bytes], *, v2: bool = False) -> Path:
-    """A `msg_stores` directory with one vhost `/` and one queue `q`, and these files."""
+    """Return a `msg_stores` directory with one vhost `/` and one queue `q`, and these files."""
     about = {
         f"{PLACE}/.vhost": b"/",
         f"{PLACE}/.config": config_file(N),

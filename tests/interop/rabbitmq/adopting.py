@@ -76,7 +76,7 @@ def adopt(
 
 
 def adopt_in(node: Node, store: Path, queues: Sequence[Declared], *, save: Path | None = None) -> Adopted:
-    """The same with a stopped node that knows the queues. It is ended by kill -9, or cleanly with `save`."""
+    """Return the same with a stopped node that knows the queues. It is ended by kill -9, or cleanly with `save`."""
     result = Adopted()
     before = len(node.log())
     shutil.rmtree(node.stores, ignore_errors=True)
@@ -209,7 +209,7 @@ def _name(name: str | bytes) -> Any:
 
 
 def differences(ours: Iterable[Mapping[str, Any]], broker: Iterable[Mapping[str, Any]], ignore: Iterable[str] = ()) -> list[str]:
-    """Where two lists of rows differ, a sentence each; rows that are not recovered are left out."""
+    """Return where two lists of rows differ, a sentence each; rows that are not recovered are left out."""
     ignored = set(ignore)
 
     def keyed(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Mapping[str, Any]]:

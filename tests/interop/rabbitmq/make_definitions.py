@@ -48,7 +48,7 @@ def change(node: Node) -> None:
 
 
 def held(node: Node) -> list[str]:
-    """Every record of the tables, as base64."""
+    """Return every record of the tables, as base64."""
     answer = node.base / "records"
     tables = ",".join(TABLES)
     node.eval(

@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 def erlang_binary(name: str | bytes) -> str:
-    """A binary as Erlang source."""
+    """Return a binary as Erlang source."""
     return "<<" + ",".join(map(str, name.encode() if isinstance(name, str) else name)) + ">>"
 
 
@@ -162,7 +162,7 @@ class Node:
         raise BootError(f"no listener after {self.boot_timeout} s")
 
     def eval(self, expression: str, *, timeout: float = 900) -> str:
-        """The value of an Erlang expression inside the node, as text. Raises RuntimeError with the broker's own words."""
+        """Return the value of an Erlang expression inside the node, as text. Raises RuntimeError with the broker's own words."""
         if self._questions is None:
             self._questions = socket.create_connection(("127.0.0.1", self._eval_port), timeout)
         text = expression.encode()
@@ -184,7 +184,7 @@ class Node:
         return got
 
     def stop(self) -> None:
-        """A clean stop, as `rabbitmqctl stop` makes it."""
+        """Return a clean stop, as `rabbitmqctl stop` makes it."""
         assert self._server is not None
         self.eval("spawn(fun () -> timer:sleep(50), rabbit:stop_and_halt() end).")
         self._server.wait(timeout=300)
@@ -229,7 +229,7 @@ class Node:
 
 
 def telling_lines(log: str) -> list[str]:
-    """The lines on recovery, dropped messages, merging, conversion, warnings and errors.
+    """Return the lines on recovery, dropped messages, merging, conversion, warnings and errors.
 
     Not those of a connection that ends while its channels are being ended: a report of several lines under the number of one process.
     """
@@ -248,7 +248,7 @@ def _listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def new_node(settings: Mapping[str, object] | None = None, *, boot_timeout: float = 120) -> Iterator[Node]:
-    """A node that is not started yet; all of it is gone when the block is left."""
+    """Yield a node that is not started yet; all of it is gone when the block is left."""
     with tempfile.TemporaryDirectory(prefix="referee-", ignore_cleanup_errors=True) as base:
         node = Node(Path(base), settings, boot_timeout=boot_timeout)
         try:

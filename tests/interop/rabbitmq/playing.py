@@ -140,7 +140,7 @@ def _tag(delivery: Delivery) -> str:
 
 
 def rows_by_engine(store: Path, scripts: Sequence[Script], settings: EngineConfig, scratch: Path) -> list[dict[str, Any]]:
-    """Every message of a copy of a `msg_stores` directory, as our engine recovers and delivers them."""
+    """Return every message of a copy of a `msg_stores` directory, as our engine recovers and delivers them."""
     shutil.copytree(store, scratch)
     rows = []
     for script in scripts:

@@ -184,5 +184,5 @@ def scripts(seed: int, first: int, count: int, phases: int, versions: Sequence[i
 
 
 def body(publish: Publish) -> bytes:
-    """The bytes of a message: its tag again and again."""
+    """Return the bytes of a message: its tag again and again."""
     return (publish.tag.encode() * (publish.size // len(publish.tag) + 1))[: publish.size]

@@ -19,7 +19,7 @@ QUEUES = {"one": {}, "two": {"x-queue-version": 2}, "levels": {"x-max-priority":
 
 
 def persistent(log: str) -> list[str]:
-    """The lines of a log without those of the store of transient messages, which a node makes anew at every start."""
+    """Return the lines of a log without those of the store of transient messages, which a node makes anew at every start."""
     transient = set(re.findall(r"(<[\d.]+>) Message store \S*_transient", log))
     assert transient
     return [line for line in log.splitlines() if "_transient" not in line and not transient & set(line.split()[:5])]

@@ -25,7 +25,7 @@ SETTINGS = {"msg_store_file_size_limit": 262144}
 
 
 def declared(case: GoldenCase) -> list[Declared]:
-    """The queues of a golden store, with their levels."""
+    """Return the queues of a golden store, with their levels."""
     most: dict[tuple[str, str], int | None] = {}
     for row in goldenkit.expected(case):
         key, level = (row["vhost"], row["queue"]), row["priority_level"]
@@ -43,7 +43,7 @@ def wanted(case: GoldenCase, version: int) -> list[dict[str, Any]]:
 
 
 def has_expired(row: dict[str, Any]) -> bool:
-    """Whether a node of today drops the message instead of delivering it."""
+    """Return whether a node of today drops the message instead of delivering it."""
     return row["expiry_us"] is not None and row["expiry_us"] <= time.time_ns() // 1000
 
 
@@ -158,7 +158,7 @@ def switch(node: Node, queues: list[Declared], version: int) -> None:
 
 
 def queue_files(root: Path) -> dict[str, bytes]:
-    """Names and bytes of the files of all queues; an empty journal says nothing."""
+    """Return names and bytes of the files of all queues; an empty journal says nothing."""
     found = {}
     for path in sorted(root.glob("msg_stores/vhosts/*/queues/*/*")):
         if path.suffix in (".qi", ".qs", ".idx") or path.name == ".queue_name" or (path.suffix == ".jif" and path.stat().st_size):

@@ -47,7 +47,7 @@ def expected(case: GoldenCase) -> list[dict[str, Any]]:
 
 
 def beyond(case: GoldenCase) -> int:
-    """Messages that are there and that the broker loses: in the left-over of a merge, behind zeros."""
+    """Return messages that are there and that the broker loses: in the left-over of a merge, behind zeros."""
     return 6 if case.name == "e3-gc-interrupted-zero-extended" else 0
 
 

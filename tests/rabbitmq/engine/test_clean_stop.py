@@ -22,7 +22,7 @@ OPEN = "import sys; from mqstore.rabbitmq.engine.queue_store import QueueStore; 
 
 
 def lived(place: Path) -> QueueStore:
-    """A store with several message files, some messages in two queues, some gone."""
+    """Return a store with several message files, some messages in two queues, some gone."""
     store = QueueStore.open(place, config=CONFIG)
     store.declare("one")
     store.declare("two", {"x-queue-version": 2})

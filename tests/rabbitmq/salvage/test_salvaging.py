@@ -36,7 +36,7 @@ def salvaged(path: Path, place: Path) -> list[Row]:
 
 
 def numbered(rows: list[Row], verdict: str = "intact") -> list[int]:
-    """Numbers of the messages of `wrecks` with a verdict."""
+    """Return numbers of the messages of `wrecks` with a verdict."""
     return [int(base64.b64decode(row["payload_b64"]).split()[1]) for row in rows if row["verdict"] == verdict]
 
 

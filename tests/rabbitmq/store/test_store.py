@@ -137,7 +137,7 @@ VHOST = vhost_directory("/")
 
 
 def store_of(path: Path, queues: dict[str, dict[str, bytes]], *, persistent: dict[str, bytes] | None = None, **more: bytes) -> Path:
-    """A vhost `/` with these queues, by name; more: files of the vhost, `__` for a slash."""
+    """Return a vhost `/` with these queues, by name; more: files of the vhost, `__` for a slash."""
     files = {".vhost": b"/", ".config": b"{segment_entry_count, 2048}.\n", "msg_store_persistent/0.rdq": b""}
     for name, content in queues.items():
         place = f"queues/{queue_directory('/', name)}"
@@ -513,7 +513,7 @@ SMALL = ("a-small-clean", "f-mixed-features", "g1-v2-small-clean")
 
 
 def own_bytes(root: Path, found: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[Path, int, int]]:
-    """File, begin and end of the record of each message, by its id and its body; of an embedded one its entry, too."""
+    """Return file, begin and end of the record of each message, by its id and its body; of an embedded one its entry, too."""
     own = {}
     for row in found:
         path, at = root / row["store_file"], row["position"]

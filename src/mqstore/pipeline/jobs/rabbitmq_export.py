@@ -197,7 +197,7 @@ class _ExportRun:
         return [replace(self.task, group=group) for group in task_groups.plan_queues(self.store, count, self.task.selection)]
 
     def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[TaskOutput]:
-        """The outcomes of all groups; only those that are not done yet are written."""
+        """Return the outcomes of all groups; only those that are not done yet are written."""
         known = {task.number: done for task in tasks if (done := self.work.done(task.number)) is not None}
         missing = [task for task in tasks if task.number not in known]
 
@@ -220,7 +220,7 @@ class _ExportRun:
             yield outcome
 
     def _empty_part(self) -> PartFile:
-        """A file without rows that has the columns of the others."""
+        """Return a file without rows that has the columns of the others."""
         import pyarrow as pa
 
         batch = pa.RecordBatch.from_pylist([], rabbitmq_schema(self.task.columns))
@@ -265,7 +265,7 @@ class _ExportRun:
 
 
 def _as_json(value: Any) -> Any:
-    """A condition of a selection as JSON can hold it."""
+    """Return a condition of a selection as JSON can hold it."""
     if isinstance(value, frozenset):
         return sorted(value)
     return value.pattern.decode("utf-8", "backslashreplace") if isinstance(value, re.Pattern) else value

@@ -141,7 +141,10 @@ def _number(options: Any, name: str) -> int | None:
 
 
 def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
-    """The store at a path that every task can open again. Raises CannotOpenError for an archive, UnsupportedError for another family."""
+    """Return the store at a path that every task can open again.
+
+    Raises CannotOpenError for an archive, UnsupportedError for a RocketMQ store.
+    """
     from mqstore.opening import open_store
 
     if os.path.isfile(path):

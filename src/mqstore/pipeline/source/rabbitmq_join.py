@@ -58,7 +58,7 @@ def joined(
     columns: Sequence[str] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """The message table of the stores at path, one or a list, with the join by message id done on Spark. Raises UsageError."""
+    """Return the message table of the stores at path, one or a list, with the join by message id done on Spark. Raises UsageError."""
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items() if value is not None}
     if columns is not None:
@@ -119,7 +119,7 @@ def _without(options: dict[str, str], name: str) -> dict[str, str]:
 
 
 def _above(column: str, levels: int) -> str:
-    """The place of the vhost, of a file or directory so many levels below it."""
+    """Return the place of the vhost, of a file or directory so many levels below it."""
     return f"regexp_replace({column}, '/?{'/'.join(['[^/]*'] * levels)}$', '') as vhost_place"
 
 
@@ -141,7 +141,7 @@ def _best(records: DataFrame) -> DataFrame:
 
 
 def _read(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of the groups that are handed over, one after the other."""
+    """Yield the rows of the groups that are handed over, one after the other."""
     freeze_gc_once()
     store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)
     known = {group.number: group for group in plan.groups}
@@ -174,7 +174,7 @@ def _runs(handed: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _vhosts(store: RabbitMQStore, handed: pa.Table) -> Iterator[tuple[str, Any]]:
-    """The vhosts of a group by directory, their message stores holding what was found."""
+    """Yield the vhosts of a group by directory, their message stores holding what was found."""
     import pyarrow.compute as pc
 
     heads = handed.filter(pc.is_null(handed.column("msg_id")))

@@ -1,1 +1,1 @@
-"""Classic queues from version 1 to version 2 and back, into a new directory."""
+"""Conversion of classic queues between version 1 and version 2, into a new directory."""

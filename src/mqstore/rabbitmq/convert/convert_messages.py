@@ -1,8 +1,8 @@
-"""Message files brought to a new place: those that hold a message that is still needed, each copied, or written anew where it is damaged.
+"""Transfer of message files to a new directory: each file with a needed message is copied, or rewritten if it is damaged.
 
-A file whose records follow each other from its first byte to its last is copied as it is, garbage included (or linked, if asked for: a
-broker cuts and merges its files in place, so a link must never be to a store that is still wanted). Of any other file, and of what a
-merge has left over, only the needed records are written: a broker's scan would stop at the damage and lose what stands behind it.
+A file whose records are contiguous from its first to its last byte is copied unchanged, garbage included, or hard-linked on request. (A
+broker truncates and merges its files in place, so never link to a store that is still needed.) From other files, and from left-overs
+of a merge, only the needed records are written: a broker's scan would stop at the damage and lose the records after it.
 
 Format: docs/formats/rabbitmq.md, sections 6 and 15.1.
 """
@@ -27,7 +27,7 @@ END = 255
 
 @dataclass(frozen=True, slots=True)
 class CopiedFiles:
-    """files: in the new place; linked: of these, hard links; written: of these, written anew; bytes: of all; left: bytes not taken over."""
+    """files: in the new directory; linked: of these, hard links; written: of these, rewritten; bytes: of all; left: bytes left out."""
 
     files: int = 0
     linked: int = 0
@@ -50,7 +50,7 @@ class _Records:
 
 
 def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDirectory, place: str, *, link: bool = False) -> CopiedFiles:
-    """Put the message files that hold the needed rows of a store into a directory of the stage."""
+    """Transfer the message files with the needed rows of a store to a directory of the stage."""
     stage.make_directory(place)
     wanted = np.zeros(len(store), np.bool_)
     wanted[needed] = True
@@ -86,7 +86,7 @@ def _by_file(store: MessageStore) -> list[_Records]:
 
 
 def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_]) -> bool:
-    """Whether the scan of any broker finds all records of the file, and none that would stand in for a better copy."""
+    """Return whether the scan of any broker finds all records of the file, and no copy that would replace a better one."""
     file = store.files[number]
     ends = records.at + records.total
     if not len(ends) or records.at[0] or ends[-1] != file.size or (records.at[1:] != ends[:-1]).any():
@@ -104,7 +104,7 @@ def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArr
 
 
 def _write(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
-    """Append the needed records of a file; how many bytes that were."""
+    """Append the needed records of a file; return their size in bytes."""
     chosen = np.flatnonzero(wanted[records.rows])
     at, ends = records.at[chosen], records.at[chosen] + records.total[chosen]
     data = store.directory.map(store.files[number].name).data
@@ -119,7 +119,7 @@ def _write(store: MessageStore, number: int, records: _Records, wanted: NDArray[
 
 
 def _marked(part: Bytes, marks: NDArray[np.int64]) -> Bytes:
-    """Records whose messages are whole, with the mark that says so."""
+    """Return records with their end marks set; their messages are complete."""
     marked = part.copy()
     marked[marks] = END
     return marked

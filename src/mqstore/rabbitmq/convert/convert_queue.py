@@ -1,15 +1,15 @@
-"""One queue directory brought to version 1 or 2 in a new place, from columns to columns.
+"""Conversion of one queue directory to version 1 or 2 in a new directory, from columns to columns.
 
     entries, segment by segment --> which messages are carried over --> .qi + .qs, or segments
                                           |
                                           +--> rows of the message store that are still needed
 
-Carried over is every message that the broker would recover, and every other live, persistent one whose bytes are whole: behind damage of a
-journal, in a state on which the broker crashes, in a journal that it would not look at. Those are counted apart (`beyond`). What is not
-carried over is counted by reason. The sequence ids stay; what a clean stop would note of the queue is told in the result, so that
-numbering and redelivered marks go on as they were.
+Every message that the broker would recover is carried over, and every other live, persistent one whose bytes are intact: after damage in
+a journal, in a state on which the broker crashes, in a journal that it would ignore. Those are counted separately (`beyond`). Messages
+that are not carried over are counted by reason. Sequence ids are kept; the result has the terms that a clean stop would record, so that
+numbering and redelivered marks continue.
 
-A task is made of plain values and may run in any process; running it again writes the same bytes.
+A task consists of plain values and may run in any process; running it again writes the same bytes.
 
 Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
 """
@@ -60,7 +60,9 @@ __all__ = [
     "select_messages",
 ]
 
-ROWS = ".needed"  # in the new directory while it is made: a file a queue, rows of the message store that a queue needs, 8 bytes each
+ROWS = (
+    ".needed"  # only while the new directory is written: one file per queue with the rows of the message store that it needs, 8 bytes each
+)
 
 # why a message of the old directory is not in the new one
 TRANSIENT = "transient: a broker throws it away at every start"
@@ -74,10 +76,11 @@ LOST = frozenset({MISSING, UNREADABLE, REPEATED})
 
 @dataclass(frozen=True, slots=True)
 class QueueTask:
-    """root: what the store was opened by; vhost: place of the vhost below it; directory: the queue's. stage: the new root.
+    """The conversion of one queue.
 
-    version: of the queue in the new place, None for that it has. entries_v2: M of the node that will read it. now: microseconds, what is
-    expired at the head is left out; None: nothing is. files: of an arrangement (names and where the files are). place: of the new vhost.
+    root: path of the store; vhost: place of the vhost below it; directory: that of the queue. stage: the new root. version: of the queue
+    in the new directory, None: unchanged. entries_v2: M of the node that will read it. now: microseconds; messages at the head that
+    are expired by then are left out, None: none are. files: an arrangement, as pairs of names. place: of the new vhost.
     """
 
     root: str
@@ -94,8 +97,8 @@ class QueueTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """What became of one queue directory. bytes: of the bodies carried over; beyond: messages carried over that the broker itself would
-    not have recovered. left_out: messages by reason, none where nothing was.
+    """The result for one queue directory. bytes: size of the bodies carried over; beyond: messages carried over that the broker itself
+    would not have recovered. left_out: number of messages by reason.
     """
 
     vhost: str | None
@@ -118,7 +121,7 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """terms: what recovery.dets of the new place says of the queue."""
+    """The outcome of a task. terms: for the recovery.dets of the new directory."""
 
     report: QueueReport
     terms: QueueTerms
@@ -134,17 +137,17 @@ class OpenVhost(NamedTuple):
 
 @lru_cache(maxsize=4)
 def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> OpenVhost:
-    """The vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
+    """Return the vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
     directory = AliasDirectory(root, dict(files)) if files else ConfinedDirectory(root)
     vhost = Vhost(directory, place, names=names)
     return OpenVhost(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 
 
 def convert_queue(task: QueueTask) -> QueueResult:
-    """Write the files of one queue below the stage, synced with the rest of it."""
+    """Write the files of one queue below the stage; they are synced together with the stage."""
     vhost, queues = open_vhost(task.root, task.vhost, task.names, task.files)
     if task.directory not in queues:
-        raise CannotOpenError(f"{task.directory} is gone: it was there when the store was listed")
+        raise CannotOpenError(f"{task.directory} has disappeared since the store was listed")
     # not one of vhost.queues, which would keep every journal in memory
     start = Start(vhost.terms.get(task.directory), vhost.clean)
     queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), start)
@@ -192,7 +195,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
 
 
 def needed_rows(vhost: str, directory: str) -> str:
-    """The file, below the stage, that names the rows of the message store which a queue needs. vhost: the place of the old one."""
+    """Return the file, below the stage, that names the rows of the message store which a queue needs. vhost: the place of the old one."""
     return f"{ROWS}/{vhost_directory(vhost)}-{directory}"
 
 
@@ -202,7 +205,7 @@ def queue_reference(vhost: Vhost, directory: str) -> bytes:
 
 
 def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
-    """The bytes of `.queue_name`; None if the name is not known."""
+    """Return the bytes of `.queue_name`; None if the name is not known."""
     if not queue.place.named:
         return None
     try:
@@ -217,7 +220,7 @@ def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
 
 
 class _QueueConverter:
-    """Goes through a queue once, and counts."""
+    """Reads a queue once, selects the messages to write, and counts."""
 
     def __init__(self, queue: Queue, vhost: Vhost, now: int | None) -> None:
         self.queue = queue
@@ -231,12 +234,12 @@ class _QueueConverter:
         self.rows: list[NDArray[np.int64]] = []
         self.findings: list[Damage] = []
         self._last = -1
-        self._boundary = 0  # first sequence id of the segment behind the last message
+        self._boundary = 0  # first sequence id of the segment after the last message
         self._delivered = 0
         self._at_head = now is not None
 
     def pieces(self) -> Iterator[tuple[NDArray[np.void], tuple[Bytes, ...]]]:
-        """Messages to write, with the buffers that their `place` names."""
+        """Yield messages to write, with the buffers that their `place` refers to."""
         for found in self.queue.entry_tables():
             self.findings += found.findings
             rows, entries = select_messages(found, self.vhost, self.left_out)
@@ -259,7 +262,7 @@ class _QueueConverter:
             yield entries, buffers(found)
 
     def _expired(self, entries: NDArray[np.void]) -> int:
-        """How many of these messages are expired and at the head of the queue."""
+        """Return how many of these messages are expired at the head of the queue."""
         if not self._at_head or not len(entries):
             return 0
         expired = (entries["expiry"] > 0) & (entries["expiry"] <= (self.now or 0))
@@ -270,7 +273,7 @@ class _QueueConverter:
 
     @property
     def next_seq(self) -> int:
-        """The sequence id that the broker would give the next message."""
+        """The sequence id that the broker would assign to the next message."""
         noted = self.queue.start.terms
         if noted is None or noted.next_seq is None:
             return self._boundary
@@ -278,21 +281,21 @@ class _QueueConverter:
 
     @property
     def next_deliver(self) -> int:
-        """Messages below come with the redelivered mark."""
+        """Messages below this sequence id are marked as redelivered."""
         noted = self.queue.start.terms
         if noted is None:
             return self.next_seq
-        # 3.8 and 3.9 mark each message by itself; from 3.10 on a mark is a number, so all before a marked one are marked too
+        # 3.8 and 3.9 mark each message; since 3.10 one number marks all messages below it
         return self._delivered if noted.next_deliver is None else min(noted.next_deliver, self.next_seq)
 
 
 def buffers(found: EntryTable) -> tuple[Bytes, ...]:
-    """The bytes of embedded messages and queue stores, by the `place` of an entry."""
+    """Return the bytes of embedded messages and queue stores, by the `place` of an entry."""
     return tuple(np.empty(0, np.uint8) if data is None else data for _, data in found.sources[:IN_STORE])
 
 
 def select_messages(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
-    """The rows of a segment that are carried over, and their entries as they are to be written. left_out is counted up."""
+    """Return the rows of a segment that are carried over, and their entries as they are written. Adds to left_out."""
     state = found.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
     repeated = live & (found.known == DUPLICATE)
@@ -306,14 +309,14 @@ def select_messages(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     rows = rows[there]
     entries = found.entries[rows].copy()
     entries["at"], entries["length"] = found.at[rows], found.length[rows]
-    sound = valid_messages(found, rows, entries, vhost)
-    left_out[UNREADABLE] += int((~sound).sum())
-    return rows[sound], entries[sound]
+    valid = valid_messages(found, rows, entries, vhost)
+    left_out[UNREADABLE] += int((~valid).sum())
+    return rows[valid], entries[valid]
 
 
 def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
-    """Whether the bytes of each are a message with the entry's id, persistent by its own word. Fills in ids that the entry lacks."""
-    sound = np.zeros(len(rows), np.bool_)
+    """Return whether the bytes of each are a persistent message with the entry's id. Fills in missing ids."""
+    valid = np.zeros(len(rows), np.bool_)
     source = found.source[rows]
     for number in np.unique(source).tolist():
         name, data = found.sources[number]
@@ -333,13 +336,13 @@ def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[n
         good = (shape & wanted == wanted) & (shape & (terms.PERSISTENT | terms.CONTAINER) != 0)
         for k in np.flatnonzero(shape & terms.PACKED).tolist():
             good[k] = _id_of(data, int(at[k]), int(length[k])) == _halves(int(hi[k]), int(lo[k]))
-        sound[mine] = good
-    # a version 2 entry whose checksum does not fit: what its bytes say cannot be believed
-    return np.asarray(sound & (found.known[rows] != DAMAGED))
+        valid[mine] = good
+    # a version 2 entry with a wrong checksum: its bytes are not trusted
+    return np.asarray(valid & (found.known[rows] != DAMAGED))
 
 
 def _ids(data: Bytes, at: NDArray[np.int64], length: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ids inside these messages, as two big-endian halves; zeros for one that cannot be read."""
+    """Return the ids inside these messages, as two big-endian halves; zeros if one cannot be read."""
     fields = np.zeros((len(at), message_terms.FIELD_COUNT), np.int64)
     inside = (at >= 0) & (length > 0) & (at <= len(data) - length)
     message_terms.fields(data, np.where(inside, at, 0), np.where(inside, length, 0), fields)

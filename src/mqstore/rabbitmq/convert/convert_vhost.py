@@ -1,16 +1,16 @@
-"""Conversion of classic queues between version 1 and 2, offline, into a new directory from which a broker boots.
+"""Conversion of classic queues between version 1 and 2, offline, into a new directory from which a broker starts.
 
-    STORE/…/<VH>/   .vhost  .config                    copied, written where it was implied
+    STORE/…/<VH>/   .vhost  .config                    copied, or written if they were implied
                     recovery.dets                      written: numbering and redelivered marks of every queue
-                    msg_store_persistent/<k>.rdq       copied or linked; without its side files, so that a broker checks everything
+                    msg_store_persistent/<k>.rdq       copied or linked, without the side files, so that a broker checks everything
                     queues/<QH>/                       .qi + .qs, or segments; .queue_name
 
-The new directory has the shape of the old one: given `msg_stores` it is one, given a node's data directory it holds `msg_stores` (the
-metadata of the node is not touched: declare the queues on the node that is to read it, or use the old node's). It appears under its
-name when all of it has reached the disk. The old one is not changed.
+The new directory has the layout of the old one: for `msg_stores` it is one; for a node's data directory it contains `msg_stores` (without
+the node's metadata: declare the queues on the node that will read it, or use the old node's). It appears under its name when it is
+completely on disk. The old one is not changed.
 
-A broker that opened a version 1 queue with nothing but a journal as version 2 would lose all of it, without a word; here it is carried over
-like everything else that is whole. What a broker itself would not have recovered is counted apart in the report.
+A broker that opens a version 1 queue with only a journal as version 2 loses all of its messages silently; here they are carried over.
+The report counts separately what a broker itself would not have recovered.
 
 Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
 """
@@ -65,7 +65,7 @@ Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[Q
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """What a conversion did. store: its message files; findings: damage that was met."""
+    """The result of a conversion. store: its message files; findings: damage in the old directory."""
 
     to: str
     version: int
@@ -86,7 +86,7 @@ class ConvertReport:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Messages that are not in the new directory, by reason."""
+        """Number of messages that are not in the new directory, by reason."""
         found: dict[str, int] = {}
         for queue in self.queues:
             for why, count in queue.left_out.items():
@@ -95,7 +95,7 @@ class ConvertReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is damaged or missing; transient and expired messages are not."""
+        """Whether nothing was damaged or missing; transient and expired messages do not count."""
         return not self.findings and not any(why in LOST for why in self.left_out)
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,9 +117,7 @@ class ConvertReport:
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """How stores are to be written: the options of `convert`. into: (vhost, queue) for the messages that are in no queue that has a name
-    or a directory of its own; None: they are left out.
-    """
+    """The options of `convert`. into: (vhost, queue) for messages in no queue or in an unnamed one; None: they are left out."""
 
     version: int
     entries_v2: int = ENTRY_COUNT
@@ -146,19 +144,19 @@ def convert(
     run: Run | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
-    """Make a new directory in which the queues of a store have version 1 or 2.
+    """Write a new directory in which the queues of a store have version 1 or 2.
 
-    store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since 1970; messages at the head of
-    their queues that have expired by then are left out. queues: pairs of vhost and name that are converted, the others keep their
-    version; None: all. names: pairs of vhost and queue for directories that do not tell their own. entries_v2: entries of a version 2
-    file, as the node that is to read them has configured. link: hard links to the message files instead of copies; then the old store
-    must not be used any more. run: runs the tasks, one a queue (default: threads of this process). progress: called with (queues done,
-    queues).
+    store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since the epoch; messages at the
+    head of their queues that have expired by then are left out. queues: pairs of vhost and name to convert, the others keep their
+    version; None: all. names: pairs of vhost and queue for directories without a valid `.queue_name`. entries_v2: entries per version 2
+    file, as configured on the node that will read them. link: hard links to the message files instead of copies; the old store must not
+    be used afterwards. run: runs the tasks, one per queue (default: threads of this process). progress: called with (queues done,
+    total).
 
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError.
     """
     if version not in (1, 2):
-        raise UsageError(f"there is no queue version {version}; give 1 or 2")
+        raise UsageError(f"queue version must be 1 or 2, not {version}")
     if not 1 <= entries_v2 <= MOST_ENTRIES:
         raise UsageError(f"a version 2 file has 1 to {MOST_ENTRIES} entries, not {entries_v2}; brokers have {ENTRY_COUNT}")
     directory, keep = _open_source(Path(store))
@@ -167,9 +165,7 @@ def convert(
         if not places and directory.is_directory("commitlog"):
             raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
         if not places:
-            raise NotAStoreError(
-                f"{store} holds no vhost of RabbitMQ; give msg_stores, the node's data directory, or one vhost's directory"
-            )
+            raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
         chosen = None if queues is None else set(queues)
         options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
         return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
@@ -183,14 +179,14 @@ def _open_source(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None
         keep = UnpackedArchive(store)
         return ConfinedDirectory(keep.store_root()), keep
     if not store.is_dir():
-        raise CannotOpenError(f"{store} is no directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
+        raise CannotOpenError(f"{store} is not a directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
     return ConfinedDirectory(store), None
 
 
 def write_stores(
     directory: ReadOnlyDirectory, places: Mapping[str, str], to: Path, options: ConvertOptions, chosen: set[tuple[str, str]] | None = None
 ) -> ConvertReport:
-    """Write the vhosts of a directory into a new one. places: of each vhost in the old and in the new. chosen: as in `convert`."""
+    """Write the vhosts of a directory into a new one. places: of each vhost, in the old and in the new one. chosen: as in `convert`."""
     started = time.monotonic()
     root = str(directory.root)
     files = tuple(sorted(directory.files.items())) if isinstance(directory, AliasDirectory) else ()
@@ -210,7 +206,7 @@ def write_stores(
                 if options.into is None or has_place(queue)
             ]
             for vhost, _ in opened.values():
-                vhost.clean, len(vhost.persistent), len(vhost.transient)  # read now, once, and not by each thread
+                vhost.clean, len(vhost.persistent), len(vhost.transient)  # cache these before the threads start
             results = _in_threads(tasks, options) if options.run is None else options.run(tasks, convert_queue)
             copied = CopiedFiles()
             every = list(results)
@@ -234,7 +230,7 @@ _DIRECTORY = re.compile("[0-9A-Z]{20,25}")
 
 
 def has_place(queue: QueueDirectory) -> bool:
-    """Whether a broker that knows the queue would find its directory: it has the name of one."""
+    """Return whether a broker that declares the queue would find its directory: it has a digest for a name."""
     return queue.named or _DIRECTORY.fullmatch(queue.directory) is not None
 
 
@@ -243,14 +239,14 @@ def _write_orphan_queue(found: OpenVhost, stage: DurableDirectory, place: str, o
         return None
     of, name = options.into
     if queue_directory(of, name) in found.queues:
-        raise UsageError(f"vhost {of!r} has a queue {name!r} of its own; give another name for the messages that are in no queue")
+        raise UsageError(f"vhost {of!r} already has a queue {name!r}; give another name for the messages that are in no queue")
     parts = [queue for queue in found.queues.values() if not has_place(queue)]
     orphans = write_orphan_queue(found.vhost, parts, of, name, stage, place, options.version, options.entries_v2)
     return orphans if orphans.report.messages else None
 
 
 def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
-    """The version each queue directory is to have, by vhost's place and directory; None: that which it has. Raises UsageError."""
+    """Return the version of each new queue directory, by place of the vhost and directory; None: unchanged. Raises UsageError."""
     found: dict[tuple[str, str], int | None] = {}
     seen: set[tuple[str, str]] = set()
     for vhost, directories in opened:
@@ -260,7 +256,7 @@ def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, 
             found[vhost.place.place, directory] = version if chosen is None or name in chosen else None
     missing = sorted((chosen or set()) - seen)
     if missing:
-        raise UsageError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists those that are there")
+        raise UsageError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists its queues")
     return found
 
 
@@ -275,7 +271,7 @@ def _in_threads(tasks: Sequence[QueueTask], options: ConvertOptions) -> list[Que
 
 
 def _finish_vhost(vhost: Vhost, stage: DurableDirectory, place: str, queues: Mapping[str, QueueResult], link: bool) -> CopiedFiles:
-    """Message files, recovery.dets, and the small files of a vhost. place: of the new one; queues: what was written, by directory."""
+    """Write message files, recovery.dets and the small files of a vhost. place: of the new one; queues: the results, by directory."""
     staged = ReadOnlyDirectory(stage.root)
     needed = np.zeros(len(vhost.persistent), np.bool_)
     for directory in queues:
@@ -306,7 +302,7 @@ def _notes(reports: Iterable[QueueReport]) -> tuple[str, ...]:
     beyond = sum(report.beyond for report in reports)
     notes = []
     if unnamed:
-        notes.append(f"{unnamed} queue directories do not tell their name; they keep their directory, which is all that a broker needs")
+        notes.append(f"{unnamed} queue directories have no known name; they keep their directory, which is all that a broker needs")
     if beyond:
         notes.append(f"{beyond} messages were carried over that a broker would not have recovered from the old directory")
     return tuple(notes)

@@ -1,7 +1,7 @@
-"""One queue for all messages of a vhost that are in none: of parts whose queue cannot be told, and those that no index entry leads to.
+"""One queue for all messages of a vhost that are in none: from parts of unknown queues, and messages without an index entry.
 
-They come in the order of their parts, those without an index last, by file and position: about the order in which they were published.
-Sequence ids are given anew. Whether such a message was acknowledged long ago, nothing tells; who gathers them wants them all the same.
+They are in the order of their parts, those without an index last, by file and position: approximately publish order. Sequence ids are
+reassigned. Nothing records whether such a message was already acknowledged; all are included.
 
 Format: docs/formats/rabbitmq.md, sections 14 and 15.
 """
@@ -46,7 +46,7 @@ Piece = tuple[NDArray[np.void], tuple[Bytes, ...]]
 def write_orphan_queue(
     vhost: Vhost, parts: Iterable[QueueDirectory], of: str, name: str, stage: DurableDirectory, place: str, version: int, entries_v2: int
 ) -> QueueResult:
-    """Write the queue `name` of the vhost `of` below the new vhost's place. parts: queue directories that it takes in."""
+    """Write the queue `name` of the vhost `of` below the new vhost's place. parts: queue directories whose messages it includes."""
     directory = queue_directory(of, name)
     below = f"{place}/queues/{directory}"
     stage.make_directory(below)
@@ -84,15 +84,15 @@ def _pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, i
         entries = found.entries[chosen].copy()
         entries["at"], entries["length"] = found.at[chosen], found.length[chosen]
         entries["place"] = np.where(found.location[chosen] == PERSISTENT_STORE, IN_STORE, 0)
-        sound = valid_messages(found, chosen, entries, vhost)
-        chosen, entries = chosen[sound], entries[sound]
+        valid = valid_messages(found, chosen, entries, vhost)
+        chosen, entries = chosen[valid], entries[valid]
         if len(entries):
             entries["size"] = _sizes(found, chosen, vhost)
             yield entries, buffers(found)
 
 
 def _sizes(found: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[np.int64]:
-    """Bytes of the bodies of messages that are known to be whole."""
+    """Return the sizes of the bodies of valid messages."""
     sizes = np.zeros(len(rows), np.int64)
     for number in np.unique(found.source[rows]).tolist():
         name, data = found.sources[number]

@@ -1,1 +1,1 @@
-"""Definitions of a node, read from Mnesia, and the names of queues."""
+"""The definitions of a node, read from Mnesia, and queue names."""

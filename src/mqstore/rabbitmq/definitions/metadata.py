@@ -1,19 +1,19 @@
-r"""Definitions of queues, exchanges and bindings beside the messages, without Erlang.
+r"""Definitions of queues, exchanges and bindings, read from the node's data directory without Erlang.
 
 Up to 4.2 they are Mnesia tables in the node's data directory:
 
     rabbit_vhost             {vhost, Name, …}
     rabbit_durable_queue     {amqqueue, {resource, VHost, queue, Name}, Durable, AutoDelete, ExclusiveOwner, Arguments, …}
-                             of 21 elements; before 3.8.0, or until its flag was on, of 19, without Type and TypeState
+                             of 21 elements; of 19, without Type and TypeState, before 3.8.0 or its feature flag
     rabbit_durable_exchange  {exchange, {resource, VHost, exchange, Name}, Type, Durable, AutoDelete, Internal, Arguments, …}
     rabbit_durable_route     {route, {binding, Source, Key, Destination, Arguments}, const}
 
-With Khepri (a choice in 3.13 to 4.1, since 4.2 the rule) they are in a Raft log under `coordination/`, which is not replay. But the
-names in it stand there as they do everywhere, and a name is proved by the directory that its digest names: `resource_names` finds
-them in any file.
+With Khepri (optional in 3.13 to 4.1, the default since 4.2) they are in a Raft log under `coordination/`, which is not replayed. But
+the log contains queue names in the usual encoding, and a name is proved by a directory named by its digest: `resource_names` finds
+names in any file.
 
-Messages can be read without any of this. It is for queues whose `.queue_name` is missing, for empty queues, and for what a queue was:
-durability, priorities, policy. Tables of users, who have password hashes, are not touched.
+Messages can be read without definitions. They are needed for queues without `.queue_name`, for empty queues, and for properties of a
+queue: durability, priorities, policy. The tables of users, with their password hashes, are not read.
 
     >>> name = b"h\x04d\x00\x08resourcem\x00\x00\x00\x01/d\x00\x05queuem\x00\x00\x00\x02q1"
     >>> list(resource_names(b"..." + name + b"..."))
@@ -54,13 +54,13 @@ __all__ = [
 TABLES = ("rabbit_vhost", "rabbit_durable_queue", "rabbit_durable_exchange", "rabbit_durable_route")
 CLASSIC = "rabbit_classic_queue"
 MAX_PRIORITY = 255
-# of a Raft log; names beyond are not found
+# names beyond this size of a Raft log are not found
 MAX_FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDefinition:
-    """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: what its policy defines."""
+    """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: the definition of its policy."""
 
     vhost: bytes
     name: bytes
@@ -72,7 +72,7 @@ class QueueDefinition:
     policy: dict[str, Any]
 
     def argument(self, name: bytes) -> Any:
-        """The value of an argument, None if it was not given."""
+        """Return the value of an argument, None if it was not given."""
         return next((value for key, _, value in self.arguments if key == name), None)
 
     @property
@@ -83,13 +83,13 @@ class QueueDefinition:
 
     @property
     def version(self) -> int | None:
-        """The version that argument or policy ask for; None if neither does, which leaves it to the broker."""
+        """The version from argument or policy; None if neither sets it: then the broker decides."""
         asked = self.argument(b"x-queue-version")
         found = asked if asked is not None else self.policy.get("queue-version")
         return found if found in (1, 2) and type(found) is int else None
 
     def directories(self) -> Iterator[tuple[int | None, str]]:
-        """Priority level and directory name of each of its directories; none for queues of other types."""
+        """Priority level and name of each directory; nothing for queues of other types."""
         if self.type != CLASSIC:
             return
         if self.priorities is None:
@@ -125,7 +125,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What the tables hold. damage: records and files that could not be read."""
+    """The contents of the tables. damage: records and files that could not be read."""
 
     vhosts: tuple[bytes, ...] = ()
     queues: tuple[QueueDefinition, ...] = ()
@@ -135,7 +135,7 @@ class Definitions:
 
 
 def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitions:
-    """The definitions of a node. place: its data directory, which holds `msg_stores` too, relative to directory."""
+    """Return the definitions of a node. place: its data directory, which also has `msg_stores`, relative to directory."""
     files, damage = {}, []
     for name in mnesia.file_names(TABLES):
         path = f"{place}/{name}" if place else name
@@ -204,7 +204,7 @@ def _queue(record: mnesia.Record) -> QueueDefinition:
 
 
 def _policy(term: Term) -> dict[str, Any]:
-    """The definition of a policy: [{name, …}, {definition, [{Key, Value}, …]}, …]."""
+    """Return the definition of a policy: [{name, …}, {definition, [{Key, Value}, …]}, …]."""
     pairs = [pair for pair in term if isinstance(pair, tuple) and len(pair) == 2] if isinstance(term, list) else []
     defined: Term = next((value for key, value in pairs if key == "definition"), [])
     if not isinstance(defined, list):
@@ -228,14 +228,14 @@ def _binding(record: mnesia.Record) -> Binding:
     return Binding(vhost, source, _octets(binding[2]), kind, destination, _arguments(binding[4]))
 
 
-# names wherever they stand
+# names in any bytes
 
 _HEAD = re.compile(rb"h\x04(?:d\x00|[ws])\x08resourcem\x00\x00")
 _MIDDLE = re.compile(rb"(?:d\x00|[ws])\x05queuem\x00\x00")
 
 
 def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(vhost, queue) of every {resource, VHost, queue, Name} in these bytes, whatever else they are. Names may come more than once."""
+    """(vhost, queue) of every {resource, VHost, queue, Name} in any bytes. Names may repeat."""
     for head in _HEAD.finditer(octets):
         start = head.end() + 2
         end = start + int.from_bytes(octets[head.end() : start], "big")
@@ -249,7 +249,7 @@ def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[bytes, bytes]]:
-    """Names of queues in the files of Mnesia and of the Raft logs, sound or not: candidates, to be proved by a directory."""
+    """Return names of queues in the files of Mnesia and the Raft logs, damaged or not: candidates, to be proved by a directory."""
     found: set[tuple[bytes, bytes]] = set()
     paths = [f"{place}/{name}" if place else name for name in mnesia.file_names(TABLES)]
     coordination = f"{place}/coordination" if place else "coordination"
@@ -266,9 +266,9 @@ def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[byt
 
 
 def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
-    """(vhost, queue) of every queue that the metadata of the node names, whose messages are below this directory.
+    """(vhost, queue) of every queue in the metadata of the node whose messages are below this directory.
 
-    directory: a node's data directory, its `msg_stores`, the `vhosts` in that, or one of these; any other tells nothing.
+    directory: a node's data directory, its `msg_stores`, the `vhosts` in that, or one of these; for any other the result is empty.
     """
     node = directory
     if not directory.is_directory("msg_stores"):
@@ -284,7 +284,7 @@ def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
 
 
 def _data_directory(root: Location) -> Path | None:
-    """Of the directories above one, that which holds `msg_stores`, if their names say so."""
+    """Return the ancestor that contains `msg_stores`, judged by the names of the directories, or None."""
     if not isinstance(root, Path):
         return None
     above = root.absolute()
@@ -297,7 +297,7 @@ def _data_directory(root: Location) -> Path | None:
 def named_directories(
     names: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], tuple[bytes, bytes, int | None]]:
-    """For each (vhost directory, queue directory) that one of these (vhost, queue) names leads to: vhost, queue, priority level."""
+    """For each (vhost directory, queue directory) of one of these (vhost, queue) names, return vhost, queue, level."""
     missing = set(wanted)
     vhosts = {vhost for vhost, _ in missing}
     found: dict[tuple[str, str], tuple[bytes, bytes, int | None]] = {}

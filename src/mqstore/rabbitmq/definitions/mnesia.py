@@ -1,14 +1,14 @@
-r"""Mnesia's tables on disk, as they lie beside `msg_stores` up to RabbitMQ 4.2.
+r"""Mnesia's tables on disk, in the node's data directory up to RabbitMQ 4.2.
 
-Each file is a disk log (see `disklog`) whose first item, where there is any, is a header:
+Each file is a disk log (see `disk_log`) whose first item, if there is one, is a header:
 
     <table>.DCD   {log_header, dcd_log, …}    then the records of the table when it was last dumped
     <table>.DCL   {log_header, dcl_log, …}    then changes since: {{Table, Key}, Record, Op}
     LATEST.LOG    {log_header, trans_log, …}  then transactions not yet dumped, PREVIOUS.LOG before it while they are being dumped:
                   {commit, Node, Decision, RamCopies, DiscCopies, …}, DiscCopies being a list of such changes
 
-A transaction counts if its Decision is presume_commit, or {decision, Tid, …} and {decision, Tid, committed, …} stands somewhere in the
-logs. On a node that has just booted, all definitions may be in LATEST.LOG alone.
+A transaction is committed if its Decision is presume_commit, or {decision, Tid, …} and the logs contain {decision, Tid, committed, …}.
+ On a node that has just booted, all definitions may be in LATEST.LOG alone.
 
     >>> change = ((Atom("t"), b"key"), (Atom("record"), b"key", 1), Atom("write"))
     >>> log = disklog.write_log(
@@ -42,19 +42,19 @@ Record = tuple[Term, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """records: of each table, in the order in which they were first written. damage: what could not be read."""
+    """records: of each table, in the order of their first write. damage: unreadable parts."""
 
     records: Mapping[str, tuple[Record, ...]]
     damage: tuple[Damage, ...]
 
 
 def file_names(tables: Iterable[str]) -> list[str]:
-    """The files that hold these tables, in the order in which they count."""
+    """Return the files that hold these tables, in the order of replay."""
     return [*(f"{table}.{kind}" for table in tables for kind in ("DCD", "DCL")), DECISIONS, *LOGS]
 
 
 def replay(files: Mapping[str, Buffer], tables: Sequence[str]) -> Tables:
-    """The tables after all changes. files: the contents of those files of `file_names` that exist."""
+    """Return the tables after all changes. files: the contents of those files of `file_names` that exist."""
     logs = {name: disk_log.read_log(files[name], name) for name in file_names(tables) if name in files}
     held: dict[str, dict[bytes, Record]] = {table: {} for table in tables}
     for table in tables:
@@ -83,7 +83,7 @@ def _is_decision(term: Term) -> bool:
 
 
 def _changes(terms: Sequence[Term], committed: set[bytes]) -> Iterator[Term]:
-    """The changes on disk of all transactions that count."""
+    """Yield the changes on disk of all committed transactions."""
     for term in terms:
         if not isinstance(term, tuple) or len(term) < 5 or term[0] != "commit" or not isinstance(term[4], list):
             continue

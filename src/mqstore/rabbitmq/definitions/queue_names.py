@@ -1,7 +1,7 @@
-"""Names of queues that a user gives, for directories that do not tell their own.
+"""Queue names supplied by the user, for directories without a valid `.queue_name`.
 
 Either lines of text, vhost and queue with a tab between them, or the definitions that `rabbitmqctl export_definitions` and the management
-plugin write. A name counts only where the digest of it is a directory's name, so a list that is too long does no harm.
+plugin write. A name is used only if its digest is the name of a directory, so surplus names do no harm.
 
     >>> list(parse("/\\torders\\n/\\tбилеты\\n"))
     [('/', 'orders'), ('/', 'билеты')]
@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 256 << 20
 
 
 def read(file: Path) -> tuple[tuple[str, str], ...]:
-    """The pairs of vhost and queue that a file names. Raises CannotOpenError, UsageError."""
+    """Return the pairs of vhost and queue that a file names. Raises CannotOpenError, UsageError."""
     raw = ReadOnlyDirectory(file.parent).read(file.name, MAX_FILE_BYTES)
     if raw is None:
         raise CannotOpenError(f"{file} does not exist; give lines `vhost<TAB>queue`, or what `rabbitmqctl export_definitions` writes")
@@ -37,7 +37,7 @@ def read(file: Path) -> tuple[tuple[str, str], ...]:
 
 
 def parse(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of vhost and queue in a text. Raises ValueError."""
+    """Yield the pairs of vhost and queue in a text. Raises ValueError."""
     if text.lstrip().startswith("{"):
         yield from _parse_definitions(text)
         return
@@ -53,9 +53,9 @@ def _parse_definitions(text: str) -> Iterator[tuple[str, str]]:
     try:
         queues = json.loads(text).get("queues", [])
     except (ValueError, RecursionError):
-        raise ValueError("begins like JSON and is none") from None
+        raise ValueError("begins like JSON but is not valid JSON") from None
     for queue in queues if isinstance(queues, list) else []:
         vhost, name = (queue.get("vhost"), queue.get("name")) if isinstance(queue, dict) else (None, None)
         if not isinstance(vhost, str) or not isinstance(name, str):
-            raise ValueError("has a queue without vhost and name: definitions of one vhost do not tell which it is")
+            raise ValueError("has a queue without vhost and name: definitions of a single vhost do not name it")
         yield vhost, name

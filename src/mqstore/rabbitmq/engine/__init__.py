@@ -1,1 +1,1 @@
-"""The writable queues of a virtual host, `QueueStore`."""
+"""`QueueStore`: the classic queues of a virtual host, open for writing."""

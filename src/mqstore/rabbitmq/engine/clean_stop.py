@@ -1,15 +1,15 @@
 """The side files of a clean stop, as a broker leaves them.
 
-    recovery.dets         of each queue its numbers, counts and reference
-    clean.dot             the references of all queues: who finds the same in recovery.dets believes the two tables
-    msg_store_index.ets   of each stored message its references, file, offset and size
-    file_summary.ets      of each message file its size, the bytes that are referred to, its neighbours
+    recovery.dets         for each queue its numbers, counts and reference
+    clean.dot             the references of all queues; if recovery.dets has the same ones, the two tables are trusted
+    msg_store_index.ets   for each stored message its reference count, file, offset and size
+    file_summary.ets      for each message file its size, its referenced bytes and its neighbours
 
-A broker that finds all four starts at once, and takes every word of them. `recovery.dets` comes last, and at a start goes first: whatever
-a crash leaves, the tables are believed only while they are true. Without them a broker says that it rebuilds its indices from
+A broker that finds all four starts without checking anything. `recovery.dets` is written last, and removed first at a start, so that
+a crash at any time leaves tables that are either correct or ignored. Without them a broker logs that it rebuilds its indices from
 scratch, and scans the message store.
 
-Here every start scans; taken are only the terms in `recovery.dets`.
+This engine scans at every start and uses only the terms in `recovery.dets`.
 
 Format: docs/formats/rabbitmq.md, sections 8 and 15.
 """
@@ -34,7 +34,7 @@ from mqstore.rabbitmq.format.recovery_terms import QueueTerms, read_terms, write
 __all__ = ["RECOVERY", "SIDE_FILES", "take_terms", "write_side_files"]
 
 RECOVERY = "recovery.dets"
-MOST = (1 << 31) - 1  # of a number of four bytes, which has a sign
+MAX_INTEGER = (1 << 31) - 1  # of INTEGER_EXT, which is signed
 INTEGER = 98
 _TERM = b"\x83h\x06d\x00\x0cmsg_locationm\x00\x00\x00\x10"
 _LENGTH = len(_TERM) + 16 + 4 * 5
@@ -44,7 +44,7 @@ SIDE_FILES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
 
 
 def take_terms(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> dict[str, QueueTerms]:
-    """The terms by queue directory; the side files are gone for good when this returns."""
+    """Return the terms by queue directory, and remove the side files durably."""
     content = reading.read(f"{place}/{RECOVERY}")
     found = {} if content is None else read_terms(read_objects(content))
     removed = False
@@ -59,7 +59,7 @@ def take_terms(directory: DurableDirectory, reading: ReadOnlyDirectory, place: s
 
 
 def write_side_files(started: RunningVhost) -> None:
-    """Note what the next start needs to go on as if nothing had been. Everything else is on the disk already."""
+    """Write the side files from which the next start continues. Everything else must be on disk already."""
     terms = {name: _queue_terms(queue) for name, queue in started.queues.items()}
     store, directory = started.store, started.directory
     if _sizes_match(store, started.reading):
@@ -71,16 +71,17 @@ def write_side_files(started: RunningVhost) -> None:
 
 
 def _sizes_match(store: LiveMessageStore, reading: ReadOnlyDirectory) -> bool:
-    """Whether the tables can say where everything is: no file has bytes behind its records, nor numbers that are too large."""
+    """Return whether the tables can describe the store: no bytes after the records of a file, and no number above four bytes."""
     sizes = {entry.name: entry.size for entry in reading.entries(store.place)}
     return all(
-        sizes.get(f"{number}.rdq") == summary.size and number <= MOST and summary.size <= MOST for number, summary in store.files.items()
+        sizes.get(f"{number}.rdq") == summary.size and number <= MAX_INTEGER and summary.size <= MAX_INTEGER
+        for number, summary in store.files.items()
     )
 
 
 def _table(name: str, kind: str, count: int) -> tuple[list[Term], list[Term]]:
-    """First and last item of a saved table: what `ets:file2tab` asks for."""
-    said: dict[str, Term] = {
+    """Return the first and last items of a saved table, as `ets:file2tab` requires them."""
+    properties: dict[str, Term] = {
         "name": Atom(name),
         "type": Atom(kind),
         "protection": Atom("public"),
@@ -94,7 +95,7 @@ def _table(name: str, kind: str, count: int) -> tuple[list[Term], list[Term]]:
         "minor_version": 0,
         "extended_info": [Atom("object_count")],
     }
-    return [tuple((Atom(key), value) for key, value in said.items())], [[END_OF_TABLE, [(Atom("count"), count)]]]
+    return [tuple((Atom(key), value) for key, value in properties.items())], [[END_OF_TABLE, [(Atom("count"), count)]]]
 
 
 def _file_summary(store: LiveMessageStore) -> bytes:
@@ -109,7 +110,7 @@ def _file_summary(store: LiveMessageStore) -> bytes:
 
 
 def _write_index(store: LiveMessageStore, directory: DurableDirectory) -> None:
-    """The table of all stored messages, some at a time: it may be large."""
+    """Write the table of all stored messages, block by block, because it may be large."""
     name = f"{store.place}/msg_store_index.ets"
     first, last = _table("rabbit_msg_store_ets_index", "set", len(store.locations))
     directory.create(name)
@@ -121,7 +122,7 @@ def _write_index(store: LiveMessageStore, directory: DurableDirectory) -> None:
 
 
 def _objects(rows: NDArray[np.uint64]) -> NDArray[np.void]:
-    """Items `{msg_location, Id, References, File, Offset, Size}`, all of one length: each number has four bytes."""
+    """Return items `{msg_location, Id, References, File, Offset, Size}`, all of one length, because each number has four bytes."""
     items = np.empty(len(rows), _OBJECT)
     items["head"] = np.frombuffer(_HEAD, np.uint8)
     items["hi"], items["lo"] = rows[:, 0], rows[:, 1]
@@ -135,5 +136,5 @@ def _objects(rows: NDArray[np.uint64]) -> NDArray[np.void]:
 
 def _queue_terms(queue: LiveQueue) -> QueueTerms:
     counts = queue.index.unacked_by_segment()
-    one, two = (counts, None) if queue.index.version == 1 else (None, counts)
-    return QueueTerms(one, two, queue.next_seq, queue.next_deliver, os.urandom(16), queue.persistent, queue.persistent_bytes)
+    v1, v2 = (counts, None) if queue.index.version == 1 else (None, counts)
+    return QueueTerms(v1, v2, queue.next_seq, queue.next_deliver, os.urandom(16), queue.persistent, queue.persistent_bytes)

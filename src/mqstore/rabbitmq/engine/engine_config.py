@@ -1,4 +1,4 @@
-"""Settings of the queue engine, under the names that RabbitMQ has for them where it has one.
+"""Settings of the queue engine, under RabbitMQ's own names where it has them.
 
 >>> EngineConfig().queue_index_embed_msgs_below, EngineConfig(msg_store_file_size_limit=262144).msg_store_file_size_limit
 (4096, 262144)
@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 1 << 31
 
 
 def microseconds() -> int:
-    """Now, since 1970."""
+    """Return the current time in microseconds since the epoch."""
     return time.time_ns() // 1000
 
 
@@ -28,10 +28,11 @@ def microseconds() -> int:
 class EngineConfig:
     """How a vhost is written.
 
-    queue_index_segment_entry_count: N of a vhost that is made; a vhost that is there keeps its own. queue_index_max_journal_entries:
-    actions of one queue after which its journal goes to segments; queue_index_max_journal_bytes: the same by size, which bounds
-    memory. classic_queue_index_v2_segment_entry_count: M, which no file of a vhost but the headers of its queues tells.
-    classic_queue_default_version: of a queue declared without `x-queue-version`. recorder: is told of every write.
+    queue_index_segment_entry_count: N of a new vhost; an existing one keeps its own. queue_index_max_journal_entries: number of actions
+    after which a queue's journal is flushed to segments; queue_index_max_journal_bytes: the same by size, which bounds memory.
+    classic_queue_index_v2_segment_entry_count: M, which is stored only in the headers of a queue's files.
+    classic_queue_default_version: of a queue declared without `x-queue-version`. clock: microseconds since the epoch.
+    recorder: receives every write.
     """
 
     queue_index_embed_msgs_below: int = 4096
@@ -46,10 +47,10 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.queue_index_segment_entry_count <= MAX_ENTRIES:
-            raise UsageError(f"queue_index_segment_entry_count is 1 to {MAX_ENTRIES}, not {self.queue_index_segment_entry_count}")
+            raise UsageError(f"queue_index_segment_entry_count must be 1 to {MAX_ENTRIES}, not {self.queue_index_segment_entry_count}")
         if self.classic_queue_default_version not in (1, 2):
             raise UsageError(f"a classic queue has version 1 or 2, not {self.classic_queue_default_version}")
         if min(self.queue_index_max_journal_entries, self.msg_store_file_size_limit, self.classic_queue_index_v2_segment_entry_count) < 1:
-            raise UsageError("limits of the journal, of message store files and of version 2 segments are at least 1")
+            raise UsageError("the limits of the journal, of message store files and of version 2 segments must be at least 1")
         if self.msg_store_file_size_limit > MAX_FILE_BYTES:
-            raise UsageError(f"msg_store_file_size_limit is at most {MAX_FILE_BYTES} bytes here, not {self.msg_store_file_size_limit}")
+            raise UsageError(f"msg_store_file_size_limit must be at most {MAX_FILE_BYTES} bytes, not {self.msg_store_file_size_limit}")

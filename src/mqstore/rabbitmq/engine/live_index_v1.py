@@ -1,6 +1,6 @@
-"""The index of a version 1 queue in memory, and how it reaches the disk: `journal.jif` and `<k>.idx` of a queue that is written.
+"""The writable index of a version 1 queue: `journal.jif` and `<k>.idx`, and their state in memory.
 
-What was done since the last flush stands in the journal, and for each segment in a map J of rel to the bits P, D, A:
+The actions since the last flush are in the journal and, for each segment, in a map J from rel to the bits P, D, A:
 
     present   publish   deliver   acknowledge
     nothing   P         D         A
@@ -8,18 +8,18 @@ What was done since the last flush stands in the journal, and for each segment i
     PD        -         -         removed
     D         -         -         DA
 
-A message that is published, delivered and acknowledged between two flushes never reaches a segment. `unacked` of a segment counts
-publishes less acknowledgements, over its file and J. A flush deletes the segments with unacked 0, appends J to the others in one
-write each, by descending rel, and empties the journal. It comes when the journal has more than so many actions or bytes, when the
-queue is idle, and at the end of a dirty start.
+A message that is published, delivered and acknowledged between two flushes never reaches a segment. A segment's `unacked` is the
+number of publishes minus acknowledgements in its file and J. A flush deletes the segments whose unacked is 0, appends J to each of
+the others in one write, by descending rel, and empties the journal. It happens when the journal exceeds its limit of actions or
+bytes, when the queue is idle, and at the end of a dirty start.
 
-    journal on disk    prefix of the actions since the last flush; whole, with a sync, before anything else is changed by a flush
-    segment            synced, its name too, before the journal is cut
-    removed segment    its name gone for good before the journal is cut
-    cut journal        synced before the next record is written
+    journal on disk      a prefix of the actions since the last flush; a flush completes and syncs it before it changes anything else
+    segment              synced, with its directory entry, before the journal is truncated
+    removed segment      its removal synced before the journal is truncated
+    truncated journal    synced before the next record is written
 
-The second column is more than the broker does: it throws away what is not written yet, so that a crash between the two leaves pairs
-that its own start cannot read (a delivery of what is acknowledged, or of a segment that is gone).
+This order is stricter than the broker's, which discards the unwritten part of the journal. A crash then leaves pairs of journal and
+segment that its own start cannot read: a delivery of an acknowledged message, or of one in a deleted segment.
 
 Format: docs/formats/rabbitmq.md, section 5.
 """
@@ -53,7 +53,7 @@ _MARKS = struct.Struct(">H")
 
 
 class LiveEntry(NamedTuple):
-    """A live index entry. embedded: the message term, empty where the message store has it."""
+    """A live index entry. embedded: the message term; empty if the message is in the message store."""
 
     id: bytes
     embedded: bytes
@@ -63,7 +63,7 @@ class LiveEntry(NamedTuple):
 
 
 class StoreReferences(NamedTuple):
-    """Live entries whose messages the message store has. hi, lo: halves of their ids."""
+    """Live entries whose messages are in the message store. hi, lo: the halves of their ids."""
 
     seq: NDArray[np.int64]
     hi: NDArray[np.int64]
@@ -72,7 +72,7 @@ class StoreReferences(NamedTuple):
 
 
 class LiveSegmentV1:
-    """One segment. size: bytes of its file, -1 without one. state: J; at: where in the journal a publish begins; None if J is empty."""
+    """One segment. size: bytes of its file, -1 without one. state: J; at: positions of publishes in the journal; None if J is empty."""
 
     __slots__ = ("at", "number", "size", "state", "unacked")
 
@@ -84,7 +84,7 @@ class LiveSegmentV1:
         self.at: array[int] | None = None
 
     def open_map(self, entries: int) -> bytearray:
-        """J, made if it was empty."""
+        """Return J, creating it if it was empty."""
         if self.state is None:
             self.state = bytearray(entries)
             self.at = array("q", bytes(8 * entries))
@@ -92,9 +92,9 @@ class LiveSegmentV1:
 
 
 class LiveIndexV1:
-    """The index of one queue. place: its directory relative to that of the vhost. entries: N.
+    """The index of one queue. place: its directory, relative to the root. entries: N.
 
-    journal: the records since the last flush, of which `written` bytes are in the file.
+    journal: the records since the last flush; the first `written` bytes of them are in the file. dirty: number of actions in it.
     """
 
     version = 1
@@ -117,7 +117,7 @@ class LiveIndexV1:
     # actions
 
     def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None:
-        """Publish and deliver, as every version since 3.10 does together."""
+        """Record a publish and its delivery, which brokers since 3.10 always write together."""
         number, rel = divmod(seq, self.entries)
         segment = self.segments.get(number)
         if segment is None:
@@ -126,7 +126,7 @@ class LiveIndexV1:
         if state is None:
             state = segment.open_map(self.entries)
         journal = self.journal
-        segment.at[rel] = len(journal)  # type: ignore[index] # made together with the state
+        segment.at[rel] = len(journal)  # type: ignore[index] # created together with the state
         state[rel] = P
         segment.unacked += 1
         journal += _PUBLISH.pack(seq if persistent else 1 << 62 | seq, message_id, expiry, size, len(embedded))
@@ -142,7 +142,7 @@ class LiveIndexV1:
             self.flush()
 
     def acknowledge(self, seqs: Iterable[int]) -> None:
-        """Acknowledge entries that are live; flushes after the whole batch if need be."""
+        """Acknowledge live entries; flush after the whole batch if the journal is over its limit."""
         for seq in seqs:
             number, rel = divmod(seq, self.entries)
             segment = self.segments[number]
@@ -155,7 +155,7 @@ class LiveIndexV1:
             self.flush()
 
     def deliver(self, seqs: Iterable[int]) -> None:
-        """Note deliveries of entries that have none: only a start does so on its own."""
+        """Record deliveries of entries that have none. Only a start does so separately."""
         for seq in seqs:
             number, rel = divmod(seq, self.entries)
             self.segments[number].open_map(self.entries)[rel] |= D
@@ -165,7 +165,7 @@ class LiveIndexV1:
     # reading
 
     def entry(self, seq: int) -> LiveEntry | None:
-        """The live entry of a sequence id, or None."""
+        """Return the live entry of a sequence id, or None."""
         number, rel = divmod(seq, self.entries)
         segment = self.segments.get(number)
         if segment is None:
@@ -191,19 +191,19 @@ class LiveIndexV1:
         return LiveEntry(message_id, bytes(octets[at + 32 : at + 32 + embedded]), persistent, expiry, size)
 
     def _segment(self, segment: LiveSegmentV1) -> tuple[Bytes, NDArray[np.uint8], NDArray[np.int64]]:
-        """What the file of a segment says; kept until another one is asked for or it changes."""
+        """Return data, states and positions of a segment's file. Cached until another segment is read or this one changes."""
         if self._view is None or self._view[:2] != (segment.number, segment.size):
             data = self._reading.map(f"{self.place}/{segment.number}.idx").data
             if len(data) < segment.size:
                 raise CannotOpenError(
-                    f"{self.place}/{segment.number}.idx has become shorter while the queue was open; close and verify the store"
+                    f"{self.place}/{segment.number}.idx became shorter while the queue was open; close and verify the store"
                 )
             found = read_segment(data, self.entries)
             self._view = segment.number, segment.size, data, found.state, found.at
         return self._view[2:]
 
     def live_from(self, seq: int) -> NDArray[np.int64]:
-        """The live sequence ids from `seq` on in the first segment that has any; empty where none follows."""
+        """Return the live sequence ids from `seq` on in the first segment that has any; empty if there are none."""
         for number in sorted(number for number in self.segments if number >= seq // self.entries):
             found = self.live(number)
             found = found[found >= seq]
@@ -212,7 +212,7 @@ class LiveIndexV1:
         return np.empty(0, np.int64)
 
     def live(self, number: int) -> NDArray[np.int64]:
-        """The sequence ids of the live entries of a segment, ascending."""
+        """Return the sequence ids of the live entries of a segment, ascending."""
         segment = self.segments[number]
         bits = np.zeros(self.entries, np.uint8) if segment.size <= 0 else self._segment(segment)[1] & 7
         if segment.state is not None:
@@ -220,7 +220,7 @@ class LiveIndexV1:
         return np.flatnonzero(bits & (P | A) == P).astype(np.int64) + number * self.entries
 
     def store_references(self, number: int) -> StoreReferences:
-        """The live entries of a segment whose messages are in the message store."""
+        """Return the live entries of a segment whose messages are in the message store."""
         segment, seqs = self.segments[number], self.live(number)
         rels = seqs - number * self.entries
         in_journal = np.zeros(len(seqs), np.bool_)
@@ -242,7 +242,7 @@ class LiveIndexV1:
         return StoreReferences(seqs[away], hi[away], lo[away], size[away])
 
     def unacked_by_segment(self) -> dict[int, int]:
-        """How many messages are in each segment."""
+        """Return how many messages are in each segment."""
         return {number: segment.unacked for number, segment in sorted(self.segments.items())}
 
     @property
@@ -251,7 +251,7 @@ class LiveIndexV1:
 
     @property
     def bound(self) -> int:
-        """The first sequence id behind all segments, at which the numbering goes on after an unclean stop."""
+        """The first sequence id after all segments, where numbering continues after an unclean stop."""
         return self.entries * (1 + max(self.segments, default=-1))
 
     # reaching the disk
@@ -261,7 +261,7 @@ class LiveIndexV1:
         return self.written < len(self.journal)
 
     def sync(self) -> None:
-        """Bring the journal to disk."""
+        """Write and sync the journal."""
         if self.written == len(self.journal):
             return
         if not self._has_file:
@@ -274,7 +274,7 @@ class LiveIndexV1:
         self._directory.sync(self._file)
 
     def flush(self) -> None:
-        """Bring all actions to the segments and empty the journal."""
+        """Move all actions to the segments and empty the journal."""
         if not self.dirty and not self.journal:
             return
         if self.written > 0:
@@ -288,7 +288,7 @@ class LiveIndexV1:
                     names_changed = True
                 del self.segments[segment.number]
             elif segment.state is not None:
-                run = self._run(segment)
+                run = self._segment_bytes(segment)
                 segment.state = segment.at = None
                 if run:
                     if segment.size < 0:
@@ -302,13 +302,13 @@ class LiveIndexV1:
         self._cut_journal()
 
     def replace_file(self, segment: LiveSegmentV1, content: bytes) -> None:
-        """Put another file in place of a segment's, whole at any moment."""
+        """Replace the file of a segment atomically."""
         self._directory.write_small(f"{self.place}/{segment.number}.idx", content)
         segment.size = len(content)
         self._view = None
 
-    def _run(self, segment: LiveSegmentV1) -> bytes:
-        """What a flush appends to a segment: by descending rel the publish, then a mark for each of delivery and acknowledgement."""
+    def _segment_bytes(self, segment: LiveSegmentV1) -> bytes:
+        """Return what a flush appends to a segment: by descending rel, the publish, then one mark each for delivery and acknowledgement."""
         state, at = segment.state, segment.at
         assert state is not None
         assert at is not None

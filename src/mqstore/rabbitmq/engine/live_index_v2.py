@@ -1,13 +1,13 @@
-"""The index of a version 2 queue in memory, and how it reaches the disk: `<k>.qi` and `<k>.qs` of a queue that is written.
+"""The writable index of a version 2 queue: `<k>.qi` and `<k>.qs`, and their state in memory.
 
-An entry has its place in the file from the beginning (64 + 32 * (seq - first)); an acknowledgement overwrites it with zeros. What was not
-written yet is a map of sequence id to 32 bytes; a message acknowledged before that leaves no entry. Messages that version 1 would embed
-are appended to `<k>.qs` in the order of publishing. A segment whose last message is acknowledged is deleted, with its `.qs`.
+An entry has a fixed position in its file (64 + 32 * (seq - first)); an acknowledgement overwrites it with zeros. Entries that are not
+written yet are a map from sequence id to 32 bytes; a message acknowledged before it is written leaves no entry. Messages that version 1
+would embed are appended to `<k>.qs` in publish order. A segment whose last message is acknowledged is deleted, with its `.qs`.
 
-    .qs   written and synced before the entries that lead into it
-    .qi   entries in runs, synced; then the names of new and deleted files
+    .qs   written and synced before the entries that point into it
+    .qi   entries written in runs, then synced; then the names of new and deleted files
 
-The broker never syncs these files while it runs; here a confirmed message is on the disk.
+The broker never syncs these files while it runs; here a confirmed message is on disk.
 
 Format: docs/formats/rabbitmq.md, section 12.
 """
@@ -35,7 +35,7 @@ _GONE = bytes(qi.ENTRY_SIZE)
 
 
 class LiveSegmentV2:
-    """One segment. qi, qs: bytes of its files, 0 without one. data: of the `.qs` what is not written yet."""
+    """One segment. qi, qs: bytes of its files, 0 if there is none. data: the part of the `.qs` that is not written yet."""
 
     __slots__ = ("data", "number", "qi", "qs", "unacked")
 
@@ -48,7 +48,7 @@ class LiveSegmentV2:
 
 
 class LiveIndexV2:
-    """The index of one queue. place: its directory relative to that of the vhost."""
+    """The index of one queue. place: its directory, relative to the root."""
 
     version = 2
 
@@ -59,8 +59,8 @@ class LiveIndexV2:
         self._directory = directory
         self._reading = reading
         self._changes: dict[int, bytes] = {}
-        self._empty: set[int] = set()  # segments without messages that still have files
-        self._touched: set[str] = set()  # files written since they were synced
+        self._empty: set[int] = set()  # segments without messages whose files still exist
+        self._touched: set[str] = set()  # files written since their last sync
         self._names_changed = False
         self._view: tuple[int, NDArray[np.uint8]] | None = None
 
@@ -98,7 +98,7 @@ class LiveIndexV2:
             self.write_out()
 
     def mark_empty(self, number: int) -> None:
-        """Let the next writing delete the files of a segment without messages."""
+        """Mark a segment without messages; the next write deletes its files."""
         self._empty.add(number)
 
     def _is_written(self, segment: LiveSegmentV2, seq: int) -> bool:
@@ -107,7 +107,7 @@ class LiveIndexV2:
     # reading
 
     def entry(self, seq: int) -> LiveEntry | None:
-        """The live entry of a sequence id, or None."""
+        """Return the live entry of a sequence id, or None."""
         number = seq // self.entries
         segment = self.segments.get(number)
         if segment is None:
@@ -137,7 +137,7 @@ class LiveIndexV2:
         return self._reading.mapped(name).bytes(start, start + length)
 
     def _rows(self, segment: LiveSegmentV2) -> NDArray[np.uint8]:
-        """The entries in the file of a segment, 32 bytes each; kept until another one is asked for or it changes."""
+        """Return the entries in the file of a segment, 32 bytes each. Cached until another segment is read or this one changes."""
         if self._view is None or self._view[0] != segment.number:
             data = self._reading.map(self.name(segment.number, "qi")).data
             whole = (len(data) - qs.HEADER_SIZE) // qi.ENTRY_SIZE
@@ -146,7 +146,7 @@ class LiveIndexV2:
         return self._view[1]
 
     def live_from(self, seq: int) -> NDArray[np.int64]:
-        """The live sequence ids from `seq` on in the first segment that has any; empty where none follows."""
+        """Return the live sequence ids from `seq` on in the first segment that has any; empty if there are none."""
         for number in sorted(number for number in self.segments if number >= seq // self.entries):
             segment = self.segments[number]
             base = number * self.entries
@@ -162,7 +162,7 @@ class LiveIndexV2:
         return np.empty(0, np.int64)
 
     def store_references(self, number: int) -> StoreReferences:
-        """The live entries in the file of a segment whose messages are in the message store."""
+        """Return the live entries in the file of a segment whose messages are in the message store."""
         segment = self.segments[number]
         raw = np.ascontiguousarray(self._rows(segment)) if segment.qi else np.empty((0, qi.ENTRY_SIZE), np.uint8)
         rows = raw.view(qi.ROW).reshape(-1)[: self.entries]
@@ -171,7 +171,7 @@ class LiveIndexV2:
         return StoreReferences(at + number * self.entries, hi, lo, size)
 
     def unacked_by_segment(self) -> dict[int, int]:
-        """How many messages are in each segment."""
+        """Return how many messages are in each segment."""
         return {number: segment.unacked for number, segment in sorted(self.segments.items())}
 
     @property
@@ -180,7 +180,7 @@ class LiveIndexV2:
 
     @property
     def bound(self) -> int:
-        """The first sequence id behind all segments, at which the numbering goes on after an unclean stop."""
+        """The first sequence id after all segments, where numbering continues after an unclean stop."""
         return self.entries * (1 + max(self.segments, default=-1))
 
     # reaching the disk
@@ -193,7 +193,7 @@ class LiveIndexV2:
         return bool(self._changes or self._touched or self._names_changed)
 
     def write_out(self) -> None:
-        """Write what is kept back, without waiting for the disk but for the messages that entries lead to."""
+        """Write pending changes. Only the messages that entries point to are synced."""
         self._remove_empty()
         if not self._changes:
             return
@@ -212,7 +212,7 @@ class LiveIndexV2:
             return
         name = self.name(segment.number, "qs")
         if not segment.qs:
-            if self._reading.exists(name):  # of a segment whose index a crash has taken: no entry leads into it
+            if self._reading.exists(name):  # left by a segment whose index a crash removed: no entry points into it
                 self._reading.forget(name)
                 self._directory.remove(name)
             self._directory.create(name)
@@ -264,7 +264,7 @@ class LiveIndexV2:
         self._empty.clear()
 
     def sync(self) -> None:
-        """Bring everything to disk."""
+        """Write and sync everything."""
         self.write_out()
         for name in sorted(self._touched):
             self._directory.sync(name)
@@ -274,5 +274,5 @@ class LiveIndexV2:
             self._names_changed = False
 
     def flush(self) -> None:
-        """A version 2 index has nothing to move: the same as `sync`."""
+        """Do what `sync` does: a version 2 index has no journal to flush."""
         self.sync()

@@ -1,17 +1,17 @@
-"""The message store of a vhost in memory, and how it reaches the disk: `msg_store_persistent/<k>.rdq` while queues are written.
+"""The writable message store of a vhost: `msg_store_persistent/<k>.rdq`, and its state in memory.
 
-A message that several queues hold is stored once and counted. Records are appended to the file with the highest number; when that has
-reached the limit (16 MiB) it is synced, and the next number begins. What no queue refers to any more is garbage in its file:
+A message in several queues is stored once, with a reference count. Records are appended to the file with the highest number; when that
+reaches the limit (16 MiB) it is synced, and the next file is started. A record that no queue references is garbage:
 
-* a file, not the last one, without anything but garbage is deleted;
-* when more than half of all bytes is garbage and there are more than two files' worth, the lowest pair of neighbours whose live bytes
-  fit into one file is merged: the live records of both stand in the lower one, in order, and the higher one goes.
+* a file that holds only garbage, and is not the last one, is deleted;
+* when more than half of all bytes are garbage and the store is larger than two files, the lowest pair of neighbours whose live bytes
+  fit into one file is merged: the live records of both go to the lower one, in order, and the higher one is deleted.
 
-The broker merges in place, through `<k>.rdt`, and loses records when it dies in the middle and starts again (section 6.7). Here the merged
-file is written beside the old one, synced and renamed over it; only then the higher one is deleted. Whatever a crash leaves is a store
-that the broker and this engine recover whole, records in two files at worst.
+The broker merges in place, through `<k>.rdt`, and loses records if it dies during the merge and starts again (section 6.7). Here the
+merged file is written beside the old one, synced and renamed over it; only then is the higher one deleted. After a crash both the
+broker and this engine recover every record; at worst a record is in two files.
 
-Not on disk are the counts: after a stop they are the live index entries that name the id.
+Reference counts are not on disk: a start counts the live index entries that name an id.
 
 Format: docs/formats/rabbitmq.md, section 6.
 """
@@ -32,21 +32,21 @@ from mqstore.rabbitmq.format import message_file
 
 __all__ = ["FileSummary", "LiveMessageStore"]
 
-MAX_BUFFERED = 8 << 20  # bytes of records that are kept back until the next sync
+MAX_BUFFERED = 8 << 20  # bytes of records that are buffered until the next sync
 RECORD_EXTRA = 25  # size, id and end mark
 DRAFT = ".mqstore-"
 
 
 @dataclass(slots=True)
 class FileSummary:
-    """One file. valid: bytes of records that some queue refers to."""
+    """One file. valid: bytes of referenced records."""
 
     valid: int
     size: int
 
 
 class LiveMessageStore:
-    """A message store that is written. place: its directory relative to that of the vhost."""
+    """A message store that is open for writing. place: its directory, relative to the root. limit: bytes after which a file is full."""
 
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int) -> None:
         self.place = place
@@ -57,7 +57,7 @@ class LiveMessageStore:
         self.merged = 0
         self._directory = directory
         self._reading = reading
-        self._buffer = bytearray()  # the end of the current file that is not written yet
+        self._buffer = bytearray()  # the unwritten end of the current file
         self._synced = True
 
     def name(self, number: int) -> str:
@@ -66,7 +66,7 @@ class LiveMessageStore:
     # starting
 
     def adopt(self, locations: MessageLocations, files: dict[int, FileSummary]) -> None:
-        """Take over what a start has found; the highest file becomes the current one."""
+        """Take over the result of a start; the highest file becomes the current one."""
         self.locations = locations
         self.files = files
         if not files:
@@ -82,7 +82,7 @@ class LiveMessageStore:
     # messages
 
     def write(self, message_id: bytes, term: bytes, references: int = 1) -> None:
-        """Store a message for so many queues, or count them where it is there already."""
+        """Store a message with this reference count, or add to the count if the message is stored already."""
         if self.locations.add_references(message_id, references):
             return
         at, total = self.files[self.current].size, len(term) + RECORD_EXTRA
@@ -90,7 +90,7 @@ class LiveMessageStore:
         self._append(message_id, term)
 
     def write_again(self, message_id: bytes, term: bytes) -> None:
-        """Store the message of an id that is referred to and has no place."""
+        """Store the message of an id that is referenced but has no place."""
         ids = np.frombuffer(message_id, ">i8").astype(np.int64)
         at, total = np.array([self.files[self.current].size]), np.array([len(term) + RECORD_EXTRA])
         self.locations.place(self.current, (ids[:1], ids[1:]), at, total)
@@ -119,14 +119,14 @@ class LiveMessageStore:
         self.collect()
 
     def remove(self, message_id: bytes) -> None:
-        """One queue less holds the message. Garbage is collected by `collect`."""
+        """Decrement the message's reference count. `collect` reclaims the space."""
         known = self.locations.release(message_id)
         if known is not None and not known.references:
             self.files[known.file].valid -= known.total
             self._drop_if_empty(known.file)
 
     def read(self, message_id: bytes) -> bytes | None:
-        """The term of a stored message, or None where there is none."""
+        """Return the term of a stored message, or None if there is none."""
         known = self.locations.get(message_id)
         if known is None:
             return None
@@ -149,7 +149,7 @@ class LiveMessageStore:
             self._buffer = bytearray()
 
     def sync(self) -> None:
-        """Bring all records to disk."""
+        """Write and sync all records."""
         if self._synced:
             return
         self._write_out()
@@ -168,7 +168,7 @@ class LiveMessageStore:
         del self.files[number]
 
     def collect(self) -> None:
-        """Merge neighbours while the broker's two conditions hold and a pair fits."""
+        """Merge neighbouring files while the broker's two conditions hold and a pair fits into one."""
         while self._should_merge():
             pair = self._mergeable_pair()
             if pair is None:
@@ -215,6 +215,6 @@ class LiveMessageStore:
         self.merged += 1
 
     def _records(self, number: int, data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offset and size of the records of a finished file, garbage included; where its chain is broken, of the live ones."""
+        """Return offset and size of all records of a finished file; only of the live ones if its chain of records is broken."""
         scan = message_file.strict_scan(data)
         return (scan.at, scan.total) if scan.end == len(data) else self.locations.of_file(number)

@@ -1,10 +1,10 @@
-"""One classic queue of a store that is written: which message comes next, which are out, which come back.
+"""One classic queue of a store that is open for writing: which messages are ready, unacknowledged or requeued.
 
-Sequence ids number the messages in the order of publishing. A queue delivers from `cursor` upwards; what was put back comes first again, in
-its old place. What is delivered stays on the disk until it is acknowledged; nothing but `next_deliver` (of a clean stop) tells
-later that it was out: a message with a lower sequence id is redelivered.
+Sequence ids number the messages in publish order. A queue delivers from `cursor` upwards; requeued messages come first, at their old
+positions. A delivered message stays on disk until it is acknowledged. After a clean stop only `next_deliver` records the delivery:
+a message with a lower sequence id is redelivered.
 
-Transient messages stay in memory. On the disk are only the persistent ones, and sequence ids have gaps where transient ones were.
+Transient messages stay in memory. Only persistent ones are on disk, so their sequence ids have gaps.
 
 Format: docs/formats/rabbitmq.md, sections 5.6 and 7.3 to 7.6.
 """
@@ -27,7 +27,7 @@ CHUNK = 4096
 
 
 class LiveIndex(Protocol):
-    """What a queue needs of its index, version 1 or 2."""
+    """The part of an index that a queue uses, version 1 or 2."""
 
     version: int
     place: str
@@ -46,9 +46,9 @@ class LiveIndex(Protocol):
 
 
 class LiveQueue:
-    """A queue, or one level of a priority queue. cursor: the lowest sequence id that may never have been delivered since the start.
+    """A queue, or one level of a priority queue. cursor: the lowest sequence id that was not looked at since the start.
 
-    out: delivered and not acknowledged, with the id where the message store has it. held: transient messages. ready: how many wait.
+    unacked: for each delivered message its id, if it is in the message store, and its size. ready: number of ready messages.
     next_seq, next_deliver: the sequence id of the next publish, and the first that was never delivered.
     """
 
@@ -67,7 +67,7 @@ class LiveQueue:
         self._ahead_to = 0
 
     def publish(self, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> int:
-        """Append a message; returns its sequence id."""
+        """Append a message and return its sequence id."""
         seq = self.next_seq
         self.next_seq = seq + 1
         self.ready += 1
@@ -80,7 +80,7 @@ class LiveQueue:
         return seq
 
     def head(self) -> int | None:
-        """The sequence id that is delivered next."""
+        """Return the sequence id that is delivered next."""
         if self._requeued:
             return self._requeued[0]
         return self._next()
@@ -94,7 +94,7 @@ class LiveQueue:
             self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Find the next live sequence ids from the cursor on; at worst to the end of the queue."""
+        """Find the next live sequence ids from the cursor on."""
         found = self.index.live_from(self.cursor)
         if len(found):
             stop = int(found[-1]) + 1
@@ -110,7 +110,7 @@ class LiveQueue:
         return self.transient.get(seq) or self.index.entry(seq)
 
     def take(self) -> tuple[int, LiveEntry, bool] | None:
-        """Deliver the next message: (sequence id, entry, redelivered)."""
+        """Deliver the next message; return (sequence id, entry, redelivered), or None if none is ready."""
         while True:
             seq = self.head()
             if seq is None:
@@ -133,14 +133,14 @@ class LiveQueue:
             self._ahead.pop()
 
     def requeue(self, seqs: Iterable[int]) -> None:
-        """Put delivered messages back to their places. Nothing is written."""
+        """Return delivered messages to their positions. Nothing is written."""
         for seq in self._require_unacked(seqs):
             del self.unacked[seq]
             heapq.heappush(self._requeued, seq)
             self.ready += 1
 
     def acknowledge(self, seqs: Iterable[int]) -> list[bytes]:
-        """Forget delivered messages; returns the ids of those the message store has."""
+        """Acknowledge delivered messages; return the ids of those that are in the message store."""
         asked = self._require_unacked(seqs)
         stored: list[bytes] = []
         on_disk: list[int] = []
@@ -159,11 +159,11 @@ class LiveQueue:
     def _require_unacked(self, seqs: Iterable[int]) -> list[int]:
         asked = list(seqs)
         if len(set(asked)) != len(asked) or any(seq not in self.unacked for seq in asked):
-            raise UsageError("a message is acknowledged or requeued that is not out for delivery; nothing was done")
+            raise UsageError("a message that is not unacknowledged cannot be acknowledged or requeued; nothing was changed")
         return asked
 
     def purge(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Drop all that wait, in chunks: (how many, ids of those the message store has). Those that are out stay out."""
+        """Drop all ready messages, in chunks; yield (count, ids of those in the message store). Unacknowledged messages are kept."""
         while self.ready:
             seqs: list[int] = []
             for _ in range(CHUNK):

@@ -30,13 +30,13 @@ from mqstore.kernels.rabbitmq import id_table
 __all__ = ["LIMIT", "MessageLocation", "MessageLocations"]
 
 LIMIT = 1 << 32
-OVERFLOW_ROWS = 1024  # rows behind the last home
+OVERFLOW_ROWS = 1024  # rows after the last home
 BLOCK = 1 << 17
 _LOW = LIMIT - 1
 
 
 class MessageLocation(NamedTuple):
-    """Where a message is, and how many queues hold it. total: bytes of its record."""
+    """Where a message is, and how many queues reference it. total: bytes of its record."""
 
     references: int
     file: int
@@ -68,10 +68,10 @@ class MessageLocations:
         return None if found is None else _location(*found)
 
     def add(self, message_id: bytes, location: MessageLocation) -> None:
-        """Put in an id that is not there. Raises UnsupportedError."""
+        """Add an id that is not in the table. Raises UnsupportedError."""
         references, file, offset, total = location
         if max(references, file, offset, total) >= LIMIT:
-            raise UnsupportedError(f"a message of {total} bytes at {offset} of file {file} is beyond what a message file holds here: 4 GiB")
+            raise UnsupportedError(f"a message of {total} bytes at {offset} of file {file} is beyond the 4 GiB limit of a message file")
         if self._count >= self._most:
             self._grow()
         while not id_table.add(self._table, self._homes, self._salt, message_id, file << 32 | references, offset << 32 | total):
@@ -79,11 +79,11 @@ class MessageLocations:
         self._count += 1
 
     def add_references(self, message_id: bytes, references: int) -> bool:
-        """Count more references to an id; False if it is not there."""
+        """Add references to an id; return False if it is not in the table."""
         return id_table.count(self._table, self._homes, self._salt, message_id, references) is not None
 
     def release(self, message_id: bytes) -> MessageLocation | None:
-        """Take a reference away, and the id with the last one. What is known of it after that, None: it is not there."""
+        """Remove a reference, and the id with its last one. Returns the location after that, None for an unknown id."""
         found = id_table.count(self._table, self._homes, self._salt, message_id, -1)
         if found is None:
             return None
@@ -95,7 +95,7 @@ class MessageLocations:
     # many
 
     def count_references(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> None:
-        """Count one reference to each id; those that are not there are added without a place."""
+        """Count one reference to each id; new ids are added without a place."""
         done = 0
         while done < len(hi):
             looked, added = id_table.refer(self._table, self._homes, self._salt, hi, lo, done, self._most - self._count)
@@ -113,36 +113,38 @@ class MessageLocations:
         total: NDArray[np.int64],
         before: int | None = None,
     ) -> None:
-        """Records of a file: ids that have no place get one, those that have one in this file (or in `before`) get the new one.
+        """Place the records of a file: ids without a place get one, ids placed in this file (or in `before`) get the new one.
 
         Raises UnsupportedError for a file of 4 GiB and more.
         """
         if number >= LIMIT or (len(at) and int((at + total).max()) >= LIMIT):
-            raise UnsupportedError(f"message file {number} has records beyond 4 GiB or a number beyond 2^32; let `mqstore salvage` read it")
+            raise UnsupportedError(
+                f"message file {number} has records beyond 4 GiB or a number beyond 2^32; use `mqstore salvage` to read it"
+            )
         wanted = number if before is None else before
         self.unplaced -= id_table.place(self._table, self._homes, self._salt, *ids, number, at, total, wanted)
 
     def are_current(self, number: int, ids: tuple[NDArray[np.int64], NDArray[np.int64]], at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of records of a file: whether they are where their messages are."""
+        """Return for each record of a file whether the table has its message at this very place."""
         result = np.zeros(len(at), np.uint8)
         id_table.stands(self._table, self._homes, self._salt, *ids, number, at, result)
         return result.view(np.bool_)
 
     def placed(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of ids: whether they have a place."""
+        """Return for each id whether it has a place."""
         result = np.zeros(len(hi), np.uint8)
         id_table.placed(self._table, self._homes, self._salt, hi, lo, result)
         return result.view(np.bool_)
 
     def drop_unplaced(self) -> None:
-        """Forget the ids without a place."""
+        """Remove the ids without a place."""
         if self.unplaced:
             self._count -= id_table.drop_unplaced(self._table)
             self.unplaced = 0
             id_table.stretch(self._table, self._homes, self._salt)
 
     def bytes_by_file(self) -> dict[int, tuple[int, int]]:
-        """Of each file that has messages: (bytes of their records, end of the last one)."""
+        """Return for each file with messages (bytes of their records, end of the last one)."""
         found: dict[int, tuple[int, int]] = {}
         for rows in self.rows():
             rows = rows[rows[:, 3] & np.uint64(_LOW) != 0]
@@ -158,14 +160,14 @@ class MessageLocations:
         return found
 
     def of_file(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets and sizes of the records of a file that have messages, ascending."""
+        """Return offsets and sizes of the live records of a file, ascending."""
         wanted, low = np.uint64(number), np.uint64(_LOW)
         found = [rows[(rows[:, 2] >> np.uint64(32) == wanted) & (rows[:, 3] & low != 0), 3] for rows in self.rows()]
         places = np.sort(np.concatenate(found))
         return (places >> np.uint64(32)).astype(np.int64), (places & np.uint64(_LOW)).astype(np.int64)
 
     def rows(self) -> Iterator[NDArray[np.uint64]]:
-        """All rows, some at a time: two halves of the id, file and references, offset and size of the record."""
+        """Yield all rows in blocks: two halves of the id, file and references, offset and size of the record."""
         for start in range(0, len(self._table), BLOCK):
             rows = self._table[start : start + BLOCK]
             yield rows[rows[:, 2] != 0]
@@ -174,14 +176,14 @@ class MessageLocations:
 
     @property
     def _most(self) -> int:
-        """Ids after which the table grows."""
+        """The number of ids above which the table grows."""
         return self._homes * 9 // 10
 
     def _grow(self) -> None:
-        """Make the table an eighth larger, in its place where the system can; no second one is needed."""
+        """Enlarge the table by an eighth, in place if the system can; no second table is needed."""
         while True:
             self._homes += self._homes // 8
-            # nothing else refers to the array: a kernel lets go of it when it returns
+            # nothing else references the array: a kernel releases it when it returns
             self._table.resize((self._homes + OVERFLOW_ROWS, 4), refcheck=False)
             if id_table.stretch(self._table, self._homes, self._salt) != id_table.FULL:
                 return

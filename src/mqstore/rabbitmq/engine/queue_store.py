@@ -1,4 +1,4 @@
-"""Classic queues in the process: what a RabbitMQ 3.10 node has at its heart for one vhost, on the same files.
+"""Classic queues in this process: the storage of one vhost of a RabbitMQ 3.10 node, on the same files.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place, QueueStore.open(f"{place}/msg_stores") as store:
@@ -10,12 +10,11 @@
     ...     first.message.body, store.counts("orders").ready, store.counts("audit").ready
     (b'paid', 0, 1)
 
-Nothing is on the disk before `sync` (or `confirm`): messages to the message store or with their index entry, then the indexes. `idle` does
-what a queue does when it has nothing to do: journals go to segments. `close` stops cleanly; `abandon`, or the end of the process,
-is what kill -9 is to a broker. A broker of 3.10 in whose definitions the queues are declared may take the directory over after
-either, and the other way round.
+Nothing is durable before `sync` (or `confirm`), which writes the message store first, then the indexes. `idle` does what a queue does
+when it is idle: it flushes journals to segments. `close` stops cleanly; `abandon`, or the end of the process, is like `kill -9` for a
+broker. After either, a 3.10 broker whose definitions declare the queues may take over the directory, and vice versa.
 
-Exchanges and bindings are not known here: who publishes names the queues. Format: docs/formats/rabbitmq.md.
+There are no exchanges and bindings: the publisher names the queues. Format: docs/formats/rabbitmq.md.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _SUPPORTED_ARGUMENTS = {"x-max-priority", "x-message-ttl", "x-queue-version", "x
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A delivered message. level: of a priority queue. seq: its sequence id there. term: as stored."""
+    """A delivered message. level: priority level, None for a queue without priorities. seq: its sequence id. term: as stored."""
 
     queue: str
     level: int | None
@@ -60,7 +59,7 @@ class Delivery:
 
 
 class Counts(NamedTuple):
-    """ready: messages that wait; unacked: those out for delivery."""
+    """Messages of a queue. ready: waiting for delivery; unacked: delivered and not acknowledged."""
 
     ready: int
     unacked: int
@@ -68,7 +67,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _DeclaredQueue:
-    """levels: one queue, or one a priority level from 0 on. ttl: ms, or None. explicit: somebody has declared it, it was not only found."""
+    """levels: one queue, or one for each priority level from 0 up. ttl: ms, or None. explicit: declared by the caller, not only found."""
 
     name: str
     levels: list[LiveQueue]
@@ -78,9 +77,9 @@ class _DeclaredQueue:
 
 
 class QueueStore:
-    """The queues of one vhost, open for writing; `open` makes one. For one thread at a time.
+    """The queues of one vhost, open for writing; create it with `open`. Not safe for use by several threads at the same time.
 
-    notes: what the start gave up or repaired, a sentence each.
+    notes: what the start dropped or repaired, one sentence each.
     """
 
     def __init__(self, path: str | os.PathLike[str], vhost: str, config: EngineConfig) -> None:
@@ -106,10 +105,10 @@ class QueueStore:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], vhost: str = "/", config: EngineConfig = EngineConfig()) -> QueueStore:  # noqa: B008
-        """Create the vhost in a `msg_stores` directory, or take it over with all a broker does at its start.
+        """Create the vhost in a `msg_stores` directory, or recover it as a broker does at its start.
 
-        Queues whose directories tell their names are declared. Until it is closed no other process can open it so; a broker knows nothing
-        of that lock and must not run on the directory meanwhile. Raises TargetError, UnsupportedError.
+        Queues whose directories have a valid `.queue_name` are declared. The directory is locked until the store is closed. A broker
+        does not know this lock: do not run one on the directory meanwhile. Raises TargetError, UnsupportedError.
         """
         return cls(path, vhost, config)
 
@@ -125,20 +124,20 @@ class QueueStore:
     # queues
 
     def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> None:
-        """Make a durable classic queue, or attach to its directory. Declaring it again changes nothing but its TTL.
+        """Create a durable classic queue, or attach to its directory. Declaring it again changes only its TTL.
 
-        Raises UnsupportedError for arguments that are not honoured, and for a directory of the other version.
+        Raises UnsupportedError for unsupported arguments, and for a directory of the other version that holds messages.
         """
         self._must_be_open()
         given = dict(arguments or {})
         if given.get("x-queue-type", "classic") != "classic" or set(given) - _SUPPORTED_ARGUMENTS:
             unknown = ", ".join(sorted(set(given) - _SUPPORTED_ARGUMENTS)) or f"x-queue-type {given['x-queue-type']}"
-            raise UnsupportedError(f"queue {queue!r} cannot be declared: {unknown} is not honoured here")
+            raise UnsupportedError(f"queue {queue!r} cannot be declared: {unknown} is not supported")
         most, ttl = given.get("x-max-priority"), given.get("x-message-ttl")
         known = self._declared.get(queue)
         if known is not None and known.explicit:
             if most is not None and min(int(most), 255) + 1 != len(known.levels):
-                raise UsageError(f"queue {queue!r} has {len(known.levels)} levels; it cannot be declared with x-max-priority {most}")
+                raise UsageError(f"queue {queue!r} has {len(known.levels)} levels; redeclare it with the same x-max-priority, not {most}")
             known.ttl = ttl
             return
         version = int(given.get("x-queue-version") or self.config.classic_queue_default_version)
@@ -146,7 +145,7 @@ class QueueStore:
             raise UsageError(f"a classic queue has version 1 or 2, not {version}")
         names = [queue.encode()] if most is None else [priority_name(queue, level) for level in range(min(int(most), 255) + 1)]
         if known is not None and (known.priorities != (most is not None) or len(known.levels) > len(names)):
-            raise UsageError(f"queue {queue!r} has {len(known.levels)} levels on the disk; declare it with as many")
+            raise UsageError(f"queue {queue!r} has {len(known.levels)} levels on disk; declare it with an x-max-priority that has as many")
         levels = [self._level(name, version) for name in names]
         self._declared[queue] = _DeclaredQueue(queue, levels, most is not None, ttl, True)
 
@@ -159,9 +158,9 @@ class QueueStore:
             return found
         if found is not None and found.index.unacked:
             shown, there = name.decode(errors="replace"), found.index.version
-            raise UnsupportedError(f"queue {shown!r} has version {there} on the disk, not {version}; convert the store first")
+            raise UnsupportedError(f"queue {shown!r} has version {there} on disk, not {version}; convert the store first")
         index = started.new_index(place, version)
-        if found is not None:  # nothing in it: it becomes a new one
+        if found is not None:  # it holds no message: replace it
             self.directory.remove_tree(index.place)
         self.directory.make_directory(index.place)
         self._write_name(index.place, name, version)
@@ -185,7 +184,7 @@ class QueueStore:
     def _queue(self, queue: str) -> _DeclaredQueue:
         found = self._declared.get(queue)
         if found is None:
-            raise NotFoundError(f"there is no queue {queue!r} in vhost {self.vhost!r}; declare it first")
+            raise NotFoundError(f"no queue {queue!r} in vhost {self.vhost!r}; declare it first")
         return found
 
     # messages
@@ -200,10 +199,10 @@ class QueueStore:
         routing_keys: tuple[bytes, ...] | None = None,
         confirm: bool = False,
     ) -> bytes:
-        """Put one message into each of the queues; returns its id (16 bytes).
+        """Publish one message to each of the queues and return its id (16 bytes).
 
-        properties: AMQP properties by name, or their block as on the wire; delivery_mode 2 makes the message persistent. routing_keys:
-        the key, then CC and BCC; by default the name of the first queue. confirm: return when it is on the disk.
+        properties: AMQP properties by name, or an encoded property block; delivery_mode 2 makes the message persistent. routing_keys:
+        the key, then CC and BCC; by default the name of the first queue. confirm: return when it is on disk.
         """
         if self._failure:
             self._must_be_open()
@@ -254,7 +253,7 @@ class QueueStore:
                 self._unsynced[level.index.place] = level
 
     def deliver(self, queue: str, count: int = 1) -> list[Delivery]:
-        """Up to so many messages, the next ones first; they stay unacknowledged. Expired messages at the head are dropped."""
+        """Deliver up to `count` messages, in queue order; they stay unacknowledged. Expired messages at the head are dropped."""
         self._must_be_open()
         declared = self._queue(queue)
         found: list[Delivery] = []
@@ -272,13 +271,13 @@ class QueueStore:
                 if term is None:
                     level.requeue([seq])
                     raise CannotOpenError(
-                        f"message {entry.id.hex()} of queue {queue!r} has gone from the message store; close and verify the store"
+                        f"message {entry.id.hex()} of queue {queue!r} is missing from the message store; close and verify the store"
                     )
                 found.append(Delivery(queue, number if declared.priorities else None, seq, redelivered, entry.expiry, term))
         return found
 
     def acknowledge(self, deliveries: Iterable[Delivery]) -> None:
-        """Let delivered messages go. On the disk after the next `sync`. Raises UsageError for one that is not out."""
+        """Acknowledge delivered messages; durable after the next `sync`. Raises UsageError for one that is not unacknowledged."""
         self._must_be_open()
         try:
             for level, seqs in self._by_level(deliveries):
@@ -303,13 +302,13 @@ class QueueStore:
         return found.values()
 
     def requeue(self, deliveries: Iterable[Delivery]) -> None:
-        """Put delivered messages back where they were. Nothing is written."""
+        """Return delivered messages to their old positions. Nothing is written."""
         self._must_be_open()
         for level, seqs in self._by_level(deliveries):
             level.requeue(seqs)
 
     def purge(self, queue: str) -> int:
-        """Drop every message that waits; returns how many. Those that are out stay out."""
+        """Purge all ready messages and return their count. Unacknowledged messages are kept."""
         self._must_be_open()
         count = 0
         try:
@@ -329,7 +328,7 @@ class QueueStore:
     # reaching the disk
 
     def sync(self) -> None:
-        """Return when everything done so far is on the disk: messages of the message store first, then the indexes that name them."""
+        """Make everything done so far durable: first the message store, then the indexes that reference it."""
         self._must_be_open()
         try:
             self.messages.sync()
@@ -341,7 +340,7 @@ class QueueStore:
             raise
 
     def idle(self) -> None:
-        """What queues do that have nothing to do: sync, and bring journals to segments."""
+        """Do what idle queues do: sync, and flush journals to segments."""
         self.sync()
         try:
             for level in self._started.queues.values():
@@ -351,22 +350,22 @@ class QueueStore:
             raise
 
     def close(self) -> None:
-        """A clean stop: the next start, ours or a broker's, keeps numbers and redelivered marks. What is out is ready again."""
+        """Stop cleanly, so that the next start keeps sequence ids and redelivered marks. Unacknowledged messages become ready."""
         if self._started.open and not self._failure:
             self.sync()
             write_side_files(self._started)
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the directory as a process does that is killed: what was not synced is lost."""
+        """Close the directory without syncing, as if the process were killed: what was not synced is lost."""
         if self._started.open:
             self._started.close()
             self._failure = "the store is closed"
 
     def _fail(self, error: MqstoreError) -> None:
-        """After a refused write memory and disk may differ: only a new start knows what is there."""
+        """Refuse further use after a failed write: memory and disk may differ until the next start."""
         self._failure = f"{error}; close the store and open it again"
 
     def _must_be_open(self) -> None:
         if self._failure:
-            raise CannotOpenError(f"the queues of {self.vhost!r} cannot be used any more: {self._failure}")
+            raise CannotOpenError(f"the queues of {self.vhost!r} cannot be used any longer: {self._failure}")

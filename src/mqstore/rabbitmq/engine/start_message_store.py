@@ -1,12 +1,12 @@
-"""Start of the message store of a vhost that is written: references counted from the queues, records found by scanning the files.
+"""Start of a writable message store: count references from the queues, find records by scanning the files.
 
-    1. every live, persistent entry of a queue that embeds no message counts one reference to its id
-    2. `<k>.rdq` are scanned by number; a record is valid if its id is referred to and has no place yet; in one file the last copy counts
-    3. a file without a valid record is deleted; the last one is cut behind its last valid record and written on
-    4. entries whose id has no record are dropped by their queues
+    1. every live, persistent entry of a queue that does not embed its message counts one reference to its id
+    2. `<k>.rdq` are scanned by number; a record is valid if its id is referenced and has no place yet; within one file the last copy counts
+    3. a file without a valid record is deleted; the last file is truncated after its last valid record and continued
+    4. queues drop the entries whose id has no record
 
-That is the broker's own way. What it does not find is found, too: records behind damage, and in a `<k>.rdt` that an interrupted merge
-left. They are written once more, behind all others, and only then the `.rdt` goes.
+This is the broker's own procedure. This engine also recovers what the broker misses: records after damage, and records in a `<k>.rdt`
+that an interrupted merge left. They are appended to the store, and only then is the `.rdt` deleted.
 
 Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9.
 """
@@ -25,7 +25,7 @@ __all__ = ["start_message_store"]
 def start_message_store(
     directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, limit: int, locations: MessageLocations
 ) -> LiveMessageStore:
-    """The store, ready to be written. locations: the references of all queues; ids for which there is no record stay without a place."""
+    """Recover a message store. locations: the references of all queues; ids without a record are left unplaced."""
     directory.make_directory(place)
     numbers, left_over = _list_files(directory, reading, place)
     sizes: dict[int, int] = {}
@@ -54,7 +54,7 @@ def start_message_store(
 
 
 def _rescue(locations: MessageLocations, data: Bytes, rescued: dict[bytes, bytes]) -> None:
-    """The terms of what only the careful scan finds, of ids that have no place; of several copies the last."""
+    """Add to `rescued` the terms of unplaced ids that only the careful scan finds; of several copies the last."""
     found = message_file.careful_scan(data)
     for at, total in zip(found.at.tolist(), found.total.tolist(), strict=True):
         message_id = data[at + 8 : at + 24].tobytes()
@@ -64,7 +64,7 @@ def _rescue(locations: MessageLocations, data: Bytes, rescued: dict[bytes, bytes
 
 
 def _list_files(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> tuple[list[int], list[int]]:
-    """Numbers of the `.rdq` and `.rdt` files. Drafts of an interrupted merge are removed."""
+    """Return numbers of the `.rdq` and `.rdt` files. Drafts of an interrupted merge are removed."""
     numbers: dict[str, list[int]] = {".rdq": [], ".rdt": []}
     for entry in reading.entries(place):
         stem, suffix = entry.name[:-4], entry.name[-4:]

@@ -1,13 +1,13 @@
-"""Start of a version 1 queue that is written: journal and segments are read, put in order, and brought to segments.
+"""Start of a writable version 1 queue: read journal and segments, repair them, and flush everything to segments.
 
-    1. the journal is replayed over the segments (section 7.2), each sequence id by itself
-    2. entries that cannot be live are dropped: an embedded message that is transient or is not the entry's own, one whose
-       message the store does not have, a transient entry
-    3. what has no delivery gets one: since 3.10 it stands with every publish and tells nothing
-    4. flush: segments hold everything, the journal nothing
+    1. the journal is replayed over the segments (section 7.2), one sequence id at a time
+    2. invalid entries are dropped: an embedded message that is transient or has another id, a transient entry, an entry whose
+       message is not in the store
+    3. an entry without a delivery gets one: since 3.10 every publish has one, and it has no meaning
+    4. flush: segments hold everything, the journal is empty
 
-Between 1 and 2 the message store is scanned, which needs the ids that all queues refer to. A segment in which bytes are damaged is written
-anew with the entries that can be believed; behind a torn one nothing could be appended that a broker would read.
+Between 1 and 2 the message store is scanned, for which the ids that all queues reference must be known. A damaged segment is rewritten
+with its valid entries; a broker would not read what is appended after a torn entry.
 
 Format: docs/formats/rabbitmq.md, section 7.
 """
@@ -37,9 +37,9 @@ P, D, A = 1, 2, 4
 def recover_v1(
     directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig, locations: MessageLocations
 ) -> tuple[LiveIndexV1, int]:
-    """The index as the files have it, entries dropped that no message store could keep, and the bytes of the bodies.
+    """Return the index that the files describe, without invalid entries, and the size of the bodies in bytes.
 
-    locations: is told of each entry whose message is in the message store.
+    locations: counts a reference for each entry whose message is in the message store.
     """
     found = QueueIndexV1(reading, place, entries, lenient=True)
     index = LiveIndexV1(directory, reading, place, entries, config)
@@ -61,7 +61,7 @@ def recover_v1(
 
 
 def _take_journal(index: LiveIndexV1, found: QueueIndexV1, directory: DurableDirectory) -> None:
-    """The journal file becomes what the index has written so far, without a tail that is no record."""
+    """Adopt the journal file as the written part of the index; a tail that is not a record is truncated."""
     if not found.has_journal:
         return
     journal = found.journal
@@ -75,7 +75,7 @@ def _take_journal(index: LiveIndexV1, found: QueueIndexV1, directory: DurableDir
 
 
 def _segment(index: LiveIndexV1, found: QueueIndexV1, number: int, words: list[bytes]) -> tuple[LiveSegmentV1 | None, NDArray[np.void]]:
-    """One segment with what its file lacks, and its live entries. words: is given the records of what is added to the journal."""
+    """Return one segment, with the actions its file lacks, and its live entries. words: receives the records to add to the journal."""
     combined = found.segment(number, dirty=True)
     rows = combined.entries[(combined.entries["flags"] & REPEATED) == 0]
     exists = number in found.segment_numbers
@@ -133,7 +133,7 @@ def _recoverable(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.
 def _rewrite_segment(
     index: LiveIndexV1, found: QueueIndexV1, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
 ) -> None:
-    """Replace a damaged segment file by one with its believable entries."""
+    """Replace a damaged segment file by one with its valid entries."""
     parts = []
     for rel in np.flatnonzero(state & P)[::-1].tolist():
         start = int(at[rel])
@@ -144,7 +144,7 @@ def _rewrite_segment(
 
 
 def drop_missing_v1(index: LiveIndexV1, locations: MessageLocations) -> tuple[int, int]:
-    """Drop the entries whose message the store does not have, then flush. How many, and the bytes of their bodies."""
+    """Drop the entries whose message is not in the store, then flush. Returns their count and the size of their bodies in bytes."""
     missing: list[int] = []
     size = 0
     for number in sorted(index.segments) if locations.unplaced else ():

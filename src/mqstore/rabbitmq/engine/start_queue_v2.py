@@ -1,10 +1,10 @@
-"""Start of a version 2 queue that is written: every entry of every `.qi` is checked, what cannot be live gets status 0.
+"""Start of a writable version 2 queue: every entry of every `.qi` is checked, and invalid ones get status 0.
 
     header invalid                        the `.qi` and its `.qs` are deleted
-    transient, or of an unknown place     dropped
-    in the message store                  dropped if the store does not have the id
-    in the `.qs`                          dropped unless the data is there, of the same size and with the right checksum
-    incomplete entry at the end           cut off; the broker's queue process would die of it
+    transient, or an unknown location      dropped
+    in the message store                  dropped if the id is not in the store
+    in the `.qs`                          dropped unless the data exists, with the same size and a correct checksum
+    incomplete entry at the end           truncated; the broker's queue process would crash on it
 
 Format: docs/formats/rabbitmq.md, section 12.4.
 """
@@ -29,9 +29,9 @@ __all__ = ["drop_missing_v2", "recover_v2"]
 def recover_v2(
     directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig, locations: MessageLocations
 ) -> tuple[LiveIndexV2, int, NDArray[np.int64]]:
-    """The index as the files have it, the bytes of the bodies, and the sequence ids to drop whatever the message store says.
+    """Return the index that the files describe, the size of the bodies in bytes, and the sequence ids to drop in any case.
 
-    locations: is told of each entry whose message is in the message store.
+    locations: counts a reference for each entry whose message is in the message store.
     """
     index = LiveIndexV2(directory, reading, place, config)
     names = {entry.name: entry.size for entry in reading.entries(place) if entry.is_file}
@@ -67,9 +67,9 @@ def recover_v2(
 
 
 def drop_missing_v2(index: LiveIndexV2, dropped: NDArray[np.int64], locations: MessageLocations) -> tuple[int, int]:
-    """Take out what is dropped anyway and the entries whose message the store does not have, and bring that to disk.
+    """Remove the entries to drop and those whose message is not in the store, delete empty segments, and sync.
 
-    How many of the latter, and the bytes of their bodies. Segments that are empty now go.
+    Returns the count of the entries without a message and the size of their bodies in bytes.
     """
     missing, size = 0, 0
     gone_at_all = [dropped]

@@ -1,13 +1,13 @@
-"""Start of a vhost that is written: directories, side files of the last stop, queues, message store, in the broker's order.
+"""Start of a writable vhost: directories, side files of the last stop, queues, message store, in the broker's order.
 
-    0. the vhost's directory is locked: nobody else writes it by this engine. A broker has no such lock and sees none: it must not run
-    1. the terms of a clean stop are read from `recovery.dets`, then that file, `clean.dot` and the `.ets` files are deleted
-    2. transient messages are thrown away: `msg_store_transient`
+    0. the vhost's directory is locked against other users of this engine. A broker ignores this lock, so none must be running
+    1. the terms of a clean stop are read from `recovery.dets`; then that file, `clean.dot` and the `.ets` files are deleted
+    2. transient messages are discarded: `msg_store_transient`
     3. every directory under `queues/` is read; its live entries count references to the message store
     4. the message store is scanned
-    5. entries without a message are dropped, and the queues brought in order on the disk
+    5. entries without a message are dropped, and the queues are repaired on disk
 
-A broker deletes the directories of queues that it does not know; here all are kept, whether or not their names can be told.
+A broker deletes the directories of unknown queues; this engine keeps all of them, even those without a name.
 
 Format: docs/formats/rabbitmq.md, sections 2 and 7.
 """
@@ -44,7 +44,7 @@ TRANSIENT = "msg_store_transient"
 
 
 def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig) -> RunningVhost:
-    """Make a vhost in a `msg_stores` directory, or recover the one that is there."""
+    """Create a vhost in a `msg_stores` directory, or recover the existing one."""
     make_root(path)
     directory = DurableDirectory(path, recorder=config.recorder)
     place = f"vhosts/{vhost_directory(vhost)}"
@@ -54,7 +54,7 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
         try:
             lock = LockedDirectory(directory, place)
         except LockHeldError:
-            raise TargetError(f"{directory.path(place)} is open for writing already; close the queues there, and try again") from None
+            raise TargetError(f"{directory.path(place)} is already open for writing; close the queues there and try again") from None
         return _start(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
     except BaseException:
         if lock is not None:
@@ -87,14 +87,14 @@ def _start(
     for name, (live, size, dropped) in indexes.items():
         missing, bodies = drop_missing_v2(live, dropped, locations) if isinstance(live, LiveIndexV2) else drop_missing_v1(live, locations)
         if missing:
-            started.notes.append(f"{live.place}: {missing} entries were dropped, for the message store has no message of theirs")
+            started.notes.append(f"{live.place}: {missing} entries were dropped because their messages are not in the message store")
         started.queues[name] = _queue(live, size - bodies, terms.get(name))
     locations.drop_unplaced()
     return started
 
 
 def _prepare(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, vhost: bytes, config: EngineConfig) -> int:
-    """Make what a vhost has; returns N."""
+    """Create the directories and files of a vhost and return N."""
     there = bool(reading.entries(f"{place}/queues"))
     text = reading.read(f"{place}/.config")
     if text is not None:
@@ -115,12 +115,12 @@ def _prepare(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str
 
 
 def _version(reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> int:
-    """The version of the files of a queue; without any what `.queue_name` says."""
+    """Return the version of the files of a queue; without any, the version in `.queue_name`."""
     files = [entry for entry in reading.entries(place) if entry.is_file]
     two = any(entry.name.endswith(".qi") for entry in files)
     one = any(entry.name.endswith(".idx") or (entry.name == "journal.jif" and entry.size) for entry in files)
     if one and two:
-        raise UnsupportedError(f"{place} holds files of both versions, of an interrupted conversion; let `mqstore convert` finish it first")
+        raise UnsupportedError(f"{place} has files of both versions from an interrupted conversion; run `mqstore convert` first")
     name = reading.read(f"{place}/.queue_name", 4097) or b""
     if not one and not two:
         return 2 if name.endswith(b"\nINDEX: v2\n") else 1
@@ -135,7 +135,7 @@ def _queue(index: LiveIndexV1 | LiveIndexV2, size: int, terms: QueueTerms | None
 
 
 def _end_of_entries(index: LiveIndexV1 | LiveIndexV2) -> int:
-    """The sequence id behind the last live entry."""
+    """Return the sequence id after the last live entry."""
     if not index.segments:
         return 0
     last = index.live_from(max(index.segments) * index.entries)

@@ -1,18 +1,18 @@
-r"""DETS, Erlang's tables on disk: `recovery.dets`, what a clean stop notes of each queue.
+r"""DETS, Erlang's tables on disk: `recovery.dets`, in which a clean stop records each queue.
 
 All numbers are u32, big-endian. A table of format 9 has
 
     offset
          4  0x00ABCDEF        8  1 closed properly, 0 open       16  9, the format
         24  number of slots   32  number of objects
-     0x138  256 places of segments; each has 512 places of blocks; each has 256 slots of 8 bytes: size, place
+     0x138  256 positions of segments; each has 512 positions of blocks; each has 256 slots of 8 bytes: size, position
 
-and at the place of a slot its objects:
+and at the position of a slot its objects:
 
     size | 12 34 56 78 | objects, each: length (itself included) | the term {Key, Value}
 
-A table that was not closed, or whose slots contradict each other, is read by looking for all 12 34 56 78. So does Erlang when it opens a
-table that was not closed; therefore `write_objects` writes one without any slots, for which no hash function is needed.
+A table that was not closed, or whose slots are inconsistent, is read by searching for all 12 34 56 78. Erlang does the same when it opens
+a table that was not closed; therefore `write_objects` writes one without slots, which needs no hash function.
 
     >>> table = write_objects([([56, 71, 65], b"value")])
     >>> table[:12].hex(" "), len(table)
@@ -46,7 +46,7 @@ SEGMENTS = 0x138
 HEADER_END = SEGMENTS + 4 * 256
 SLOTS_PER_BLOCK = 256
 BLOCKS_PER_SEGMENT = 512
-# how often the salvage looks at each byte of a file, on average, before it gives up
+# how often the search may read each byte of a file, on average, before it gives up
 PATIENCE = 16
 MAX_FINDINGS = 100
 
@@ -58,7 +58,7 @@ Object = tuple[Term, ...]
 
 @dataclass(frozen=True, slots=True)
 class DetsTable:
-    """objects: in the order of their places, the key is the first element of each. closed: properly. salvaged: read without the slots."""
+    """objects: in file order; the key is the first element of each. closed: properly. salvaged: read without the slots."""
 
     objects: tuple[Object, ...]
     closed: bool
@@ -67,16 +67,16 @@ class DetsTable:
 
 
 class _InconsistentError(Exception):
-    """The slots do not lead to what they should."""
+    """The slots are inconsistent with the objects."""
 
 
 def read_table(data: Buffer, file: str = "") -> DetsTable:
-    """The objects of a table, through its slots if it was closed, else by looking for them. file: its name in the findings."""
+    """Return the objects of a table, through its slots if it was closed, else by searching for them. file: its name in findings."""
     view = memoryview(cast(bytes, data))
     words = _HEAD.unpack_from(view) if len(view) >= HEADER_END else (0,) * 14
     if words[1] != COOKIE or words[4] != FORMAT:
         found, damage = _search_blocks(view, file)
-        bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, "The file does not begin like a DETS table of format 9.")
+        bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, "The file does not begin as a DETS table of format 9 does.")
         return DetsTable(found, False, True, (bad, *damage))
     if words[2] != 1:
         found, damage = _search_blocks(view, file)
@@ -90,7 +90,7 @@ def read_table(data: Buffer, file: str = "") -> DetsTable:
 
 
 def read_objects(data: Buffer) -> list[tuple[Term, Term]]:
-    """The (key, value) objects of a table, of a key the last one."""
+    """Return the (key, value) objects of a table; of several with one key, the last."""
     found: dict[bytes, tuple[Term, Term]] = {}
     for item in read_table(data).objects:
         if len(item) == 2:
@@ -100,12 +100,12 @@ def read_objects(data: Buffer) -> list[tuple[Term, Term]]:
 
 def _numbers(view: memoryview, start: int, count: int) -> NDArray[np.int64]:
     if start < 0 or start + 4 * count > len(view):
-        raise _InconsistentError(f"A table of the file should stand at {start}, beyond its {len(view)} bytes.")
+        raise _InconsistentError(f"A table of the file should be at {start}, beyond its {len(view)} bytes.")
     return np.frombuffer(view[start : start + 4 * count], ">u4").astype(np.int64)
 
 
 def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, ...]:
-    """The objects that the slots lead to. Each part of the file is visited once, so the time goes with its size."""
+    """Return the objects that the slots point to. Each part of the file is read once, so the time is proportional to its size."""
     segments = _numbers(view, SEGMENTS, 256)
     blocks = [_numbers(view, int(place), BLOCKS_PER_SEGMENT) for place in _without_overlap(segments[segments > 0], 4 * BLOCKS_PER_SEGMENT)]
     places = np.concatenate([np.zeros(0, np.int64), *blocks])
@@ -115,7 +115,7 @@ def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, 
     found: list[Object] = []
     for size, place in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
         if place + 8 > len(view) or _WORD.unpack_from(view, place)[0] != size or view[place + 4 : place + 8] != ACTIVE:
-            raise _InconsistentError(f"A slot leads to {place}, where no objects of {size} bytes stand.")
+            raise _InconsistentError(f"A slot points to {place}, where there are no objects of {size} bytes.")
         inside, why = _block(view, place, size)
         if why:
             raise _InconsistentError(f"The objects at {place} cannot be read: {why}.")
@@ -123,24 +123,24 @@ def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, 
         if len(found) > objects:
             break
     if len(found) != objects:
-        raise _InconsistentError(f"The slots lead to {len(found)} objects or more, the file counts {objects}; it has {slots} slots.")
+        raise _InconsistentError(f"The slots point to {len(found)} objects or more, the file counts {objects}; it has {slots} slots.")
     return tuple(found)
 
 
 def _without_overlap(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The places in order; two parts of the file that share bytes are a contradiction."""
+    """Return the positions in order. Raises _InconsistentError if two parts of the file overlap."""
     ordered = np.sort(places)
     if len(ordered) > 1 and np.diff(ordered).min() < size:
-        raise _InconsistentError("Two tables of the file share their place.")
+        raise _InconsistentError("Two tables of the file overlap.")
     return ordered
 
 
 def _block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
-    """The objects of the block at place, and why there are no more."""
+    """Return the objects of the block at a position, and the reason why it has no more."""
     end, at = place + size, place + 8
     found: list[Object] = []
     if end > len(view):
-        return found, "the file ends before"
+        return found, "the file ends before its end"
     while at + 4 <= end:
         (length,) = _WORD.unpack_from(view, at)
         if length < 5 or length > end - at:
@@ -150,14 +150,14 @@ def _block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
         except EtfError as error:
             return found, f"at {at + 4 + error.offset}: {error.what}"
         if not isinstance(term, tuple) or not term or used != length - 4:
-            return found, f"no object at {at}"
+            return found, f"no valid object at {at}"
         found.append(term)
         at += length
     return found, "" if found and at == end else "its size does not end with an object"
 
 
 def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tuple[Damage, ...]]:
-    """The objects of every block that its mark leads to."""
+    """Return the objects of every block found by its mark."""
     octets = bytes(view)
     found: list[Object] = []
     damage: list[Damage] = []
@@ -185,7 +185,7 @@ def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tup
 
 
 def write_objects(objects: Iterable[tuple[Term, Term]]) -> bytes:
-    """A table with these objects, marked as not closed: Erlang reads them in opening it."""
+    """Return a table with these objects, marked as not closed: Erlang reads them when it opens the table."""
     out = bytearray()
     count = 0
     for item in objects:

@@ -3,10 +3,10 @@ r"""Erlang's disk log: the container of Mnesia's tables and of `file_summary.ets
     offset  size
          0     4  01 02 03 04
          4     4  63 58 4D 0B closed properly · 06 07 08 09 was open
-         8     …  items, one behind the other:
+         8     …  items, one after the other:
                     length n (4) | 62 57 4C 41 | MD5 of the 4 length bytes (16), only if n >= 65528 | n bytes, one term
 
-In very old logs items have 0C 21 2C 37 and never an MD5. The last complete item ends the log; what is behind it was being written.
+In very old logs items have 0C 21 2C 37 and never an MD5. The last complete item ends the log; bytes after it are an unfinished write.
 
     >>> log = write_log([(Atom("log_header"), Atom("dcd_log"))])
     >>> log[:16].hex(" ")
@@ -38,14 +38,14 @@ CLOSED = bytes.fromhex("63584d0b")
 OPENED = bytes.fromhex("06070809")
 ITEM = bytes.fromhex("62574c41")
 OLD_ITEM = bytes.fromhex("0c212c37")
-# from this length on an item's head is believed only with its checksum
+# from this length on, an item's header has a checksum
 CHECKED_LENGTH = 65528
 _LENGTH = struct.Struct(">I4s")
 END_OF_TABLE = Atom("$end_of_table")
 
 
 class LogItem(NamedTuple):
-    """Where an item's term is. offset: of the item; start, length: of its term."""
+    """The position of an item. offset: of the item; start, length: of its term."""
 
     offset: int
     start: int
@@ -54,7 +54,7 @@ class LogItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiskLog:
-    """closed: the log was closed properly. end: where the last complete item ends. damage: what could not be read."""
+    """closed: the log was closed properly. end: where the last complete item ends. damage: unreadable parts."""
 
     terms: tuple[Term, ...]
     closed: bool
@@ -64,7 +64,7 @@ class DiskLog:
 
 @dataclass(frozen=True, slots=True)
 class SavedTable:
-    """A table of `ets:tab2file`. whole: its end item is there and counts its objects."""
+    """A table of `ets:tab2file`. whole: its end item exists and has the right count of objects."""
 
     properties: tuple[Term, ...]
     objects: tuple[Term, ...]
@@ -73,7 +73,7 @@ class SavedTable:
 
 
 def items(data: Buffer) -> Iterator[LogItem]:
-    """The items of a log, as far as they are complete; the terms in them are not looked at."""
+    """Yield the complete items of a log, without decoding their terms."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if view[:4] != MAGIC or view[4:8] not in (CLOSED, OPENED):
         return
@@ -94,10 +94,10 @@ def items(data: Buffer) -> Iterator[LogItem]:
 
 
 def read_log(data: Buffer, file: str = "", limits: Limits = LIMITS) -> DiskLog:
-    """All terms of a log. file: its name in the findings. A term that cannot be decoded is left out and told."""
+    """Return all terms of a log. file: its name in findings. A term that cannot be decoded is a finding."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if view[:4] != MAGIC or view[4:8] not in (CLOSED, OPENED):
-        return DiskLog((), False, 0, (Damage(file, 0, min(8, len(view)), Kind.BAD_SIDE_FILE, "The file is no Erlang disk log."),))
+        return DiskLog((), False, 0, (Damage(file, 0, min(8, len(view)), Kind.BAD_SIDE_FILE, "The file is not an Erlang disk log."),))
     terms, damage, end = [], [], 8
     for item in items(view):
         end = item.start + item.length
@@ -110,17 +110,17 @@ def read_log(data: Buffer, file: str = "", limits: Limits = LIMITS) -> DiskLog:
                     item.offset,
                     end - item.offset,
                     Kind.BAD_SIDE_FILE,
-                    f"An item of the log is no term: byte {error.offset}: {error.what}.",
+                    f"An item of the log is not a term: byte {error.offset}: {error.what}.",
                 )
             )
     closed = view[4:8] == CLOSED
     if end != len(view) and (closed or any(view[end:])):
-        damage.append(Damage(file, end, len(view) - end, Kind.BAD_SIDE_FILE, "The log ends within an item, or in bytes that are none."))
+        damage.append(Damage(file, end, len(view) - end, Kind.BAD_SIDE_FILE, "The log ends within an item, or in other bytes."))
     return DiskLog(tuple(terms), closed, end, tuple(damage))
 
 
 def write_log(terms: Sequence[Term], closed: bool = True, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
-    """The bytes of a log with these terms."""
+    """Return the bytes of a log with these terms."""
     out = bytearray(MAGIC + (CLOSED if closed else OPENED))
     for term in terms:
         octets = encode(term, atoms)
@@ -136,7 +136,7 @@ def write_log(terms: Sequence[Term], closed: bool = True, atoms: Literal["latin1
 
 
 def read_table(data: Buffer, file: str = "") -> SavedTable:
-    """A saved table with all its objects."""
+    """Return a saved table with all its objects."""
     log = read_log(data, file)
     first, rest = log.terms[:1], log.terms[1:]
     properties = first[0] if first and isinstance(first[0], tuple) else ()
@@ -148,7 +148,7 @@ def read_table(data: Buffer, file: str = "") -> SavedTable:
 
 
 def table_is_complete(data: Buffer) -> bool:
-    """Whether a saved table was closed and ends as it should, told from its two ends, whatever its size."""
+    """Return whether a saved table was closed and has its end item. Reads only its two ends."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if bytes(view[:8]) != MAGIC + CLOSED:
         return False
@@ -164,5 +164,5 @@ def table_is_complete(data: Buffer) -> bool:
 
 
 def write_table(table: SavedTable, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
-    """The bytes of a saved table; byte by byte those it was read from."""
+    """Return the bytes of a saved table, identical to those it was read from."""
     return write_log([table.properties, *table.objects, [END_OF_TABLE, [(Atom("count"), len(table.objects))]]], True, atoms)

@@ -1,4 +1,4 @@
-"""Erlang's external term format: the language in which RabbitMQ stores messages, side files and definitions.
+"""Erlang's external term format, in which RabbitMQ stores messages, side files and definitions.
 
 A term is the byte 131 and then one tag byte with its contents, big-endian, nested as the term is:
 
@@ -14,16 +14,16 @@ A term is the byte 131 and then one tag byte with its contents, big-endian, nest
     108  LIST             n u32, n terms, tail   list; ImproperList when the tail is not NIL
     109  BINARY           u32, bytes             bytes
      77  BIT_BINARY       u32, bits u8, bytes    BitBinary
-    116  MAP              n u32, n × key, value  dict in the order of the file; Pairs where a dict cannot hold the keys
+    116  MAP              n u32, n × key, value  dict in file order; Pairs if a dict cannot hold the keys
     others: pids, references, ports, functions   Opaque, the bytes unchanged
 
-131 80 begins a compressed term: u32 length of what follows uncompressed, then zlib data. RabbitMQ never writes it; it is read.
+131 80 begins a compressed term: u32 uncompressed length, then zlib data. RabbitMQ never writes it; this module reads it.
 
     >>> decode(bytes.fromhex("83 68 02 64 0002 6f6b 6d 00000003 616263"))
     ((Atom('ok'), b'abc'), 16)
 
-Nothing of a file becomes more than these plain values. Decoding needs no recursion, and memory in proportion to the bytes at hand:
-a count is believed only if that many bytes are left. Not read: atom cache references (distribution only), LOCAL_EXT.
+A file can produce only these plain values. Decoding does not recurse, and its memory is proportional to the input: a count is accepted
+only if that many bytes are left. Not read: atom cache references (distribution only), LOCAL_EXT.
 
 Format: docs/formats/rabbitmq.md, section 9.
 """
@@ -49,7 +49,7 @@ Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 COMPRESSED = 80
 # Python prints integers of at most 4300 decimal digits, and no field of a broker has more than 64 bits.
 MAX_INTEGER_BYTES = 1024
-# A dict of keys with chosen hashes takes time in proportion to the square of their number.
+# A dict of keys with chosen hashes takes quadratic time.
 MAX_CHOSEN_KEYS = 1024
 
 _U32 = struct.Struct(">I")
@@ -58,7 +58,7 @@ _F64 = struct.Struct(">d")
 
 
 class EtfError(ValueError):
-    """Bytes that are no term, or one beyond the limits. offset: byte position in the buffer given."""
+    """Bytes that are not a term, or a term beyond the limits. offset: byte position in the given buffer."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"byte {offset}: {what}")
@@ -71,7 +71,7 @@ class EtfError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """depth: how deep terms may nest. terms: how many elements one term may have in all. inflated: bytes of a compressed term."""
+    """depth: of nested terms. terms: total number of elements of one term. inflated: bytes of a compressed term."""
 
     depth: int = 256
     terms: int = 2_000_000
@@ -85,7 +85,7 @@ LIMITS = Limits()
 
 
 def decode(buf: Buffer, pos: int = 0, limits: Limits = LIMITS) -> tuple[Term, int]:
-    """The term that begins (with byte 131) at pos, and the position behind it. Raises EtfError."""
+    """Return the term that begins (with byte 131) at pos, and the position after it. Raises EtfError."""
     view = buf if isinstance(buf, memoryview) else memoryview(cast(bytes, buf))
     if pos >= len(view) or view[pos] != VERSION:
         raise EtfError(pos, "a term begins with byte 131" + (f", not {view[pos]}" if pos < len(view) else "; the bytes end here"))
@@ -117,7 +117,7 @@ def _decode_compressed(view: memoryview, pos: int, limits: Limits) -> tuple[Term
 
 
 class _Decoder:
-    """Reads one term. Containers begun are on a list of their own, not on the stack of calls."""
+    """Reads one term. Open containers are kept in a list, not on the call stack."""
 
     def __init__(self, view: memoryview, limits: Limits) -> None:
         self.view = view
@@ -195,7 +195,7 @@ class _Decoder:
         return atom, end
 
     def plain(self, tag: int, pos: int) -> tuple[Term, int]:
-        """Everything that holds no further terms, except the tags that `term` reads itself."""
+        """Decode a term without inner terms, except for the tags that `term` decodes itself."""
         start = pos - 1
         if tag == 98:
             self.need(pos, 4)
@@ -241,16 +241,16 @@ class _Decoder:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise EtfError(pos, "a float that is no finite number")
+            raise EtfError(pos, "a float that is not a finite number")
         return value, pos + width
 
     def opaque(self, tag: int, pos: int) -> int:
-        """Where the value behind an opaque tag ends."""
+        """Return where the value after an opaque tag ends."""
         if tag == 112:
             size = self.number(pos, 4)
             self.need(pos, size)
             if size < 4:
-                raise EtfError(pos, f"a function of {size} bytes, which do not even hold its size")
+                raise EtfError(pos, f"a function of {size} bytes, too short for its own size field")
             return pos + size
         if tag == 113:
             return self.inner(self.inner(self.inner(pos, "atom"), "atom"), "integer")
@@ -291,14 +291,14 @@ def _map_of(items: list[Term]) -> dict[Term, Term] | Pairs:
 
 
 _ATOMS: dict[int, tuple[int, str]] = {100: (2, "latin-1"), 115: (1, "latin-1"), 118: (2, "utf-8"), 119: (1, "utf-8")}
-# tag: width of the count, what makes the value of its elements, elements per count
+# tag: width of the count, function from elements to value, elements per count
 _CONTAINERS: dict[int, tuple[int, Callable[[list[Term]], Term], int]] = {
     104: (1, tuple, 1),
     105: (4, tuple, 1),
     108: (4, _list_of, 1),
     116: (4, _map_of, 2),
 }
-# tag: whether a count of 32-bit words stands in front, bytes behind the atom; 112 and 113 are told apart in the decoder
+# tag: whether a count of 32-bit words precedes, bytes after the atom; the decoder treats 112 and 113 separately
 _OPAQUE: dict[int, tuple[bool, int]] = {
     88: (False, 12),
     103: (False, 9),

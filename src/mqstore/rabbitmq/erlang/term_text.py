@@ -1,12 +1,12 @@
-r"""Erlang terms as text: `clean.dot`, `.config` and their like, a row of terms each ended by a full stop.
+r"""Erlang terms as text: `clean.dot`, `.config` and similar files, a sequence of terms each ended by a full stop.
 
     >>> read_text(b'% a comment\n{client_refs,[<<1,2,255>>,<<"text">>]}.\n{a, \'B c\', -16#ff, 1.5, "ab", #{k => []}}.')
     [(Atom('client_refs'), [b'\x01\x02\xff', b'text']), (Atom('a'), Atom('B c'), -255, 1.5, [97, 98], {Atom('k'): []})]
     >>> write_text([(Atom("client_refs"), [b"\x01\x02"]), (Atom("index_module"), Atom("rabbit_msg_store_ets_index"))])
     b'{client_refs,[<<1,2>>]}.\n{index_module,rabbit_msg_store_ets_index}.\n'
 
-Strings are lists of numbers, as in Erlang. What is written is what Erlang's `~w.~n` writes. Read are values only: no macros, functions,
-pids, nor binaries with sizes.
+Strings are lists of numbers, as in Erlang. The output is that of Erlang's `~w.~n`. Only values are read: no macros, functions, pids or
+binaries with sizes.
 
 Format: docs/formats/rabbitmq.md, sections 2.3 and 8.1.
 """
@@ -42,7 +42,7 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f", "e
 
 
 class ErlangTextError(ValueError):
-    """Text that is no row of terms. offset: character position."""
+    """Text that is not a sequence of terms. offset: character position."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"character {offset}: {what}")
@@ -54,7 +54,7 @@ class ErlangTextError(ValueError):
 
 
 def read_text(content: bytes) -> list[Term]:
-    """All terms of a file. Raises ErlangTextError."""
+    """Return all terms of a file. Raises ErlangTextError."""
     if len(content) > MAX_TEXT_BYTES:
         raise ErlangTextError(MAX_TEXT_BYTES, f"a file of terms has at most {MAX_TEXT_BYTES} bytes, this one {len(content)}")
     try:
@@ -72,7 +72,7 @@ def _tokens(text: str) -> Iterator[Token]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None or found.lastgroup is None:
-            raise ErlangTextError(at, f"{text[at : at + 10]!r} is no part of a term")
+            raise ErlangTextError(at, f"{text[at : at + 10]!r} is not part of a term")
         if found.lastgroup != "skip":
             yield found.lastgroup, found[found.lastgroup], at
         at = found.end()
@@ -80,7 +80,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 class _TermReader:
-    """Reads terms one token ahead."""
+    """Reads terms with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self.tokens = _tokens(text)
@@ -194,7 +194,7 @@ def _parse_number(kind: str, text: str, at: int) -> int | float:
         value = int(digits, abs(int(base)))
         return -value if base.startswith("-") else value
     except ValueError:
-        raise ErlangTextError(at, f"{text[:20]!r} is no number") from None
+        raise ErlangTextError(at, f"{text[:20]!r} is not a number") from None
 
 
 def _unescape(text: str, at: int) -> str:
@@ -211,19 +211,19 @@ def _unescape(text: str, at: int) -> str:
     try:
         return _ESCAPE.sub(one, text)
     except (ValueError, OverflowError):
-        raise ErlangTextError(at, "an escape beyond the last character there is") from None
+        raise ErlangTextError(at, "an escape beyond the last Unicode character") from None
 
 
 # writing
 
 
 def write_text(terms: Sequence[Term]) -> bytes:
-    """The terms as a file, one a line. Raises TypeError for what is no value of Erlang's."""
+    """Return the terms as the bytes of a file, one per line. Raises TypeError for a value that has no Erlang text."""
     return "".join(f"{_term_text(term)}.\n" for term in terms).encode("utf-8")
 
 
 _PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-z_@À-ÖØ-öø-ÿ]*\Z")
-# written without quotes they would be operators or keywords
+# without quotes these would be operators or keywords
 _RESERVED = re.compile(
     r"(after|and|andalso|band|begin|bnot|bor|bsl|bsr|bxor|case|catch|cond|div|else|end|fun|if|let|maybe|not|of|or|orelse|receive|rem|try"
     r"|when|xor)\Z"
@@ -244,4 +244,4 @@ def _term_text(term: Term) -> str:
         return "#{" + ",".join(f"{_term_text(key)} => {_term_text(value)}" for key, value in term.items()) + "}"
     if type(term) in (int, float):
         return repr(term)
-    raise TypeError(f"{term!r} is no Erlang term that has a text")
+    raise TypeError(f"{term!r} is not an Erlang term that has a text")

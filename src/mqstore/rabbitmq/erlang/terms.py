@@ -1,12 +1,12 @@
-"""Erlang terms as plain values, and the bytes that OTP writes for them.
+"""Erlang terms as plain Python values, and their encoding as OTP writes it.
 
 An atom is an `Atom`, a binary `bytes`, a string a list of numbers; tuples, lists, maps, integers and floats are Python's own.
 
     >>> encode((Atom("ok"), [1, 2, 3], [1, 300])).hex(" ")
     '83 68 03 64 00 02 6f 6b 6b 00 03 01 02 03 6c 00 00 00 02 61 01 62 00 00 01 2c 6a'
 
-Written is what OTP 25 writes, byte for byte; with `atoms="utf8"` what OTP 26 and newer write. Maps keep the order they have: OTP 25
-writes up to 32 keys in the order of Erlang's terms.
+The output is that of OTP 25, byte for byte; with `atoms="utf8"` that of OTP 26 and newer. Maps keep their order: OTP 25 writes up to
+32 keys in Erlang's term order.
 
 Format: docs/formats/rabbitmq.md, section 9; the tags are listed in `etf`.
 """
@@ -41,14 +41,14 @@ class Atom(str):
 
 
 class Pairs(tuple[tuple[Term, Term], ...]):
-    """A map as its pairs, where a dict cannot hold it: keys that are lists or maps, or that Python takes for equal."""
+    """A map as its pairs, if a dict cannot hold it: keys that are lists or maps, or that Python considers equal."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BitBinary:
-    """A bit string. bits: how many bits of the last byte count, 1 to 8."""
+    """A bit string. bits: number of used bits in the last byte, 1 to 8."""
 
     octets: bytes
     bits: int
@@ -56,7 +56,7 @@ class BitBinary:
 
 @dataclass(frozen=True, slots=True)
 class ImproperList:
-    """A list whose tail is no list."""
+    """A list whose tail is not a list."""
 
     items: tuple[Term, ...]
     tail: Term
@@ -70,9 +70,9 @@ class Opaque:
 
 
 def encode(term: Term, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
-    """The bytes that OTP writes for a term. atoms: `latin1` as up to OTP 25, `utf8` as since OTP 26.
+    """Return the bytes that OTP writes for a term. atoms: `latin1` as up to OTP 25, `utf8` as since OTP 26.
 
-    Raises TypeError for a value that is no term, and ValueError for one out of range.
+    Raises TypeError for a value that is not a term, and ValueError for one out of range.
     """
     out = bytearray([VERSION])
     todo: list[Term] = [term]
@@ -115,7 +115,7 @@ def encode(term: Term, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
         elif isinstance(value, Opaque):
             out += value.encoded
         else:
-            raise TypeError(f"{value!r} is no Erlang term; atoms are Atom, binaries bytes")
+            raise TypeError(f"{value!r} is not an Erlang term; use Atom for atoms and bytes for binaries")
     return bytes(out)
 
 

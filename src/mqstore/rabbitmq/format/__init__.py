@@ -1,1 +1,1 @@
-"""One module for each kind of file of a classic queue."""
+"""The files of classic queues, one module for each kind."""

@@ -1,19 +1,19 @@
-"""What journal and segments of a version 1 queue say together of a sequence id: the broker's tables, over columns.
+"""Merge of journal and segments of a version 1 queue: the broker's tables, applied to columns.
 
-The journal holds what was done since the last flush, the segments what was done before; after a crash between the writing of the
-segments and the emptying of the journal the same facts are in both. Per sequence id, J being the journal's part and S the segment's:
+The journal holds the actions since the last flush, the segments those before it; after a crash between writing the segments and
+truncating the journal, the same actions are in both. For each sequence id, with J from the journal and S from the segment:
 
-    minus   takes out of J what S has already (a dirty start does it first)      J' = minus(J, S)
-    plus    is the state that the queue then sees                                state = plus(S, J')
+    minus   removes from J what S already has (a dirty start does this first)    J' = minus(J, S)
+    plus    is the resulting state of the entry                                  state = plus(S, J')
 
     >>> MergedState(*minus_plus(JD, SP, dirty=True))
     MergedState(state=3, crash=False)
     >>> MergedState(*minus_plus(JA, SP, dirty=True))
     MergedState(state=7, crash=True)
 
-J is one of nothing, P, PD, D, A, DA (published, delivered, acknowledged), S of nothing, P, PD, PDA. The tables below are those of the
-broker. In some cells it crashes; there the facts are simply added up (acknowledged is acknowledged, wherever it stands), and the
-crash is told. Since 3.10.24, 3.11.18 and 3.12.1 an acknowledgement without delivery is no crash (`lenient`).
+J is one of nothing, P, PD, D, A, DA (published, delivered, acknowledged), S one of nothing, P, PD, PDA. The tables below are the broker's.
+In some cells it crashes; there the actions are combined (an acknowledgement in either counts), and the crash is reported. Since
+3.10.24, 3.11.18 and 3.12.1 an acknowledgement without a delivery does not crash (`lenient`).
 
 Format: docs/formats/rabbitmq.md, sections 5.2, 5.6 and 7.2.
 """
@@ -52,7 +52,7 @@ _CRASH = 16
 _MINUS = np.full((8, 8), _CRASH, np.uint8)
 for _j, _row in {
     NOTHING: {NOTHING: 0, SP: 0, SPD: 0, SPDA: 0},
-    JP: {NOTHING: JP, SP: 0},  # SP: only if both publishes are the same
+    JP: {NOTHING: JP, SP: 0},  # SP: only if both publishes are identical
     JPD: {NOTHING: JPD, SP: JD, SPD: 0},
     JPDA: {NOTHING: JPDA, SP: JDA, SPD: JA, SPDA: 0},
     JD: {SP: JD, SPD: 0},
@@ -61,7 +61,7 @@ for _j, _row in {
 }.items():
     for _s, _out in _row.items():
         _MINUS[_j, _s] = _out
-# state after "plus": rows by the bits of S, columns by the bits of J; an entry that is acknowledged in the file is nothing here
+# state after "plus": rows by the bits of S, columns by the bits of J; an entry acknowledged in the file counts as nothing here
 _PLUS = np.full((8, 8), _CRASH, np.uint8)
 for _s, _row in {
     NOTHING: {NOTHING: 0, JP: SP, JPD: SPD, JPDA: SPDA},
@@ -74,23 +74,23 @@ _PLUS[SPDA] = _PLUS[NOTHING]
 
 
 class MergedState(NamedTuple):
-    """Of one sequence id: bits of its state (7: acknowledged), and whether the broker would crash on the way."""
+    """The state of one sequence id as bits (7: acknowledged), and whether the broker would crash on it."""
 
     state: int
     crash: bool
 
 
 class MergedStates(NamedTuple):
-    """Of many."""
+    """The same for many sequence ids."""
 
     state: NDArray[np.uint8]
     crash: NDArray[np.bool_]
 
 
 def merge(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *, dirty: bool, lenient: bool = False) -> MergedStates:
-    """State of each sequence id from the bits of its journal part j and its segment part s.
+    """Return the state of each sequence id from the bits of its journal part j and its segment part s.
 
-    same: whether the publishes of both are identical, where both have one. dirty: "minus" first, as after a crash.
+    same: whether the publishes are identical, if both have one. dirty: "minus" first, as after a crash.
     """
     crash = np.zeros(len(j), np.bool_)
     left = j
@@ -108,7 +108,7 @@ def merge(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *
         accepted = (s == SP) & (left == JA)
         state = np.where(accepted, np.uint8(SPDA), state)
     crash |= state == _CRASH
-    # acknowledged in the file, and nothing in the journal brings it back: still known to be acknowledged
+    # acknowledged in the file, and not published again in the journal: still acknowledged
     state = np.where((s == SPDA) & (state == 0), np.uint8(SPDA), state)
     added = j | s
     added = np.where(added & queue_index.P == 0, np.uint8(0), np.where(added & queue_index.A != 0, np.uint8(7), added))
@@ -117,23 +117,23 @@ def merge(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *
 
 @cache
 def without_journal(*, dirty: bool, lenient: bool) -> MergedStates:
-    """`merge` for each of the eight segment parts, with nothing in the journal."""
+    """Return the result of `merge` for each of the eight segment parts, with nothing in the journal."""
     return merge(np.zeros(8, np.uint8), np.arange(8, dtype=np.uint8), np.ones(8, np.bool_), dirty=dirty, lenient=lenient)
 
 
 def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool = True) -> tuple[int, bool]:
-    """`merge` of one sequence id, as (state, crash)."""
+    """Merge one sequence id; return (state, crash)."""
     found = merge(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
     return int(found.state[0]), bool(found.crash[0])
 
 
 @dataclass(frozen=True, slots=True)
 class JournalMap:
-    """The journal added up, one row a sequence id, ascending.
+    """The journal's actions combined, one row per sequence id, ascending.
 
-    state: bits P, D, A of what the broker's map holds. publish: the action of the publish, or -1. removed: published, delivered and
-    acknowledged within the journal, so that the map has forgotten it. repeat: a second publish, or -1. bad: the action at which
-    the broker would crash, or -1. dirty_count, unacked: of all actions.
+    state: bits P, D, A in the broker's map. publish: the action that publishes, or -1. removed: published, delivered and acknowledged
+    within the journal, and therefore no longer in the map. repeat: a second publish, or -1. bad: the action at which the broker
+    would crash, or -1. dirty_count: number of actions.
     """
 
     seq: NDArray[np.int64]
@@ -146,7 +146,7 @@ class JournalMap:
 
 
 def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: bool = False) -> JournalMap:
-    """Add actions up as the broker does while it reads a journal. lenient: an acknowledgement without delivery is no crash."""
+    """Combine actions as the broker does when it reads a journal. lenient: an acknowledgement without a delivery does not crash."""
     count = len(seq)
     order = np.argsort(seq, kind="stable").astype(np.int64, copy=False)
     first, publish, repeat, bad = (np.empty(count, np.int64) for _ in range(4))
@@ -155,7 +155,7 @@ def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: boo
     bits = state[:ids]
     bad = bad[:ids].copy()
     if lenient:
-        # of the crashes only that of an acknowledgement on a bare publish has left an entry removed
+        # only the crash of an acknowledgement after a bare publish has left an entry removed
         bad[(bits & queue_index.REMOVED != 0) & (repeat[:ids] < 0)] = -1
     return JournalMap(
         seq[first[:ids]],

@@ -1,16 +1,16 @@
 """Index of a version 1 queue: journal and segments of one directory, read segment by segment.
 
-What is kept of a queue is its journal; of a segment, while it is looked at, one row of ENTRY for each entry. No object is made for an
-entry, and the message itself is named by its place, not read.
+Only the journal of a queue stays in memory, and one row of ENTRY for each entry of the segment being read. There is no object per
+entry, and messages are not read: a row has the place of its message.
 
-    seq  hi lo  expiry  size   as in the files                        state  all that is told of it: published, delivered, acknowledged
-    place  at  length          where the stored message is            seen   the same by what the broker reads; 0: it has no such entry
+    seq  hi lo  expiry  size   as in the files                        state  published, delivered, acknowledged, from all bytes
+    place  at  length          where the stored message is            seen   the same from what the broker reads; 0: not an entry for it
     record                     position of the entry in its file      flags  PERSISTENT, HIDDEN, REPEATED
 
     >>> ENTRY.itemsize
     69
 
-How journal and segments combine is told in `combining`.
+`index_merge` combines journal and segments.
 
 Format: docs/formats/rabbitmq.md, section 5.
 """
@@ -54,7 +54,7 @@ __all__ = [
 
 # flags of an entry
 PERSISTENT = 1
-HIDDEN = 2  # the broker does not see it: it stands behind damage of the journal
+HIDDEN = 2  # the broker does not see it: it is after damage in the journal
 REPEATED = 4  # a second publish of a sequence id, with different bytes
 
 # places of the bytes of an entry
@@ -70,21 +70,20 @@ ENTRY = np.dtype(
         ("at", np.int64),  # position of the stored message in the file `place` names
         ("length", np.int64),  # its bytes; 0: in the message store
         ("record", np.int64),  # position of the entry in its index file
-        ("state", np.uint8),  # bits PUBLISHED, DELIVERED, ACKED: everything that is told of it
-        ("seen", np.uint8),  # the same, by what the broker reads: 0 = it has no such entry
+        ("state", np.uint8),  # bits PUBLISHED, DELIVERED, ACKED, from all bytes
+        ("seen", np.uint8),  # the same from what the broker reads; 0 = not an entry for it
         ("flags", np.uint8),
         ("place", np.uint8),  # of the stored message: IN_SEGMENT, IN_JOURNAL, IN_QUEUE_STORE, IN_STORE
-        ("from_journal", np.bool_),  # the publish stands in the journal
+        ("from_journal", np.bool_),  # the publish is in the journal
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSegment:
-    """Entries of one segment, ascending by sequence id, with the bytes their stored messages stand in.
+    """Entries of one segment, ascending by sequence id, with the buffers that contain their stored messages.
 
     entries: rows of ENTRY; acknowledged ones included. crashes: why the broker would crash here.
-    unacked: publishes minus acknowledgements, the broker's own count.
     """
 
     number: int
@@ -93,7 +92,7 @@ class IndexSegment:
     files: tuple[str, ...]  # by place
     crashes: tuple[str, ...] = ()
     findings: tuple[Damage, ...] = ()
-    file: Segment | None = None  # of version 1: what the segment file says by itself
+    file: Segment | None = None  # version 1 only: the segment file without the journal
 
 
 class QueueIndexV1:
@@ -130,7 +129,7 @@ class QueueIndexV1:
 
     @property
     def segment_numbers(self) -> list[int]:
-        """Numbers of the segment files there are."""
+        """Numbers of the existing segment files."""
         return sorted(self._files)
 
     @cached_property
@@ -143,13 +142,13 @@ class QueueIndexV1:
 
     @cached_property
     def journal_seen(self) -> JournalMap:
-        """The map as the broker has it."""
+        """The journal map as the broker has it."""
         journal = self.journal
         return journal_map(journal.kind[: journal.seen], journal.seq[: journal.seen], lenient=self.lenient)
 
     @cached_property
     def journal_all(self) -> JournalMap:
-        """The map with what stands behind damage."""
+        """The journal map including actions after damage."""
         journal = self.journal
         if journal.seen == len(journal.seq):
             return self.journal_seen
@@ -162,7 +161,7 @@ class QueueIndexV1:
         return sorted(set(self._files) | set(touched.tolist()))
 
     def segment(self, number: int, *, dirty: bool) -> IndexSegment:
-        """The entries of a segment. dirty: combined as after a crash ("minus" before "plus")."""
+        """Return the entries of a segment. dirty: combined as after a crash ("minus" before "plus")."""
         data: Bytes = np.empty(0, np.uint8)
         unreadable: tuple[Damage, ...] = ()
         if number in self._files:
@@ -208,7 +207,7 @@ class QueueIndexV1:
         state = found.state
         removed = np.zeros(self.count, np.bool_)
         removed[rels] = journal.removed[low:high]
-        # forgotten by the map, in no file: acknowledged
+        # removed from the map, and in no file: acknowledged
         state = np.where(removed & (state == 0), np.uint8(SPDA), state)
         in_journal = (s & queue_index.P == 0) & (at >= 0)
         crashed = np.zeros(self.count, np.bool_)
@@ -218,7 +217,7 @@ class QueueIndexV1:
         return _SegmentStates(state, in_journal, at, published, _crash_reasons(both, found.crash, j, s, number * self.count))
 
     def _merge_without_journal(self, number: int, file: Segment, dirty: bool) -> _SegmentStates:
-        """The same for a segment of which the journal says nothing."""
+        """Return the same for a segment without entries in the journal."""
         s = (file.state & 7).astype(np.uint8)
         outcome = without_journal(dirty=dirty, lenient=self.lenient)
         nothing = np.zeros(self.count, np.bool_)
@@ -227,7 +226,7 @@ class QueueIndexV1:
         return _SegmentStates(outcome.state[s], nothing, np.full(self.count, -1, np.int64), s & queue_index.P != 0, crashes)
 
     def _same(self, file: Segment, at: NDArray[np.int64], rels: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Of these rels: whether journal and segment hold the same publish. True for all others."""
+        """Return for each of these rels whether journal and segment have the same publish; True for all others."""
         same = np.ones(self.count, np.bool_)
         source = self.journal.data
         for rel in rels.tolist():
@@ -255,7 +254,7 @@ class QueueIndexV1:
         entries["place"][rows] = place
 
     def _with_repeats(self, entries: NDArray[np.void], number: int) -> NDArray[np.void]:
-        """The entries with second publishes of the journal that differ from the first, each behind it."""
+        """Return the entries, each followed by a second publish in the journal that differs from it."""
         journal = self.journal_all
         low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
         rows = low + np.flatnonzero(journal.repeat[low:high] >= 0)
@@ -295,16 +294,16 @@ _MAX_REASONS = 20
 def _crash_reasons(
     crash: NDArray[np.bool_], tables: NDArray[np.bool_], j: NDArray[np.uint8], s: NDArray[np.uint8], base: int
 ) -> tuple[str, ...]:
-    """Why the broker would crash, for the first few sequence ids."""
+    """Return why the broker would crash, for the first sequence ids."""
     rels = np.flatnonzero(crash)
-    told = []
+    reasons = []
     for rel in rels[:_MAX_REASONS].tolist():
         if tables[rel]:
             in_journal, in_segment = (_ACTION_NAMES.get(int(bits[rel]), "pub, ack") for bits in (j, s))
             why = f"the journal says ({in_journal}), the segment ({in_segment})"
         else:
-            why = "the journal repeats an action or acknowledges what it has not delivered"
-        told.append(f"the broker crashes on sequence id {base + rel}: {why}")
+            why = "the journal repeats an action or acknowledges a message it has not delivered"
+        reasons.append(f"the broker crashes on sequence id {base + rel}: {why}")
     if len(rels) > _MAX_REASONS:
-        told.append(f"the broker crashes on {len(rels) - _MAX_REASONS} sequence ids more of the segment from {base}")
-    return tuple(told)
+        reasons.append(f"the broker crashes on {len(rels) - _MAX_REASONS} more sequence ids of the segment from {base}")
+    return tuple(reasons)

@@ -1,6 +1,6 @@
-r"""Index of a version 2 queue, `<k>.qi`: one entry of fixed size a sequence id, M to a file (4096 unless the node says otherwise).
+r"""Index of a version 2 queue, `<k>.qi`: one entry of fixed size for each sequence id, M per file (4096 by default).
 
-A header of 64 bytes, the same in `.qs`, then 32 bytes for each sequence id; the file ends behind the last one written.
+A header of 64 bytes, the same in `.qs`, then 32 bytes for each sequence id; the file ends after the last one written.
 
     offset  size  header                            offset  size  entry
          0     4  RCQI (in .qs RCQS)                     0     1  status: 1 = a message, 0 = nothing, or acknowledged
@@ -45,7 +45,7 @@ SHARED, QUEUE_STORE = 1, 2
 _HEADER = struct.Struct(">4sBQQ43s")
 _STORED = struct.Struct(">BBBBQIIIQ")
 _SHARED = struct.Struct(">BBBB16sIQ")
-_MAX_COUNT = 1 << 22  # entries of a file that are valid_header
+_MAX_COUNT = 1 << 22  # a header with more entries is implausible
 
 ROW = np.dtype(
     [
@@ -63,9 +63,9 @@ ROW = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One `.qi`. first: its first sequence id; count: M; rows: its entries; valid_header: whether the header is sound.
+    """One `.qi`. first: its first sequence id; count: M; rows: its entries; valid_header: magic and version are right.
 
-    partial: bytes of an entry at the end that is not whole. crash: why the broker's queue would die on it.
+    partial: bytes of an incomplete entry at the end. crash: why the broker's queue process would crash on it.
     """
 
     first: int
@@ -78,7 +78,7 @@ class IndexFile:
 
 
 def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_COUNT) -> IndexFile:
-    """The entries of an index file. number: k of its name. count: M to assume where the header is damaged."""
+    """Return the entries of an index file. number: k of its name. count: M to assume if the header is damaged."""
     findings: list[Damage] = []
     first, valid_header = number * count, False
     if len(data) >= queue_store.HEADER_SIZE:
@@ -101,11 +101,11 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
         left = body[whole * ENTRY_SIZE :]
         findings.append(
             Damage(
-                file, queue_store.HEADER_SIZE + whole * ENTRY_SIZE, partial, Kind.TORN_RECORD, "the last entry of the index is not whole"
+                file, queue_store.HEADER_SIZE + whole * ENTRY_SIZE, partial, Kind.TORN_RECORD, "the last entry of the index is incomplete"
             )
         )
         if left[0] == 1 and (partial < 2 or left[1] & 1):
-            crash = f"{file} ends inside the entry of a persistent message; the broker's queue dies on it at every start"
+            crash = f"{file} ends inside the entry of a persistent message; the broker's queue process crashes on it at every start"
     strange = np.flatnonzero(rows["status"] > 1)
     if len(strange):
         place = queue_store.HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
@@ -142,7 +142,7 @@ class QueueIndexV2:
 
     @cached_property
     def count(self) -> int:
-        """M, as the first sound header says."""
+        """M, from the first valid header."""
         for number in self.numbers[:64]:
             head = self.directory.read(self.index_file(number), queue_store.HEADER_SIZE) or b""
             if len(head) == queue_store.HEADER_SIZE:
@@ -161,16 +161,16 @@ class QueueIndexV2:
         return bytes_of(self.directory, self.store_file(number))[0] if number in self._stores else np.empty(0, np.uint8)
 
     def segment(self, number: int, *, dirty: bool) -> IndexSegment:
-        """The entries of a file. dirty: `seen` leaves out what the broker throws away after a crash for its own file's sake."""
+        """Return the entries of a file. dirty: `seen` excludes entries that the broker discards after a crash because of this file."""
         name = self.index_file(number)
         data, unreadable = bytes_of(self.directory, name)
         index = read_index(data, number, name, self.count)
         store = self.store_data(number)
         rows = index.rows
         live = rows["status"] != 0
-        # an acknowledgement during recovery clears the status only
-        told = live | (rows["location"] != 0)
-        places = np.flatnonzero(told)
+        # an acknowledgement during recovery clears only the status
+        present = live | (rows["location"] != 0)
+        places = np.flatnonzero(present)
         rows = rows[places]
         entries = np.zeros(len(places), ENTRY)
         entries["seq"] = places + index.first
@@ -186,19 +186,19 @@ class QueueIndexV2:
         entries["length"][in_store] = size
         entries["hi"][in_store] = 0
         entries["lo"][in_store] = 0
-        sound = rows["location"] == SHARED
-        sound[in_store] = queue_store.valid_entries(store, at, size)
+        valid = rows["location"] == SHARED
+        valid[in_store] = queue_store.valid_entries(store, at, size)
         findings = [
             *unreadable,
             *index.findings,
             *queue_store.header_damage(store, self.store_file(number)),
-            *self._entry_damage(number, rows, places, live[places] & ~sound),
+            *self._entry_damage(number, rows, places, live[places] & ~valid),
         ]
         seen = live[places] & (rows["status"] == 1)
         if dirty:
-            seen &= sound & ((entries["flags"] & PERSISTENT) != 0) & index.valid_header
+            seen &= valid & ((entries["flags"] & PERSISTENT) != 0) & index.valid_header
         entries["seen"] = np.where(seen, SP, 0)
-        entries["flags"] |= np.where(sound, 0, HIDDEN).astype(np.uint8)
+        entries["flags"] |= np.where(valid, 0, HIDDEN).astype(np.uint8)
         crashes = (index.crash,) if dirty and index.crash else ()
         empty = np.empty(0, np.uint8)
         return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))
@@ -208,14 +208,14 @@ class QueueIndexV2:
         for k in np.flatnonzero(bad).tolist():
             place = queue_store.HEADER_SIZE + int(places[k]) * ENTRY_SIZE
             if rows["location"][k] == QUEUE_STORE:
-                why = f"the entry leads to no whole, believable message of {number}.qs"
+                why = f"the entry does not point to a complete, valid message in {number}.qs"
             else:
-                why = f"the entry has location {rows['location'][k]}: its message was never written to disk"
+                why = f"the entry has location {rows['location'][k]}: its message was never on disk"
             found.append(Damage(self.index_file(number), place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, why, 1))
         return found
 
     def orphans(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Position and size of the entries of a `.qs` that no entry of its `.qi` leads to."""
+        """Return position and size of the entries of a `.qs` that no entry of its `.qi` points to."""
         at, size, _ = queue_store.entries(self.store_data(number))
         if number in self._index:
             known = self.segment(number, dirty=False).entries
@@ -226,12 +226,12 @@ class QueueIndexV2:
 
 
 def header(first: int, count: int, *, store: bool = False) -> bytes:
-    """The header of an index file, or of a queue store."""
+    """Return the header of an index file, or of a queue store."""
     return _HEADER.pack(b"RCQS" if store else b"RCQI", 2, first, first + count, bytes(43))
 
 
 def stored_entry(at: int, length: int, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
-    """Entry of a message in the queue store. at, length: its entry's position and Z. size: bytes of the body."""
+    """Entry of a message in the queue store. at, length: position and Z of its entry there. size: bytes of the body."""
     return _STORED.pack(1, persistent, 0, QUEUE_STORE, at, length, 0, size, expiry)
 
 

@@ -1,6 +1,6 @@
 r"""Journal of a queue, `journal.jif`: the publishes, deliveries and acknowledgements since the last flush to segments.
 
-A plain run of records, no header, no checksum. Each begins with a 64-bit word, kind in its two highest bits, sequence id below:
+A sequence of records without header or checksums. Each begins with a 64-bit word: the kind in its two highest bits, then the sequence id:
 
     00  publish, persistent   40 + E bytes      10  deliver ("del")       8 bytes
     01  publish, transient    40 + E bytes      11  acknowledge ("ack")   8 bytes
@@ -18,9 +18,9 @@ A plain run of records, no header, no checksum. Each begins with a 64-bit word, 
     >>> found.kind.tolist(), found.seq.tolist(), found.at.tolist(), found.end
     ([0, 2, 3], [7, 7, 7], [0, 40, 48], 56)
 
-The broker stops silently at the first bytes that are no record: at 40 zero bytes, which a crash leaves behind, and at a record that is not
-whole; `seen` of the actions come before that. This reader goes on behind the damage where it meets a publish that can be believed.
-A changed sequence id, kind or size that still leads to a record cannot be noticed: nothing protects them.
+The broker stops silently at the first bytes that are not a record: at 40 zero bytes, which a crash can leave, and at an incomplete record;
+`seen` actions precede that point. This reader continues after the damage at the next valid publish. A changed sequence id, kind or
+size that still yields a record cannot be detected: there is no checksum.
 
 Format: docs/formats/rabbitmq.md, section 3.
 """
@@ -48,7 +48,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Actions in file order. data: the file; kind, seq, at: of each action; seen: how many the broker reads; end: where it stops."""
+    """Actions in file order. data: the file; kind, seq, at: of each action; seen: the number that the broker reads; end: where it stops."""
 
     data: Bytes
     kind: NDArray[np.uint8]
@@ -60,7 +60,7 @@ class Journal:
 
 
 def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
-    """The actions of a journal. file: its name in findings."""
+    """Return the actions of a journal. file: its name in findings."""
     runs: list[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]] = []
     findings: list[Damage] = []
     position, seen, end = 0, -1, 0
@@ -78,9 +78,9 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
         resumed = queue_index.journal_resume(data, position + 1)
         stop = len(data) if resumed < 0 else resumed
         if stop == len(data) and not data[position:].any():
-            # what a file system leaves behind a crash: nothing is lost
+            # zeros that a file system leaves after a crash: nothing is lost
             break
-        what = "zeros stand" if status == queue_index.ZEROS else "no whole record stands"
+        what = "there are zeros" if status == queue_index.ZEROS else "there is no complete record"
         findings.append(
             Damage(
                 file,
@@ -88,7 +88,7 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
                 stop - position,
                 Kind.TORN_RECORD if resumed < 0 and status == queue_index.TORN else Kind.BAD_JOURNAL,
                 f"{what} at offset {position} of the journal; the broker stops here"
-                + ("" if resumed < 0 else f", believable records go on at {resumed}"),
+                + ("" if resumed < 0 else f", valid records continue at {resumed}"),
             )
         )
         if resumed < 0:
@@ -99,16 +99,16 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
 
 
 def publish(seq: int, message_id: bytes, embedded: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
-    """The record of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
+    """Return the record of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
     kind = queue_index.PUBLISH if persistent else queue_index.PUBLISH_TRANSIENT
     return _PUBLISH.pack(kind << 62 | seq, message_id, expiry, size, len(embedded)) + embedded
 
 
 def deliver(seq: int) -> bytes:
-    """The record of a delivery, which since 3.10 follows every publish."""
+    """Return the record of a delivery, which since 3.10 follows every publish."""
     return _WORD.pack(queue_index.DELIVER << 62 | seq)
 
 
 def acknowledge(seq: int) -> bytes:
-    """The record of an acknowledgement."""
+    """Return the record of an acknowledgement."""
     return _WORD.pack(queue_index.ACKNOWLEDGE << 62 | seq)

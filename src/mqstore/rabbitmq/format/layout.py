@@ -1,13 +1,13 @@
-"""Where things lie: vhost directories below what the user gave, queue directories below those, and what they are called.
+"""The directories of a store: vhosts below the given directory, queues below vhosts, and their names.
 
     <node data dir>/msg_stores/vhosts/<VH>/     .vhost .config recovery.dets
                                                 msg_store_persistent/ msg_store_transient/
                                                 queues/<QH>/            .queue_name journal.jif 0.idx 0.qi 0.qs …
 
-Any of these levels may be given: the node's data directory, `msg_stores`, `vhosts`, one vhost.
+The given directory may be any of these levels: the node's data directory, `msg_stores`, `vhosts`, one vhost.
 
-A queue's name comes from its `.queue_name`, if that fits the directory's name, else from names that the caller knows, by hashing them;
-without either the queue is called by its directory. Links that lead out of the store are not followed.
+A queue's name comes from its `.queue_name`, if that matches the directory's name, else from the caller's names, by hashing them; without
+either the name of the directory is used. Links that point out of the store are not followed.
 
 Format: docs/formats/rabbitmq.md, section 2.
 """
@@ -41,7 +41,7 @@ _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
 
 @dataclass(frozen=True, slots=True)
 class VhostDirectory:
-    """place: relative to the root, empty if the root is the vhost. name: None if nothing tells it."""
+    """One vhost. place: relative to the root, empty if the root is the vhost. name: None if it is unknown."""
 
     place: str
     directory: str
@@ -54,9 +54,9 @@ class VhostDirectory:
 
 @dataclass(frozen=True, slots=True)
 class QueueDirectory:
-    """One queue, or one level of a priority queue. queue: its name, or its directory's where `named` is False.
+    """One queue, or one level of a priority queue. queue: its name, or that of its directory if `named` is False.
 
-    declares_v2: what `.queue_name` says.
+    declares_v2: whether `.queue_name` says version 2.
     """
 
     place: str
@@ -70,7 +70,7 @@ class QueueDirectory:
 
 
 def own_entries(directory: ReadOnlyDirectory, place: str) -> list[DirectoryEntry]:
-    """The entries of a directory, without links that lead out of the store."""
+    """Return the entries of a directory, without links that point out of the store."""
     return [
         entry
         for entry in directory.entries(place)
@@ -86,7 +86,7 @@ def _leads_out(directory: ReadOnlyDirectory, relative: str) -> bool:
 
 
 def bytes_of(directory: ReadOnlyDirectory, name: str) -> tuple[Bytes, tuple[Damage, ...]]:
-    """A file's bytes as a map; none, and the finding, if the operating system refuses."""
+    """Return a file's bytes as a map; if the operating system refuses, no bytes and the finding."""
     try:
         return directory.map(name).data, ()
     except CannotOpenError as error:
@@ -120,12 +120,12 @@ def find_vhosts(directory: ReadOnlyDirectory) -> list[str]:
 
 
 def looks_like_rabbitmq(directory: ReadOnlyDirectory) -> bool:
-    """Whether the directory holds message stores of RabbitMQ: a vhost, several, or none yet under `msg_stores/vhosts`."""
+    """Return whether the directory holds message stores of RabbitMQ: one vhost, several, or an empty `msg_stores/vhosts`."""
     return directory.is_directory("msg_stores/vhosts") or directory.is_directory("vhosts") or bool(find_vhosts(directory))
 
 
 def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
-    """The vhost at a place, with its name."""
+    """Return the vhost at a place, with its name."""
     own = place.rpartition("/")[2] or directory.root.name
     file = f"{place}/.vhost" if place else ".vhost"
     try:
@@ -142,7 +142,7 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
 
 
 def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iterable[tuple[str, str]] = ()) -> list[QueueDirectory]:
-    """The queues of a vhost, by name, of a priority queue the highest level first. known: pairs of vhost and queue that may be here."""
+    """Return the queues of a vhost by name, the highest priority level first. known: pairs of vhost and queue that may be here."""
     by_directory = _names_by_directory(known, vhost)
     found = [
         _read_queue(directory, vhost, entry.name, by_directory)
@@ -182,11 +182,11 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
         return QueueDirectory(place, own, of, _decode_name(name), level, True, says_v2)
     findings: tuple[Damage, ...] = ()
     if raw is not None:
-        detail = f"what .queue_name says is not the name of a queue in directory {own}; the queue is called by its directory"
+        detail = f"the name in .queue_name does not belong to directory {own}; the queue is named after its directory"
         findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
     return QueueDirectory(place, own, vhost.name, own, None, False, says_v2, findings)
 
 
 def _decode_name(raw: bytes) -> str:
-    """A name as text; bytes that are not UTF-8 show as U+FFFD."""
+    """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
     return raw.decode("utf-8", "replace")

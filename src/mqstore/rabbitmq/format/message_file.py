@@ -1,4 +1,4 @@
-r"""Message store file, `<k>.rdq`: records of messages too large for the index, found by a 16-byte id.
+r"""Message store file, `<k>.rdq`: records of messages too large for the index, keyed by a 16-byte id.
 
     offset  size  field
          0     8  S = 16 + B
@@ -6,15 +6,15 @@ r"""Message store file, `<k>.rdq`: records of messages too large for the index, 
         24     B  stored message
       24+B     1  255, the record is complete
 
-Records follow each other without gaps when written. No header, no checksum. `<k>.rdt` is the same, left by a merge that was cut off.
+Records are written without gaps. No header, no checksum. `<k>.rdt` has the same format; an interrupted merge leaves it.
 
     >>> raw = record(b"0123456789abcdef", b"\x83j")
     >>> len(raw), strict_scan(np.frombuffer(raw + raw, np.uint8))
     (27, Scan(at=array([ 0, 27]), total=array([27, 27]), end=54))
 
-*Strict* is the scan of the broker up to 3.13.0: it stops at a size of 0 and at a record that is not whole, jumps over one without its
-mark, and never looks at what it finds. *Careful* believes what holds its own id a second time, inside the stored message, wherever it
-stands; so it goes on behind damage, and finds what the broker does not. 3.13.1 and later step byte by byte too, but believe any frame
+*Strict* is the broker's scan up to 3.13.0: it stops at a size of 0 and at an incomplete record, skips a record without its mark, and does
+not check contents. *Careful* accepts records that contain their id a second time, inside the stored message, at any position; so it
+continues after damage, and finds records that the broker misses. 3.13.1 and later also step byte by byte, but accept any frame
 (`resynchronising_scan`).
 
 Format: docs/formats/rabbitmq.md, sections 6.1, 6.8, 13.2 and 14.
@@ -57,7 +57,7 @@ class CarefulScan(NamedTuple):
 
 
 def strict_scan(data: Bytes) -> Scan:
-    """What the broker finds in a file."""
+    """Return the records that the broker finds in a file."""
     nothing = np.empty(0, np.int64)
     count, end = message_store.strict_scan(data, 0, nothing, nothing)
     at, total = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -66,7 +66,7 @@ def strict_scan(data: Bytes) -> Scan:
 
 
 def careful_scan(data: Bytes) -> CarefulScan:
-    """Everything in a file that can be believed."""
+    """Return all valid records of a file."""
     runs: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]] = []
     position = 0
     while True:
@@ -80,7 +80,7 @@ def careful_scan(data: Bytes) -> CarefulScan:
 
 
 def resynchronising_scan(data: Bytes) -> Scan:
-    """What a broker from 3.13.1 on finds in a file: any frame with its mark, searched for byte by byte."""
+    """Return the records that a broker from 3.13.1 on finds in a file: any frame with its mark, searched byte by byte."""
     nothing = np.empty(0, np.int64)
     count, end = message_store.resynchronising_scan(data, 0, nothing, nothing)
     at, total = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -89,14 +89,14 @@ def resynchronising_scan(data: Bytes) -> Scan:
 
 
 def ids(data: Bytes, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ids of the records at these places, as two big-endian halves each."""
+    """Return the ids of the records at these places, as two big-endian halves each."""
     hi, lo = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
     message_store.record_ids(data, at, hi, lo)
     return hi, lo
 
 
 def damage(data: Bytes, scan: CarefulScan, file: str) -> list[Damage]:
-    """What lies between the records of a careful scan and is not zeros, and records that are not proved."""
+    """Return the findings of a careful scan: non-zero bytes between records, and records that are not proved."""
     found: list[Damage] = []
     position = 0
     starts, ends = scan.at, scan.at + scan.total
@@ -109,13 +109,13 @@ def damage(data: Bytes, scan: CarefulScan, file: str) -> list[Damage]:
         if data[low:high].any():
             last = high == len(data)
             kind = Kind.TORN_RECORD if last and _is_torn(data, low) else Kind.BAD_STORE_RECORD
-            why = "the last record is not whole" if kind is Kind.TORN_RECORD else "no believable record stands here"
+            why = "the last record is incomplete" if kind is Kind.TORN_RECORD else "there is no valid record here"
             found.append(Damage(file, low, high - low, kind, why))
     for k in np.flatnonzero(scan.quality != message_store.MARKED | message_store.PROVED).tolist():
         if scan.quality[k] & message_store.PROVED:
-            why = "the record does not end with its mark, but its message is whole"
+            why = "the record does not end with its mark, but its message is complete"
         else:
-            why = "the record is framed, but what it holds is not the message of its id"
+            why = "the record is framed, but its content is not the message of its id"
         found.append(Damage(file, int(scan.at[k]), int(scan.total[k]), Kind.BAD_STORE_RECORD, why, 1))
     return found
 
@@ -126,5 +126,5 @@ def _is_torn(data: Bytes, position: int) -> bool:
 
 
 def record(message_id: bytes, stored: bytes) -> bytes:
-    """The record of a stored message."""
+    """Return the record of a stored message."""
     return b"".join((_HEADER.pack(16 + len(stored), message_id), stored, b"\xff"))

@@ -1,30 +1,30 @@
-r"""Directory names: a vhost and a queue live in directories named by a digest of their names.
+r"""Directory names: the directories of vhosts and queues are named by a digest of their names.
 
     directory of a vhost  base36(md5(vhost))
     directory of a queue  base36(md5("queue" + vhost + queue))
 
-The digest is taken as one 128-bit number, the digits are 0-9A-Z, without leading zeros. Names are their UTF-8 bytes.
+The digest is one 128-bit number in the digits 0-9A-Z, without leading zeros. Names are hashed as UTF-8.
 
     >>> vhost_directory(b"/")
     '628WB79CIFDYO9LJI6DKMI09L'
     >>> queue_directory(b"/", b"small.embedded")
     '8GAFI66390KAQ1U33NFI8WMTF'
 
-A queue with `x-max-priority` M has no directory of its own but M+1 of them, one per level P, for the name + 00 + P:
+A queue with `x-max-priority` M has M+1 directories, one for each level P, named by the queue name + 00 + P:
 
     >>> queue_directory(b"/", priority_name(b"prio.q", 5))
     '6CKYUS6H636JZ0V8X4SQO0KT5'
 
-No name can be told from a digest. The file `.queue_name` in the directory of a queue tells it, without any escaping:
+A digest cannot be reversed. The file `.queue_name` in the directory of a queue has the name, without escaping:
 
-    "VHOST: " vhost "\n" "QUEUE: " name "\n"     and "INDEX: v2\n" behind it for version 2
+    "VHOST: " vhost "\n" "QUEUE: " name "\n"     followed by "INDEX: v2\n" for version 2
 
-Names may hold these texts themselves, so of all ways to split the file the one counts whose digest is the directory's name.
+Names may contain these texts, so of all ways to split the file the one counts whose digest is the directory's name.
 
     >>> parse_queue_name_file(b"VHOST: /\nQUEUE: small.embedded\n", "8GAFI66390KAQ1U33NFI8WMTF")
     QueueName(vhost=b'/', name=b'small.embedded', v2=False)
 
-Before 3.7.0 the digest was another one; such directories are not read.
+Before 3.7.0 the digest was different; such directories are not read.
 
 Format: docs/formats/rabbitmq.md, sections 2.1 and 2.2.
 """
@@ -49,12 +49,12 @@ __all__ = [
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 V2_LINE = b"INDEX: v2\n"
-# A file beyond this was not written by a broker: names have at most 255 bytes.
+# Brokers write no larger file: names have at most 255 bytes.
 MAX_FILE_BYTES = 4096
 
 
 class QueueName(NamedTuple):
-    """What `.queue_name` says. name: with the priority level's two bytes, where it is one's directory. v2: the file says version 2."""
+    """Contents of `.queue_name`. name: includes the two-byte priority suffix for a priority sub-queue. v2: it has the line of version 2."""
 
     vhost: bytes
     name: bytes
@@ -62,7 +62,7 @@ class QueueName(NamedTuple):
 
 
 def base36(number: int) -> str:
-    """A number in the digits 0-9A-Z."""
+    """Return a number in base 36, with the digits 0-9A-Z."""
     digits = ""
     while number:
         number, digit = divmod(number, 36)
@@ -80,12 +80,12 @@ def is_file_number(stem: str) -> bool:
 
 
 def vhost_directory(vhost: bytes | str) -> str:
-    """Name of a vhost's directory under `msg_stores/vhosts`."""
+    """Return the name of a vhost's directory under `msg_stores/vhosts`."""
     return _directory(_octets(vhost))
 
 
 def queue_directory(vhost: bytes | str, name: bytes | str) -> str:
-    """Name of a queue's directory under `queues`; of one level of a priority queue with `priority_name`."""
+    """Return the name of a queue's directory under `queues`. For a level of a priority queue pass `priority_name`."""
     return _directory(b"queue" + _octets(vhost) + _octets(name))
 
 
@@ -94,26 +94,26 @@ def _octets(name: bytes | str) -> bytes:
 
 
 def priority_name(name: bytes | str, level: int) -> bytes:
-    """The name under which level 0…255 of a priority queue is stored."""
+    """Return the name under which level 0…255 of a priority queue is stored."""
     return _octets(name) + bytes([0, level])
 
 
 def split_priority(name: bytes) -> tuple[bytes, int | None]:
-    """The queue's own name and the level; the level is None where the name is that of a queue without priorities."""
+    """Return the queue's name and the priority level, None for a queue without priorities."""
     if len(name) >= 2 and name[-2] == 0:
         return name[:-2], name[-1]
     return name, None
 
 
 def queue_name_file(vhost: bytes | str, name: bytes | str, v2: bool = False) -> bytes:
-    """The bytes of `.queue_name`."""
+    """Return the bytes of `.queue_name`."""
     return b"VHOST: " + _octets(vhost) + b"\nQUEUE: " + _octets(name) + b"\n" + (V2_LINE if v2 else b"")
 
 
 def parse_queue_name_file(content: bytes, directory: str, vhost: bytes | None = None) -> QueueName | None:
-    """What the file says, or None if no way to split it fits the name of its directory.
+    """Return the contents of the file, or None if no way to split it matches the name of its directory.
 
-    vhost: of the directory above, if known; without it, two vhosts fit a name made only of borders.
+    vhost: of the parent directory, if known; without it, a name made only of separators may match two vhosts.
     """
     for found in _splits(content):
         if (vhost is None or found.vhost == vhost) and queue_directory(found.vhost, found.name) == directory:

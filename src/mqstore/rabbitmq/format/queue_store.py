@@ -1,6 +1,6 @@
 r"""Queue store of version 2, `<k>.qs`: messages of one queue that are too small for the shared store, in publish order.
 
-A header of 64 bytes (see `qi`, with the letters RCQS), then entries without gaps:
+A header of 64 bytes (as in `index_v2`, with the magic RCQS), then entries without gaps:
 
     offset  size  field
          0     4  Z: bytes of the stored message
@@ -15,7 +15,7 @@ A header of 64 bytes (see `qi`, with the letters RCQS), then entries without gap
     >>> valid_entries(np.frombuffer(raw, np.uint8), np.array([0, 0]), np.array([2, 3]))
     array([ True, False])
 
-Acknowledged messages stay until the file goes, so a `.qs` without its `.qi` holds more than the queue does; nothing tells which.
+Acknowledged messages stay until the file is deleted, so a `.qs` without its `.qi` has more messages than the queue had.
 
 Format: docs/formats/rabbitmq.md, section 12.3.
 """
@@ -40,22 +40,22 @@ _ENTRY = struct.Struct(">IBHB")
 
 
 def valid_entries(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Of each entry at `at`: whether it is whole, has this size, and fits its checksum where it has one."""
+    """Return for each entry at `at` whether it is complete, has this size, and matches its checksum if it has one."""
     ok = np.zeros(len(at), np.uint8)
     queue_files.sound_entries(data, at, size, ok)
     return ok.astype(np.bool_)
 
 
 def header_damage(data: Bytes, file: str) -> list[Damage]:
-    """The finding of a file whose header is not that of version 2; a broker does not look at it."""
+    """Return the finding for a header that is not of version 2; a broker does not check it."""
     if not len(data) or data[:5].tobytes() == b"RCQS\x02":
         return []
-    why = "the header is not that of a version 2 store; its messages are believed as far as their checksums go"
+    why = "the header is not that of a version 2 store; its messages are accepted if their checksums match"
     return [Damage(file, 0, min(len(data), HEADER_SIZE), Kind.BAD_QUEUE_FILE, why)]
 
 
 def entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Position and size of each entry, found without an index, and where the row of entries ends."""
+    """Return position and size of each entry, found without an index, and where the entries end."""
     position, found = HEADER_SIZE, []
     while position + ENTRY_HEADER <= len(data):
         size = int.from_bytes(data[position : position + 4].tobytes(), "big")
@@ -68,5 +68,5 @@ def entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
 
 
 def entry(stored: bytes, *, checked: bool = True) -> bytes:
-    """The entry of a stored message. checked: with a checksum, as the broker does by default."""
+    """Return the entry of a stored message. checked: with a checksum, as the broker does by default."""
     return _ENTRY.pack(len(stored), checked, zlib.crc32(stored) & 0xFFFF if checked else 0, 0) + stored

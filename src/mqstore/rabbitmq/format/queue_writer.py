@@ -1,10 +1,10 @@
-"""Files of a queue written from columns: what a broker's own conversion writes, byte by byte, for queues of either version.
+"""Writers of queue files from columns: byte for byte what a broker's own conversion writes, for queues of either version.
 
-    version 2   <k>.qs  messages in publish order, each with its checksum      <k>.qi  one entry a sequence id, up to the last one
-    version 1   <k>.idx  runs of publishes in descending order, each with its delivery; a run ends where a version 2 file would
+    version 2   <k>.qs  messages in publish order, each with its checksum      <k>.qi  one entry for each sequence id, up to the last one
+    version 1   <k>.idx  runs of publishes in descending order, each with its delivery; a run ends where a version 2 file would end
 
-Both are given entries in any number of pieces, sequence ids ascending. A sequence id keeps its number. The messages are bytes of other
-files: they are copied unchanged, from the maps they lie in, a few megabytes at a time.
+Both take entries in any number of pieces, with ascending sequence ids, which they keep. The messages are bytes of other mapped files and
+are copied unchanged, a few megabytes at a time.
 
     >>> from tempfile import TemporaryDirectory
     >>> entries = np.zeros(1, ENTRY)
@@ -35,11 +35,11 @@ from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, QUEUE_STORE, ROW, SHAR
 
 __all__ = ["ENTRY", "IN_SEGMENT", "QueueWriter", "Version1Writer", "Version2Writer", "queue_writer"]
 
-PIECE = 32 << 20  # bytes of messages put together before they are written
+PIECE = 32 << 20  # bytes of messages collected before they are written
 
 
 def _pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.void]]:
-    """Consecutive entries with PIECE bytes of messages, or one entry."""
+    """Yield consecutive entries with PIECE bytes of messages, or one entry."""
     ends = np.cumsum(np.where(entries["place"] == IN_STORE, 0, entries["length"]) + overhead)
     start = 0
     while start < len(entries):
@@ -50,7 +50,7 @@ def _pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.voi
 
 
 def _groups(entries: NDArray[np.void], width: int) -> Iterator[tuple[int, NDArray[np.void]]]:
-    """The entries by number of the file of `width` sequence ids they belong to, where these follow each other."""
+    """Yield the runs of entries with the number of their file, a file having `width` sequence ids."""
     numbers = entries["seq"] // width
     borders = np.flatnonzero(np.diff(numbers)) + 1
     for group in np.split(entries, borders):
@@ -77,7 +77,7 @@ class Version2Writer:
         self._unacked: dict[int, int] = {}
 
     def add(self, entries: NDArray[np.void], data: Sequence[Bytes]) -> None:
-        """Messages of the queue, all persistent. data: the bytes that `at` and `length` of an entry refer to, by its `place`."""
+        """Add messages of the queue, all persistent. data: the bytes that `at` and `length` of an entry refer to, by its `place`."""
         for number, group in _groups(entries, self.count):
             if number != self._number:
                 self._finish()
@@ -98,7 +98,7 @@ class Version2Writer:
             self._rows[_column(group, "seq") - number * self.count] = rows
 
     def _store(self, number: int, entries: NDArray[np.void], data: Sequence[Bytes]) -> NDArray[np.int64]:
-        """Append messages to the queue store; where the entry of each starts."""
+        """Append messages to the queue store; return where the entry of each starts."""
         name = f"{self.place}/{number}.qs"
         if number not in self._ends:
             self._ends[number] = self.directory.append(name, header(number * self.count, self.count, store=True)) + 64
@@ -128,7 +128,7 @@ class Version2Writer:
                 self.directory.pwrite(name, 64 + int(run[0]) * ROW.itemsize, self._rows[run[0] : run[-1] + 1])
 
     def close(self) -> dict[int, int]:
-        """Write what is left. Messages of each file, by its number."""
+        """Write what is left; return the number of messages in each file."""
         self._finish()
         self._number, self._rows = -1, np.zeros(0, ROW)
         return dict(sorted(self._unacked.items()))
@@ -150,17 +150,17 @@ class Version1Writer:
         self._bytes = 0
 
     def add(self, entries: NDArray[np.void], data: Sequence[Bytes]) -> None:
-        """Messages of the queue, all persistent. data: the bytes that `at` and `length` of an entry refer to, by its `place`."""
+        """Add messages of the queue, all persistent. data: the bytes that `at` and `length` of an entry refer to, by its `place`."""
         for number, group in _groups(entries, self.count):
             for part, run in _groups(group, self.run):
                 if (number, part) != self._key:
                     self._finish()
                     self._key = (number, part)
                 for piece in _pieces(run, queue_files.PUBLISH + queue_files.MARK):
-                    self._take(piece, data)
+                    self._encode(piece, data)
 
-    def _take(self, entries: NDArray[np.void], data: Sequence[Bytes]) -> None:
-        """Descending bytes of ascending entries; they are written behind those of entries that come later."""
+    def _encode(self, entries: NDArray[np.void], data: Sequence[Bytes]) -> None:
+        """Encode ascending entries in descending order; they are written after the entries that come later."""
         number = self._key[0]
         self._unacked[number] = self._unacked.get(number, 0) + len(entries)
         entries = entries[::-1]
@@ -187,7 +187,7 @@ class Version1Writer:
         self._waiting.append(page)
         self._bytes += len(page)
         if self._bytes > PIECE:
-            # a run that is too large for memory becomes two: the order in a segment means nothing
+            # a run that is too large for memory becomes two: order within a segment has no meaning
             self._finish()
 
     def _finish(self) -> None:
@@ -196,7 +196,7 @@ class Version1Writer:
         self._waiting, self._bytes = [], 0
 
     def close(self) -> dict[int, int]:
-        """Write what is left. Messages of each segment, by its number."""
+        """Write what is left; return the number of messages in each segment."""
         self._finish()
         return dict(sorted(self._unacked.items()))
 
@@ -205,7 +205,7 @@ QueueWriter = Version1Writer | Version2Writer
 
 
 def queue_writer(directory: DurableDirectory, place: str, version: int, *, count: int, count_v2: int = ENTRY_COUNT) -> QueueWriter:
-    """A writer for a queue directory. count: N of its vhost; count_v2: M of its node."""
+    """Return a writer for a queue directory. count: N of its vhost; count_v2: M of its node."""
     if version == 1:
         return Version1Writer(directory, place, count, count_v2)
     return Version2Writer(directory, place, count_v2)

@@ -1,12 +1,12 @@
-r"""What a clean stop notes of each queue in `recovery.dets` and of its message store in `clean.dot`.
+r"""The records of a clean stop: each queue in `recovery.dets`, the message store in `clean.dot`.
 
 The key is the name of the queue's directory, the value a list of pairs:
 
     segments             version 1: [{segment, unacknowledged}, …]
     v2_index_state       version 2: {2, #{segment => unacknowledged}}
     next_seq_id          3.10 and newer: the sequence id of the next message
-    next_deliver_seq_id  3.10 … 3.13: everything below was delivered once
-    redeliver_seq_id     4.x: the same; delivery_count beside it
+    next_deliver_seq_id  3.10 to 3.13: all below have been delivered
+    redeliver_seq_id     4.x: the same, together with delivery_count
     persistent_ref       the queue's reference in clean.dot, 16 bytes
     persistent_count, persistent_bytes    its persistent messages
 
@@ -34,9 +34,9 @@ REFERENCE = 16
 
 @dataclass(frozen=True, slots=True)
 class QueueTerms:
-    """The terms of one queue; None for what is not noted.
+    """The terms of one queue; None if a term is absent.
 
-    segments, v2_segments: unacknowledged messages by segment, in version 1 and 2. next_deliver: messages below come back redelivered.
+    segments, v2_segments: unacknowledged messages by segment, in version 1 and 2. next_deliver: messages below it are redelivered.
     """
 
     segments: Mapping[int, int] | None
@@ -58,7 +58,7 @@ class CleanDot:
 
 
 def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
-    """The terms by queue directory. What cannot be a queue's is left out, what cannot be a value is as if it were not noted."""
+    """Return the terms by queue directory. Invalid keys are skipped, and invalid values count as absent."""
     found = {}
     for key, value in objects:
         name = _directory_name(key)
@@ -106,7 +106,7 @@ def _counts(term: Term) -> dict[int, int] | None:
 
 
 def queue_value(terms: QueueTerms) -> list[Term]:
-    """The value of one queue, in the order of 3.10."""
+    """Return the value of one queue, with its terms in the order of 3.10."""
     index: Term
     if terms.v2_segments is not None:
         index = (Atom("v2_index_state"), (2, dict(sorted(terms.v2_segments.items()))))
@@ -123,16 +123,16 @@ def queue_value(terms: QueueTerms) -> list[Term]:
 
 
 def write_terms(terms: Mapping[str, QueueTerms]) -> bytes:
-    """The bytes of a `recovery.dets` that a broker opens."""
+    """Return the bytes of a `recovery.dets` that a broker opens."""
     return dets.write_objects((list(name.encode("ascii")), queue_value(value)) for name, value in sorted(terms.items()))
 
 
 def read_clean_dot(content: bytes) -> CleanDot | str:
-    """What `clean.dot` says, or why it says nothing."""
+    """Return the contents of `clean.dot`, or why they are invalid."""
     try:
         terms = read_text(content)
     except ErlangTextError as error:
-        return f"it is not a row of Erlang terms: {error}"
+        return f"it is not a sequence of Erlang terms: {error}"
     values = {str(term[0]): term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom)}
     references, module = values.get("client_refs"), values.get("index_module")
     if not isinstance(references, list) or not all(isinstance(reference, bytes) for reference in references):
@@ -141,7 +141,7 @@ def read_clean_dot(content: bytes) -> CleanDot | str:
 
 
 def write_clean_dot(references: Iterable[bytes], index_module: str | None = "rabbit_msg_store_ets_index") -> bytes:
-    """The bytes of `clean.dot`. index_module: None for 4.x."""
+    """Return the bytes of `clean.dot`. index_module: None for 4.x."""
     terms: list[Term] = [(Atom("client_refs"), sorted(references))]
     if index_module is not None:
         terms.append((Atom("index_module"), Atom(index_module)))

@@ -1,6 +1,6 @@
 r"""Segment of a queue index, `<k>.idx`: the entries of sequence ids k*N … k*N+N-1, N being the vhost's segment entry count.
 
-A plain run of entries, no header, no checksum, no order. The first 16-bit word of an entry:
+A sequence of entries without header, checksums or order. The first 16-bit word of an entry:
 
     publish   1, 1 = persistent or 0 = transient, then 14 bits rel      34 + E bytes
     del/ack   0, 1, then 14 bits rel                                    2 bytes
@@ -13,7 +13,7 @@ A plain run of entries, no header, no checksum, no order. The first 16-bit word 
         30     4  E: bytes of the embedded message, 0 = it is in the message store
         34     E  embedded message
 
-The first del/ack after a publish is the delivery, the second the acknowledgement; no bit tells them apart.
+The first del/ack after a publish is the delivery, the second the acknowledgement; they have the same bits.
 
     >>> raw = publish(1, b"0123456789abcdef", b"", size=5000) + publish(0, bytes(16), b"", size=6000) + mark(0) + mark(1) + mark(0)
     >>> found = read_segment(np.frombuffer(raw, np.uint8), 2048)
@@ -21,7 +21,7 @@ The first del/ack after a publish is the delivery, the second the acknowledgemen
     ([7, 3, 0], [34, 0])
 
 State bits: 1 published, 2 delivered, 4 acknowledged. The broker misreads what follows an incomplete publish and then crashes; this reader
-ends there or goes on at the next publish whose embedded message has the entry's id. A file of zeros counts as missing, as since 3.10.
+continues at the next publish whose embedded message has the entry's id. A file of zeros counts as missing, as it does since 3.10.
 
 Format: docs/formats/rabbitmq.md, section 4.
 """
@@ -49,9 +49,9 @@ _WORD = struct.Struct(">H")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a segment file says of each rel. state: bits P, D, A, CRASH, REPEATED of the kernel; at: position of the publish.
+    """The contents of a segment file by rel. state: bits P, D, A, CRASH, REPEATED of the kernel; at: position of the publish.
 
-    exists: False for a missing file and one of zeros. crash: why the broker would crash on this file, None if it would not.
+    exists: False for a missing file or one of zeros. crash: why the broker would crash on this file, or None.
     """
 
     data: Bytes
@@ -63,7 +63,7 @@ class Segment:
 
 
 def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
-    """The entries of a segment. count: the segment entry count N, at most 16384. file: its name in findings."""
+    """Return the entries of a segment. count: the segment entry count N, at most 16384. file: its name in findings."""
     state = np.zeros(count, np.uint8)
     at = np.full(count, -1, np.int64)
     if not len(data) or not data.any():
@@ -85,7 +85,7 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
         position = resumed
     flagged = np.flatnonzero(state & queue_index.CRASH)
     if len(flagged):
-        detail = f"rel {flagged[0]} has a delivery or acknowledgement too many or without a publish ({len(flagged)} such entries)"
+        detail = f"rel {flagged[0]} has a surplus delivery or acknowledgement, or one without a publish ({len(flagged)} such entries)"
         crash = crash or f"{detail}; the broker crashes on it"
         findings.append(Damage(file, 0, len(data), Kind.BAD_SEGMENT, detail, len(flagged)))
     repeated = np.flatnonzero(state & queue_index.REPEATED)
@@ -95,7 +95,7 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
             int(at[rel]),
             PUBLISH_SIZE,
             Kind.REPEATED_ENTRY,
-            f"rel {rel} is published twice, differently; the second counts",
+            f"rel {rel} is published twice with different contents; the second counts",
             1,
         )
         for rel in repeated[:100].tolist()
@@ -105,18 +105,18 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
 
 def _describe_fault(data: Bytes, position: int, status: int, count: int) -> str:
     if status == queue_index.TORN:
-        return f"the entry at offset {position} is not whole"
+        return f"the entry at offset {position} is incomplete"
     word = int(data[position]) << 8 | int(data[position + 1])
     if word < 1 << 14:
-        return f"the word {word:04x} at offset {position} is no entry"
+        return f"the word {word:04x} at offset {position} is not an entry"
     return f"the entry at offset {position} has rel {word & 0x3FFF}, but a segment has {count} entries"
 
 
 def publish(rel: int, message_id: bytes, embedded: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
-    """The entry of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
+    """Return the entry of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
     return _PUBLISH.pack(0x8000 | persistent << 14 | rel, message_id, expiry, size, len(embedded)) + embedded
 
 
 def mark(rel: int) -> bytes:
-    """The entry of a delivery, or, as the second of a rel, of an acknowledgement."""
+    """Return the entry of a delivery, or, as the second of a rel, of an acknowledgement."""
     return _WORD.pack(0x4000 | rel)

@@ -1,10 +1,10 @@
-r"""`.config` of a vhost: how many entries a segment of its queues has.
+r"""`.config` of a vhost: the number of entries in a segment of its queues.
 
     %% This file is auto-generated! Edit at your own risk!
     {segment_entry_count, 2048}.
 
-The number is fixed for the life of the vhost: 2048 for those made by 3.8.17 or newer, if nothing else was configured. Where the file is
-missing or cannot be read it is 16384, the most that a segment entry has bits for. It does not concern queues of version 2.
+The number is fixed for the life of the vhost: by default 2048 for vhosts created by 3.8.17 or newer. If the file is missing or unreadable
+it is 16384, the most that the bits of a segment entry allow. It does not apply to queues of version 2.
 
     >>> segment_entry_count(config_file(2048))
     2048
@@ -29,28 +29,28 @@ _COMMENT = b"%% This file is auto-generated! Edit at your own risk!\n"
 
 
 def stated_entry_count(content: bytes) -> int | str:
-    """The number that the file states, or why it states none."""
+    """Return the number in the file, or why there is none."""
     try:
         terms = read_text(content)
     except ErlangTextError as error:
-        return f"it is not a row of Erlang terms: {error}"
+        return f"it is not a sequence of Erlang terms: {error}"
     for term in terms:
         if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom) and term[0] == "segment_entry_count":
             count = term[1]
             if isinstance(count, int) and 1 <= count <= MAX_ENTRIES:
                 return count
-            return f"segment_entry_count is a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
-    return "it does not state segment_entry_count"
+            return f"segment_entry_count must be a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
+    return "it has no segment_entry_count"
 
 
 def segment_entry_count(content: bytes | None) -> int:
-    """Entries of a segment; content: the bytes of `.config`, None if there is no such file."""
+    """Return the number of entries in a segment. content: the bytes of `.config`, None if there is no such file."""
     stated = stated_entry_count(content) if content is not None else ENTRIES_WITHOUT_CONFIG
     return stated if isinstance(stated, int) else ENTRIES_WITHOUT_CONFIG
 
 
 def config_file(entries: int) -> bytes:
-    """The bytes of `.config` as a broker writes them."""
+    """Return the bytes of a `.config` as a broker writes it."""
     if not 1 <= entries <= MAX_ENTRIES:
         raise ValueError(f"a segment has 1 to {MAX_ENTRIES} entries, not {entries}")
     return _COMMENT + b"{segment_entry_count, %d}." % entries

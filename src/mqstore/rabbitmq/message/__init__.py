@@ -1,1 +1,1 @@
-"""One stored message and its properties, in every form that a broker has stored it."""
+"""One stored message and its properties, in every form that brokers store."""

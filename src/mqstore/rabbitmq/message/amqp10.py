@@ -1,21 +1,23 @@
-r"""AMQP 1.0 sections inside stored messages (RabbitMQ 3.13 and newer), and the AMQP 0-9-1 properties they become.
+r"""AMQP 1.0 sections inside stored messages (RabbitMQ 3.13 and newer), and the AMQP 0-9-1 properties they are converted to.
 
 A section is 00, its descriptor and a value; the descriptor is 53 and one of
 
     70 header                  71 delivery annotations    72 message annotations   73 properties
     74 application properties  75 data    76 sequence    77 value                  78 footer
 
-4.x stores {v1, MessageAnnotations, BareAndFooter, PropsPos, AppPropsPos, BodyPos, BodyCode}: the bare message as its bytes, with the
-positions of the sections in them ([] = not there). 3.13 stores {msg, header, …} of nine-odd records of decoded values, each value being
-{Type, Value}, true, false, null or undefined. This module reads both into the latter form.
+4.x stores {v1, MessageAnnotations, BareAndFooter, PropsPos, AppPropsPos, BodyPos, BodyCode}: the bare message as bytes, with the
+positions of the sections in them ([] = absent). 3.13 stores {msg, header, …}, a tuple of 8 with records of decoded values, each value
+being {Type, Value}, true, false, null or undefined. This module reads both into the latter form.
 
     >>> value(bytes.fromhex("a1 02 6869"), 0)
     (('utf8', b'hi'), 4)
     >>> fragments((Atom("v1"), [], bytes.fromhex("005375 a0 02 6869"), [], [], 0, 0x75))
     (b'hi',)
 
-A body of data sections is their contents. Any other body is the AMQP 1.0 bytes themselves, of type `amqp-1.0`, as a consumer of AMQP
-0-9-1 gets it. Properties become what the broker makes of them for such a consumer, as far as AMQP 0-9-1 has a place.
+A body of data sections is their contents. Any other body is the AMQP 1.0 encoding itself, with type `amqp-1.0`, as an AMQP 0-9-1
+consumer receives it. Properties are converted as the broker does for such a consumer, as far as AMQP 0-9-1 can express them.
+
+Why this is not a library: docs/decisions/0010-what-is-kept-by-hand.md.
 
 Format: docs/formats/rabbitmq.md, section 10.4.
 """
@@ -67,14 +69,14 @@ _COMPOUND = {0xC0: ("list", 1), 0xC1: ("map", 1), 0xD0: ("list", 4), 0xD1: ("map
 
 
 class Amqp10Error(ValueError):
-    """Bytes or terms that are no AMQP 1.0 value or section."""
+    """Bytes or terms that are not an AMQP 1.0 value or section."""
 
 
 # values
 
 
 def value(octets: bytes, pos: int) -> tuple[Term, int]:
-    """The value at pos in the form of the stored terms, and the position behind it. Raises Amqp10Error."""
+    """Return the value at pos in the form of the stored terms, and the position after it. Raises Amqp10Error."""
     return _ValueReader(octets).value(pos, MAX_DEPTH)
 
 
@@ -121,7 +123,7 @@ class _ValueReader:
             return (kind, self.run(pos + width, count)), pos + width + count
         if code in _COMPOUND:
             return self.compound(code, pos, depth)
-        raise Amqp10Error(f"byte {pos - 1} of the AMQP 1.0 message: {code:#x} is no type")
+        raise Amqp10Error(f"byte {pos - 1} of the AMQP 1.0 message: {code:#x} is not a type")
 
     def compound(self, code: int, pos: int, depth: int) -> tuple[Term, int]:
         if not depth:
@@ -164,7 +166,7 @@ def _sections(octets: bytes, pos: int = 0) -> list[tuple[int, Term]]:
 
 
 def _encode(term: Term, depth: int = MAX_DEPTH) -> bytes:
-    """The bytes of a decoded value."""
+    """Return the bytes of a decoded value."""
     if not depth:
         raise Amqp10Error(f"AMQP 1.0 values nest deeper than {MAX_DEPTH}")
     if isinstance(term, Atom):
@@ -190,7 +192,7 @@ def _encode(term: Term, depth: int = MAX_DEPTH) -> bytes:
 
 
 def fragments(data: Term) -> tuple[bytes, ...]:
-    """The body of stored data, in pieces. Raises Amqp10Error."""
+    """Return the body of stored data, in pieces. Raises Amqp10Error."""
     try:
         if _is_v1(data):
             return _v1_fragments(data)
@@ -198,7 +200,7 @@ def fragments(data: Term) -> tuple[bytes, ...]:
             body = data[6] if type(data[6]) is list else [data[6]]
             return tuple(_section_fragment(section) for section in body if section != "undefined")
     except (TypeError, IndexError, KeyError, StopIteration, struct.error, AttributeError):
-        raise Amqp10Error("the body of an AMQP 1.0 message is no list of sections") from None
+        raise Amqp10Error("the body of an AMQP 1.0 message is not a list of sections") from None
     raise Amqp10Error("data of an AMQP 1.0 message is {v1, …} of 7 or {msg, …} of 8")
 
 
@@ -244,12 +246,12 @@ PROPERTY_FIELDS = (
 
 
 def properties(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
-    """The AMQP 0-9-1 properties of stored data. annotations: those of the container, by name. Raises PropertiesError."""
+    """Return the AMQP 0-9-1 properties of stored data. annotations: those of the container, by name. Raises PropertiesError."""
     from mqstore.rabbitmq.message.properties import NAMES, PropertiesError, properties_from_bin, properties_to_bin
 
     try:
         found = _convert(data, annotations)
-        # what cannot be written is no property
+        # drop what cannot be encoded as a property
         return properties_from_bin(properties_to_bin({name: found[name] for name in NAMES if found.get(name) is not None}))
     except (Amqp10Error, TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
         raise PropertiesError(f"the properties of an AMQP 1.0 message cannot be read: {error}") from None
@@ -316,7 +318,7 @@ def _unwrap(term: Term) -> Any:
 
 
 def _identity(term: Term, key: bytes) -> tuple[bytes | None, list[list[Any]]]:
-    """A message or correlation id as text, or as the header that stands for it."""
+    """Return a message or correlation id as text, or as the header that represents it."""
     if term is None or isinstance(term, Atom):
         return None, []
     kind, content = term
@@ -330,7 +332,7 @@ def _identity(term: Term, key: bytes) -> tuple[bytes | None, list[list[Any]]]:
 
 
 def _annotation_headers(message: list[Term]) -> list[list[Any]]:
-    """The message annotations that become headers: `x-` ones, except those that the broker itself set."""
+    """Return the message annotations that become headers: those with `x-`, except the ones that the broker set itself."""
     found: list[list[Any]] = []
     for (kind, key), item in message:
         if kind != "symbol" or not key.startswith(b"x-") or len(key) > MAX_SHORTSTR:

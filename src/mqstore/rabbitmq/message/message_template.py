@@ -1,4 +1,4 @@
-"""What of a message is the same for all that are published alike: its stored term but for id and body, and what its properties say.
+"""The parts that messages published alike have in common: the stored term without id and body, and the parsed properties.
 
 >>> made = MessageTemplate(b"/", b"", (b"q",), PERSISTENT)
 >>> from mqstore.rabbitmq.message.message_term import MessageTerm, write_message
@@ -20,19 +20,22 @@ _ID = b"\x6d\x00\x00\x00\x10"
 
 
 class MessageTemplate:
-    """persistent: delivery mode 2. priority: of the properties, 0 without one. ttl: ms of `expiration`, or None. Raises UsageError."""
+    """A message without id and body. persistent: delivery mode 2. priority: 0 by default. ttl: ms of `expiration`, or None.
+
+    Raises UsageError for properties that cannot be published.
+    """
 
     def __init__(self, vhost: bytes, exchange: bytes, routing_keys: tuple[bytes, ...], properties: bytes) -> None:
         try:
-            told = properties_from_bin(properties)
+            parsed = properties_from_bin(properties)
         except PropertiesError as error:
             raise UsageError(f"the message cannot be published: {error}") from None
-        self.persistent = told.get("delivery_mode") == 2
-        self.priority = int(told.get("priority") or 0)
-        expiration = told.get("expiration")
+        self.persistent = parsed.get("delivery_mode") == 2
+        self.priority = int(parsed.get("priority") or 0)
+        expiration = parsed.get("expiration")
         text = expiration.decode("latin-1") if isinstance(expiration, bytes) else expiration
         if text is not None and not (str(text).isascii() and str(text).isdigit()):
-            raise UsageError(f"the message cannot be published: its expiration {text!r} is no number of milliseconds")
+            raise UsageError(f"the message cannot be published: its expiration {text!r} is not a number of milliseconds")
         self.ttl = None if text is None else int(text)
         self.properties = properties
         self._plain = MessageTerm(bytes(16), vhost, exchange, routing_keys, self.persistent, (), properties)
@@ -44,7 +47,7 @@ class MessageTemplate:
         self._middle = b"\x6a" + _ID
 
     def term(self, message_id: bytes, body: bytes) -> bytes:
-        """The stored term of a message, byte by byte as 3.10.8 on OTP 25 writes it."""
+        """Return the stored term of a message, byte by byte as 3.10.8 on OTP 25 writes it."""
         length = len(body)
         if 0 < length <= FRAME:
             return b"".join((self._head, length.to_bytes(4, "big"), body, self._middle, message_id, self._tail))

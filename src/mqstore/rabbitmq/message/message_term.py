@@ -1,4 +1,4 @@
-r"""The message term: what an index entry embeds, and what the message store and `.qs` files hold by id.
+r"""The message term: embedded in index entries, and stored by id in the message store and in `.qs` files.
 
 Up to 3.12 a message is
 
@@ -7,10 +7,10 @@ Up to 3.12 a message is
             | {content, 60, {'P_basic', …}, none, none, PayloadRev}                           changed or made by the broker
 
 RoutingKeys: the routing key, then the keys of the headers CC and BCC. PayloadRev: the body's frames, the last one first. Id has 16 bytes,
-the same as in front of the term in the store: it is written twice, which makes it the strongest check there is.
+the same as before the term in the store: the two copies are the strongest check of a record.
 
 Since 3.13 it may be {mc, Protocol, Data, Annotations}; the annotations (a map) have the id, `x` the exchange, `rk` the routing keys and
-`d` = false for what is not durable. Protocol tells what Data is:
+`d` = false if the message is not durable. Protocol determines Data:
 
     mc_amqpl  a content tuple as above
     mc_amqp   AMQP 1.0, either decoded sections (3.13) or the bytes of the bare message (4.x)
@@ -23,7 +23,7 @@ Since 3.13 it may be {mc, Protocol, Data, Annotations}; the annotations (a map) 
     >>> message.routing_keys, message.properties, message.body
     ((b'q',), {'delivery_mode': 2}, b'hello')
 
-The term of a message as a client sent it is written byte by byte as 3.10.8 on OTP 25 does. Terms before 3.0 are not read.
+Terms of messages as clients sent them are written byte for byte as 3.10.8 on OTP 25 does. Terms from before 3.0 are not read.
 
 Format: docs/formats/rabbitmq.md, section 10.
 """
@@ -64,7 +64,7 @@ PROTOCOL = Atom("rabbit_framing_amqp_0_9_1")
 
 
 class NotAMessageError(EtfError):
-    """A term, but not one of a message."""
+    """A term that is not a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class MessageTerm:
     """One stored message.
 
     id: 16 bytes. vhost: None in mc forms, which do not name it. routing_keys: the key, then CC and BCC. persistent: delivery mode 2,
-    whatever the queue is. fragments: the body's frames in order. properties_bin: the property block as sent; where it is None, decoded
-    holds the P_basic record. data, annotations: of mc forms, as stored.
+    independent of the queue. fragments: the frames of the body in order. properties_bin: the property block as sent; if it is None,
+    decoded is the P_basic record. data, annotations: of mc forms, as stored.
     """
 
     id: bytes
@@ -95,7 +95,7 @@ class MessageTerm:
 
     @property
     def properties(self) -> Properties:
-        """The set AMQP properties; decoded at every call. Raises PropertiesError, for a message that is otherwise sound."""
+        """The AMQP properties that are set, decoded on every access. Raises PropertiesError; the rest of the message may be valid."""
         if self.properties_bin is not None:
             return properties_from_bin(self.properties_bin)
         if self.decoded is not None:
@@ -105,12 +105,12 @@ class MessageTerm:
         return _mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
 
     def json_properties(self) -> dict[str, object]:
-        """The properties as the message table has them in JSON."""
+        """Return the properties in the JSON form of the message table."""
         return json_properties(self.properties)
 
 
 def read_message(buf: Buffer, pos: int = 0, limits: Limits = LIMITS) -> MessageTerm:
-    """The message whose term begins at pos; bytes behind it are ignored. Raises EtfError or its child NotAMessageError."""
+    """Return the message whose term begins at pos; bytes after it are ignored. Raises EtfError or its subclass NotAMessageError."""
     term, _ = decode(buf, pos, limits)
     if type(term) is tuple and term:
         if term[0] == "basic_message" and len(term) == 6:
@@ -121,7 +121,7 @@ def read_message(buf: Buffer, pos: int = 0, limits: Limits = LIMITS) -> MessageT
 
 
 def _describe(term: Term) -> str:
-    """A short text of a term that may be huge."""
+    """Return a short description of a term that may be huge."""
     if type(term) is tuple and term and isinstance(term[0], Atom):
         return f"a tuple {{{term[0]!s:.60}, …}} of {len(term)}"
     return f"a term of kind {type(term).__name__}"
@@ -176,7 +176,7 @@ def _fragments(payload: Term, pos: int) -> tuple[bytes, ...]:
 
 
 def _annotations_by_name(annotations: dict[Term, Term] | Pairs) -> dict[str, Term]:
-    """The annotations under atoms and text."""
+    """Return the annotations by the text of their keys."""
     pairs = annotations.items() if isinstance(annotations, dict) else annotations
     return {
         key if isinstance(key, Atom) else key.decode("utf-8", "replace"): value for key, value in pairs if isinstance(key, Atom | bytes)
@@ -207,11 +207,11 @@ def _read_container(term: tuple[Term, ...], pos: int) -> MessageTerm:
             raise NotAMessageError(pos, f"a message from MQTT is {{mqtt_msg, …}} of 9, not {_describe(data)}")
         fragments = _iodata(data[6], pos)
         return MessageTerm(message_id, None, exchange, keys, persistent, fragments, None, None, PROTOCOL, "mc_mqtt", data, annotations)
-    raise NotAMessageError(pos, f"a message container of protocol {_describe(form)} is not known")
+    raise NotAMessageError(pos, f"a message container of protocol {_describe(form)} is not supported")
 
 
 def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
-    """The binaries of an iolist, in order; bytes of its own in runs."""
+    """Return the binaries of an iolist, in order; single bytes become binaries too."""
     found: list[bytes] = []
     todo = [term]
     while todo:
@@ -228,7 +228,7 @@ def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
 
 
 def _mqtt_properties(data: tuple[Term, ...]) -> Properties:
-    """What a consumer of AMQP 0-9-1 gets of a message from MQTT: the quality of service as its header, and the delivery mode."""
+    """Return the properties that an AMQP 0-9-1 consumer receives with an MQTT message: the QoS as a header, and the delivery mode."""
     qos, given = data[2], _annotations_by_name(data[7]) if isinstance(data[7], dict | Pairs) else {}
     headers = [[b"x-mqtt-publish-qos", "unsignedbyte", qos]] if qos in (0, 1, 2) else []
     found: Properties = {}
@@ -245,7 +245,7 @@ def _mqtt_properties(data: tuple[Term, ...]) -> Properties:
 
 
 def write_message(message: MessageTerm, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
-    """The term of a message in the form it has. atoms: as in `etf.encode`. Raises ValueError for a basic_message without a vhost."""
+    """Return the term of a message in its form. atoms: as in `etf.encode`. Raises ValueError for a basic_message without a vhost."""
     content = (
         Atom("content"),
         CLASS_BASIC,
@@ -273,7 +273,7 @@ def write_message(message: MessageTerm, atoms: Literal["latin1", "utf8"] = "lati
 
 
 def as_basic_message(message: MessageTerm, vhost: bytes) -> MessageTerm:
-    """The same message in the form of all versions up to 3.12, as if a client had sent it. Raises PropertiesError."""
+    """Return the message in the form of versions up to 3.12, as if a client had sent it. Raises PropertiesError."""
     if message.form == "basic_message":
         return message
     block = message.properties_bin

@@ -7,7 +7,7 @@ A block is a u16 of flags and then the values of the set flags, from bit 15 down
     13 headers, a table  10 correlation_id       7 message_id    4 user_id
 
 The others are shortstr: u8 length, bytes. A table is its length in bytes as u32, then fields of shortstr name, type octet, value; an
-array the same without names. Names may repeat; their order is kept. `FIELD_TYPES` lists the octets.
+array is the same without names. Names may repeat, and their order is kept. `FIELD_TYPES` lists the octets.
 
     >>> properties_from_bin(bytes.fromhex("1080 02 03 432d30"))
     {'delivery_mode': 2, 'message_id': b'C-0'}
@@ -15,10 +15,10 @@ array the same without names. Names may repeat; their order is kept. `FIELD_TYPE
     '30 00 00 00 00 0b 01 6e 49 ff ff ff ff 01 74 74 01 02'
 
 In memory: a dict in the order above with text and binary as bytes; headers are lists of [name, type, value], arrays of [type, value], a
-decimal is (scale, value), void None. A message that the broker changed has the same as the Erlang record `P_basic`, which
-`properties_from_record` reads. `json_properties` is the form of the message table's column.
+decimal is (scale, value), void None. A message that the broker changed has its properties as the Erlang record `P_basic`, which
+`properties_from_record` reads. `json_properties` is the form of the column in the message table.
 
-Octets `l` and `L` are both `long`, every non-zero `bool` is true: such blocks encode to others than they were read from.
+Octets `l` and `L` are both `long`, and every non-zero `bool` is true, so such blocks do not encode to the same bytes.
 Tables nested deeper than 100 are not read.
 
 Format: docs/formats/rabbitmq.md, sections 10.2 and 10.3.
@@ -65,7 +65,7 @@ _U64 = struct.Struct(">Q")
 _DECIMAL = struct.Struct(">BI")
 _NUMBERS = {"delivery_mode": _U8, "priority": _U8, "timestamp": _U64}
 
-# octet: name in records; a struct for a number, None for what has a shape of its own
+# octet: name in records; a struct for numbers, None for everything else
 FIELD_TYPES: dict[int, tuple[str, struct.Struct | None]] = {
     ord("S"): ("longstr", None),
     ord("I"): ("signedint", struct.Struct(">i")),
@@ -86,24 +86,24 @@ FIELD_TYPES: dict[int, tuple[str, struct.Struct | None]] = {
     ord("x"): ("binary", None),
     ord("V"): ("void", None),
 }
-# the octet written for a name: of two the later one
+# the octet written for a name: the later one of two
 OCTETS = {name: (octet, number) for octet, (name, number) in FIELD_TYPES.items()}
 
 
 class PropertiesError(ValueError):
-    """A property block or record that says something impossible. The message itself may be sound."""
+    """An invalid property block or record. The message itself may be valid."""
 
 
 # the block
 
 
 def properties_from_bin(block: bytes) -> Properties:
-    """The set properties of a block. Raises PropertiesError."""
+    """Return the properties that a block sets. Raises PropertiesError."""
     return _BlockReader(block).properties()
 
 
 class _BlockReader:
-    """Reads a block. All that is read is first known to be there."""
+    """Reads a block, with every length checked before it is read."""
 
     def __init__(self, block: bytes) -> None:
         self.block = block
@@ -113,7 +113,7 @@ class _BlockReader:
     def properties(self) -> Properties:
         flags: int = self.number(_U16)
         if flags & 1:
-            raise PropertiesError("the property flags go on in a second word, which basic properties never do")
+            raise PropertiesError("the property flags continue in a second word, which basic properties never have")
         found: Properties = {}
         for bit, name in enumerate(NAMES):
             if flags & 0x8000 >> bit:
@@ -124,7 +124,7 @@ class _BlockReader:
                 else:
                     found[name] = self.octets(self.number(_U8))
         if self.pos != len(self.block):
-            raise PropertiesError(f"{len(self.block) - self.pos} bytes stand behind the last property")
+            raise PropertiesError(f"{len(self.block) - self.pos} bytes follow the last property")
         return found
 
     def number(self, shape: struct.Struct) -> Any:
@@ -139,7 +139,7 @@ class _BlockReader:
         return self.block[self.pos - count : self.pos]
 
     def fields(self, length: int, named: bool, depth: int) -> Fields:
-        """The fields of a table (named) or an array whose contents have this length in bytes."""
+        """Return the fields of a table (named) or an array whose contents have this length in bytes."""
         end = self.pos + length
         if end > len(self.block):
             raise PropertiesError(f"byte {self.pos} of the properties: a table of {length} bytes, {len(self.block) - self.pos} are left")
@@ -153,13 +153,13 @@ class _BlockReader:
             name = [self.octets(self.number(_U8))] if named else []
             found.append([*name, *self.typed(depth)])
         if self.pos != end:
-            raise PropertiesError(f"byte {self.pos} of the properties: a field goes beyond its table, which ends at {end}")
+            raise PropertiesError(f"byte {self.pos} of the properties: a field extends past its table, which ends at {end}")
         return found
 
     def typed(self, depth: int) -> tuple[str, Any]:
         octet: int = self.number(_U8)
         if octet not in FIELD_TYPES:
-            raise PropertiesError(f"byte {self.pos - 1} of the properties: {octet} is no field type")
+            raise PropertiesError(f"byte {self.pos - 1} of the properties: {octet} is not a field type")
         name, shape = FIELD_TYPES[octet]
         if shape is not None:
             value = self.number(shape)
@@ -171,10 +171,10 @@ class _BlockReader:
 
 
 def properties_to_bin(properties: Properties) -> bytes:
-    """The block of these properties. Raises PropertiesError for a value its field cannot hold."""
+    """Return the block of these properties. Raises PropertiesError for a value its field cannot hold."""
     unknown = set(properties) - set(NAMES)
     if unknown:
-        raise PropertiesError(f"{', '.join(sorted(unknown))}: no AMQP property; they are {', '.join(NAMES)}")
+        raise PropertiesError(f"{', '.join(sorted(unknown))}: not an AMQP property; they are {', '.join(NAMES)}")
     flags, out = 0, bytearray()
     for bit, name in enumerate(NAMES):
         if name in properties:
@@ -229,7 +229,7 @@ def _fields_bytes(fields: Sequence[Sequence[Any]], named: bool, depth: int) -> b
 
 
 def properties_from_record(record: tuple[Term, ...]) -> Properties:
-    """The set properties of {'P_basic', content_type, …}. Raises PropertiesError."""
+    """Return the properties that {'P_basic', content_type, …} sets. Raises PropertiesError."""
     if len(record) != 1 + len(NAMES) or record[0] != "P_basic":
         raise PropertiesError(f"decoded properties are a P_basic record of {len(NAMES)} fields, not {record!r:.60}")
     found: Properties = {}
@@ -297,7 +297,7 @@ def _record_value(kind: str, value: Term, depth: int) -> Any:
 
 
 def json_text(octets: bytes) -> str | dict[str, str]:
-    """Text as text, everything that is not UTF-8 as {"b64": …}."""
+    """Return UTF-8 as text, and any other bytes as {"b64": …}."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -309,7 +309,7 @@ def _b64(octets: bytes) -> dict[str, str]:
 
 
 def json_properties(properties: Properties) -> dict[str, Any]:
-    """Properties for JSON: text as text, `binary` as {"b64": …}, a decimal as [scale, value], a number that is none as its name."""
+    """Return properties for JSON: text as text, `binary` as {"b64": …}, a decimal as [scale, value], NaN and infinities by name."""
     return {
         name: _json_fields(value) if name == "headers" else json_text(value) if isinstance(value, bytes) else value
         for name, value in properties.items()

@@ -1,10 +1,10 @@
-"""The stored messages of one batch, taken apart as columns.
+"""The stored messages of one batch, decoded into columns.
 
-Their terms are copied into one buffer, one behind the other. What brokers up to 3.12 store of a message as a client sent it is taken apart
-by the kernel `messageterms`: spans of the buffer, from which Arrow arrays are made without an object per message. Terms of another shape
-(`slow`: made inside a broker, of 3.13 and newer, damaged) go through `content.read_message`, one by one, and are put between the others.
+Their terms are copied into one buffer. The kernel `message_terms` splits terms that brokers up to 3.12 store for messages as clients sent
+them into spans of the buffer, from which Arrow arrays are built without an object per message. Other terms (`slow`: created inside a
+broker, of 3.13 and newer, damaged) are decoded one by one with `read_message` and merged in at their rows.
 
-`properties_json` and headers are made one by one in any case.
+`properties_json` and headers are always built one by one.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 
 @dataclass(frozen=True, slots=True)
 class _SlowMessage:
-    """A message of another shape. message None: its bytes are none. told None: its properties cannot be read."""
+    """A message of another shape. message: None if the bytes are not a message. properties: in JSON form, None if unreadable."""
 
     message: MessageTerm | None
     properties: dict[str, Any] | None
 
 
 class StoredTerms:
-    """buffer: the terms; start, length: of each row's; length 0: the row has none."""
+    """The terms of a batch. buffer: their bytes; start, length: of each row's term; length 0: the row has none."""
 
     def __init__(self, buffer: Bytes, start: Longs, length: Longs) -> None:
         self.buffer = buffer
@@ -59,7 +59,7 @@ class StoredTerms:
 
     @classmethod
     def collect(cls, sources: Sequence[Bytes | None], source: NDArray[np.int32], at: Longs, length: Longs) -> StoredTerms:
-        """Copy `length` bytes at `at` of each row's source. A row whose bytes are not there has none."""
+        """Copy `length` bytes at `at` of each row's source. A row whose bytes are missing has no term."""
         sizes = np.array([0 if data is None else len(data) for data in sources] or [0], np.int64)
         # offsets of an Arrow array are 31 bits; no broker takes a message that large
         there = (source >= 0) & (at >= 0) & (length > 0) & (length < 1 << 31)
@@ -70,7 +70,7 @@ class StoredTerms:
         for number in np.unique(source[there]).tolist():
             data = sources[number]
             rows = np.flatnonzero(there & (source == number))
-            # rows of one source that follow each other are one stretch of the buffer
+            # consecutive rows of one source are one range of the buffer
             for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
                 low, high = int(start[run[0]]), int(start[run[-1]] + length[run[-1]])
                 offsets = np.empty(len(run) + 1, np.int32)
@@ -84,7 +84,7 @@ class StoredTerms:
 
     @cached_property
     def slow(self) -> dict[int, _SlowMessage]:
-        """The rows that are no fast ones, decoded."""
+        """The rows that the kernel could not split, decoded."""
         found = {}
         for row in np.flatnonzero(self.present & ~self._fast).tolist():
             raw = self.buffer[self.start[row] : self.start[row] + self._length[row]].tobytes()
@@ -101,7 +101,7 @@ class StoredTerms:
 
     @cached_property
     def _parsed(self) -> dict[int, dict[str, Any] | None]:
-        """The properties of fast rows whose block has headers, or is not what the kernel knows; None where they cannot be read."""
+        """The properties of fast rows whose block has headers or is unknown to the kernel; None if they cannot be read."""
         status, headers = self._blocks[:, 0], self._blocks[:, 2 + 2 * _HEADERS]
         return {
             row: self._read_block(row) for row in np.flatnonzero(self._fast & ((status != message_terms.FAST) | (headers >= 0))).tolist()
@@ -129,11 +129,11 @@ class StoredTerms:
 
     @cached_property
     def ids(self) -> tuple[Longs, Longs]:
-        """The id that each message holds, as two big-endian halves; zeros where there is none."""
+        """The id in each message, as two big-endian halves; zeros if there is none."""
         hi, lo = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         rows = np.flatnonzero(self._fast)
         high, low = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-        # the kernel reads the id of a store record, which stands 8 bytes behind its start
+        # the kernel reads the id of a store record, which is 8 bytes after its start
         message_store.record_ids(self.buffer, self._fields[rows, message_terms.ID_START] - 8, high, low)
         hi[rows], lo[rows] = high, low
         for row, slow in self.slow.items():
@@ -144,7 +144,7 @@ class StoredTerms:
 
     @cached_property
     def sizes(self) -> Longs:
-        """Bytes of each body; -1 where there is none."""
+        """Bytes of each body; -1 if there is none."""
         sizes = np.where(self._fast, self._fields[:, message_terms.BODY_LENGTH], -1)
         for row, slow in self.slow.items():
             if slow.message is not None:
@@ -153,7 +153,7 @@ class StoredTerms:
 
     @cached_property
     def readable(self) -> NDArray[np.bool_]:
-        """Of each row whether message and properties can be read."""
+        """For each row, whether message and properties can be read."""
         found = self._fast.copy()
         for row, told in self._parsed.items():
             found[row] = told is not None
@@ -162,7 +162,7 @@ class StoredTerms:
         return found
 
     def valid(self, hi: Longs, lo: Longs, size: Longs) -> NDArray[np.bool_]:
-        """Of each row whether it is readable and has this id (zeros: any) and this many bytes of body."""
+        """Return for each row whether it is readable, with this id (zeros: any) and this body size."""
         own = self.ids
         same = ((own[0] == hi) & (own[1] == lo)) | ((hi == 0) & (lo == 0))
         return np.asarray(self.readable & same & (self.sizes == size))
@@ -182,7 +182,7 @@ class StoredTerms:
         return self._interleave(fast, lambda slow: None if slow.message is None else slow.message.body)
 
     def column(self, name: str) -> pa.Array:
-        """A column of the message table that is in the stored message."""
+        """Return a column of the message table that is in the stored message."""
         import pyarrow as pa
 
         kind = rabbitmq_schema((name,)).field(name).type
@@ -207,7 +207,7 @@ class StoredTerms:
                 return pa.array([None if told is None else json.dumps(told, ensure_ascii=False) for told in self._json_properties()], kind)
 
     def payloads(self) -> list[bytes | None]:
-        """The bodies as bytes."""
+        """Return the bodies as bytes."""
         found: list[bytes | None] = self.payload.to_pylist()
         return found
 
@@ -251,7 +251,7 @@ class StoredTerms:
         return self._interleave(fast, lambda slow: None if slow.message is None else [_text(key) for key in slow.message.routing_keys])
 
     def _json_properties(self) -> list[dict[str, Any] | None]:
-        """The properties of each row in their JSON form."""
+        """Return the properties of each row in their JSON form."""
         found: list[dict[str, Any] | None] = [None] * len(self)
         for row in np.flatnonzero(self._fast).tolist():
             found[row] = self._parsed[row] if row in self._parsed else self._read_block(row)
@@ -263,7 +263,7 @@ class StoredTerms:
         import pyarrow as pa
 
         kind = rabbitmq_schema(("properties",)).field("properties").type
-        # what cannot be read has no properties, whatever the kernel found
+        # unreadable rows have no properties, whatever the kernel found
         plain = self._fast & (self._blocks[:, 0] == message_terms.FAST) & self.readable
         rows = np.flatnonzero(plain)
         parts = []
@@ -284,7 +284,7 @@ class StoredTerms:
         return _interleave_arrays(fast, rows, pa.array([_struct(each) for each in rest], kind), others, len(self))
 
     def _interleave(self, fast: pa.Array, value: Callable[[_SlowMessage], Any]) -> pa.Array:
-        """A column of all rows from the array of the fast ones and the values of the others."""
+        """Return a column of all rows, from the array of the fast ones and the values of the others."""
         import pyarrow as pa
 
         others = np.flatnonzero(~self._fast)
@@ -312,7 +312,7 @@ def _text(raw: bytes) -> str:
 
 
 def _arrow_value(value: Any) -> Any:
-    """A property for Arrow: bytes that are no text show as U+FFFD."""
+    """Return a property for Arrow; bytes that are not UTF-8 become U+FFFD."""
     if isinstance(value, dict) and set(value) == {"b64"}:
         return _text(base64.b64decode(value["b64"]))
     return value

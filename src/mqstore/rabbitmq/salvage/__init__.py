@@ -1,1 +1,1 @@
-"""Every intact message out of a damaged store: into a file, a new store, or a broker over AMQP."""
+"""Recovery of all intact messages from a damaged store, into a file, a new store, or a broker over AMQP."""

@@ -1,11 +1,11 @@
 """Salvaged messages sent to a running broker over AMQP 0-9-1, each confirmed by it.
 
-A message goes to the queue that it was in (by the default exchange), or to the exchange it came by, with its properties byte by byte. It
-counts when the broker has confirmed it; up to WINDOW are on their way at the same time. What cannot be routed comes back and is told.
+A message goes to the queue that it was in (through the default exchange), or to its original exchange, with its properties unchanged. It
+counts when the broker has confirmed it; up to WINDOW messages are in flight. Unroutable messages are returned and counted.
 
-A resume file holds how many messages of the run, from its first on, are confirmed without a gap. A run that goes on from it sends those
-behind it, so after a crash some of the last WINDOW may be sent a second time, and none is left out. The file belongs to one store and
-one selection.
+A resume file has the number of messages, from the first one on, that are confirmed without a gap. A run that resumes sends the messages
+after them: after a crash some of the last WINDOW messages may be sent twice, but none is left out. The file belongs to one store and one
+selection.
 
 Needs pika: the extra `amqp`.
 """
@@ -27,15 +27,15 @@ from mqstore.files.durable import DurableDirectory
 __all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "hidden", "read_resume"]
 
 WINDOW = 1000
-NOTED = 0.5  # seconds between two notes of the resume file
+NOTED = 0.5  # seconds between two writes of the resume file
 WINDOW_BYTES = 64 << 20
 BATCH = 100
-PATIENCE = 60.0  # seconds without an answer after which the broker is given up
+PATIENCE = 60.0  # seconds without a response after which sending is given up
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """One message: where to, its property block as AMQP has it, its body."""
+    """One message: its destination, encoded property block and body."""
 
     exchange: str
     routing_key: str
@@ -45,7 +45,7 @@ class OutgoingMessage:
 
 @dataclass(slots=True)
 class SendCounts:
-    """sent: handed to the broker in this run; confirmed: of these; returned: of these, could not be routed; refused: not confirmed by it.
+    """Counts of a run. sent: published; confirmed: acknowledged by the broker; returned: of these, unroutable; refused: rejected.
 
     skipped: confirmed by an earlier run.
     """
@@ -58,7 +58,7 @@ class SendCounts:
 
 
 def read_resume(file: Path, about: str) -> int:
-    """How many messages are done. about: what the run sends. Raises UsageError if the file is of another run, CannotOpenError."""
+    """Return the number of confirmed messages. about: describes the run. Raises UsageError for a file of another run, CannotOpenError."""
     try:
         raw = file.read_text("utf-8")
     except FileNotFoundError:
@@ -66,12 +66,12 @@ def read_resume(file: Path, about: str) -> int:
     except OSError as error:
         raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
     try:
-        told = json.loads(raw)
-        done = told["confirmed"]
-        if told["about"] != about:
-            raise UsageError(f"{file} is the resume file of another run ({told['about']}); give another name")
+        noted = json.loads(raw)
+        done = noted["confirmed"]
+        if noted["about"] != about:
+            raise UsageError(f"{file} is the resume file of another run ({noted['about']}); give another name")
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{file} is no resume file; give another name") from None
+        raise UsageError(f"{file} is not a resume file; give another name") from None
     return int(done)
 
 
@@ -86,7 +86,7 @@ class Sender:
         try:
             self._parameters = pika.URLParameters(url)
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"{hidden(url)} is no address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
+            raise UsageError(f"{hidden(url)} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
         self._parameters.blocked_connection_timeout = 600
         self._parameters.socket_timeout = 10
         self._url = url
@@ -94,7 +94,7 @@ class Sender:
         self._resume = resume
         self._about = about
         self._messages: Iterator[OutgoingMessage] = iter(())
-        self._open: deque[tuple[int, int]] = deque()  # delivery tag and bytes of messages that are not confirmed yet, ascending
+        self._open: deque[tuple[int, int]] = deque()  # delivery tag and size of unconfirmed messages, ascending
         self._settled: set[int] = set()
         self._bytes = 0
         self._tag = 0
@@ -108,7 +108,7 @@ class Sender:
 
     @property
     def user(self) -> str:
-        """Who connects: a broker takes no message that names another user."""
+        """The user of the connection: a broker rejects messages that name another user."""
         return str(self._parameters.credentials.username)
 
     @property
@@ -116,7 +116,7 @@ class Sender:
         return str(self._parameters.virtual_host)
 
     def send(self, messages: Iterator[OutgoingMessage]) -> SendCounts:
-        """Send them all and wait for their confirms. Raises TargetError; what the resume file holds is true also then."""
+        """Send all messages and wait for their confirms. Raises TargetError; the resume file is correct even then."""
         import pika
 
         if self._resume is not None:
@@ -144,7 +144,7 @@ class Sender:
         return self.counts
 
     def _end(self) -> None:
-        """Close the connection, and let the loop take notice."""
+        """Close the connection, and run the loop until it is closed."""
         if not (self._connection.is_closing or self._connection.is_closed):
             self._connection.close()
         if not self._connection.is_closed:
@@ -152,12 +152,12 @@ class Sender:
 
     def _failed(self, connection: Any, reason: Any) -> None:
         why = str(reason).strip() or type(reason).__name__
-        self._give_up(TargetError(f"{hidden(self._url)} does not let us in: {why}; check address, user, password and vhost"))
+        self._give_up(TargetError(f"{hidden(self._url)} refused the connection: {why}; check address, user, password and vhost"))
 
     def _closed(self, connection: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            told = f"{hidden(self._url)} has closed the connection: {reason}"
-            self._error = self._error or TargetError(f"{told}; {self.counts.confirmed} messages were confirmed, run again with --resume")
+            why = f"{hidden(self._url)} closed the connection: {reason}"
+            self._error = self._error or TargetError(f"{why}; {self.counts.confirmed} messages were confirmed, run again with --resume")
         connection.ioloop.stop()
 
     def _give_up(self, error: Exception) -> None:
@@ -172,7 +172,7 @@ class Sender:
 
     def _channel_closed(self, channel: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            self._give_up(TargetError(f"{hidden(self._url)} refuses the messages: {reason}; {self.counts.confirmed} were confirmed"))
+            self._give_up(TargetError(f"{hidden(self._url)} refused the messages: {reason}; {self.counts.confirmed} were confirmed"))
 
     def _ready(self, _frame: Any) -> None:
         self._started = self._noted = self._heard = time.monotonic()
@@ -180,7 +180,7 @@ class Sender:
         self._watch()
 
     def _watch(self) -> None:
-        """Look once a while whether the broker still answers."""
+        """Check every second that the broker still responds."""
         if self._open and time.monotonic() - self._heard > PATIENCE:
             self._give_up(TargetError(f"{hidden(self._url)} has not confirmed anything for {PATIENCE:.0f} s; run again with --resume"))
         elif not self._exhausted or self._open:
@@ -200,7 +200,7 @@ class Sender:
             self._connection.ioloop.call_later(wait, self._pump)
 
     def _publish_some(self) -> float | None:
-        """Publish what the window and the rate allow. Seconds until there may be more, None: when something is confirmed."""
+        """Publish what window and rate allow; return the seconds until the next attempt, None to wait for a confirm."""
         for _ in range(BATCH):
             if self._exhausted or len(self._open) >= WINDOW or self._bytes > WINDOW_BYTES:
                 return None
@@ -242,18 +242,18 @@ class Sender:
             self._pump()
 
     def _note(self) -> None:
-        """Write down how many messages are confirmed without a gap."""
+        """Write the number of messages that are confirmed without a gap to the resume file."""
         self._noted = time.monotonic()
         if self._resume is None:
             return
-        behind = [self._tag + 1, *([self._open[0][0]] if self._open else []), *([self._stuck] if self._stuck is not None else [])]
-        told = {"about": self._about, "confirmed": self._before + min(behind) - 1}
+        pending = [self._tag + 1, *([self._open[0][0]] if self._open else []), *([self._stuck] if self._stuck is not None else [])]
+        noted = {"about": self._about, "confirmed": self._before + min(pending) - 1}
         with DurableDirectory(self._resume.absolute().parent) as directory:
-            directory.write_small(self._resume.name, json.dumps(told).encode())
+            directory.write_small(self._resume.name, json.dumps(noted).encode())
 
 
 def hidden(url: str) -> str:
-    """An address without its password."""
+    """Return an address without its password."""
     return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", url)
 
 
@@ -261,7 +261,7 @@ def _raw(block: bytes) -> Any:
     import pika
 
     class Raw(pika.BasicProperties):  # type: ignore[misc]
-        """Properties whose block is known already."""
+        """Properties that are encoded already."""
 
         def encode(self) -> list[bytes]:
             return [block]

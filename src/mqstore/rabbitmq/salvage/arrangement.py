@@ -1,14 +1,14 @@
-"""The parts of a wreck put where a reader looks for them: single files, one queue's directory, message files alone, lost and found.
+"""Arrangement of the parts of a damaged store as a store: single files, one queue's directory, message files alone, lost+found.
 
     lost+found/#1/12.idx          -->   queues/#1/12.idx
     lost+found/#1/journal.jif     -->   queues/#1/journal.jif
     copies/3.rdq  copies/3.rdt    -->   msg_store_persistent/3.rdq, 3.rdt
 
-All parts become one vhost: files of a queue's index by the directory they lie in, all message files one store (an entry finds its message
-by id, wherever it is). A file whose name is no number gets one. `.queue_name`, `.config` and `.vhost` are taken along.
+All parts become one vhost: index files are grouped by their directory, and all message files form one store (an entry finds its message
+by id, wherever it is). A file whose name is not a number gets one. `.queue_name`, `.config` and `.vhost` are included.
 
-A queue directory that does not tell its name is asked for it: the routing keys of its messages are names of queues where the default
-exchange was used, and a name is right if its digest is the directory's name.
+For a queue directory without a valid `.queue_name`, the routing keys of its messages are tried as names: they are queue names where the
+default exchange was used, and a name is right if its digest is the directory's name.
 
 Format: docs/formats/rabbitmq.md, sections 2.1 and 14.
 """
@@ -36,17 +36,17 @@ __all__ = ["guess_names", "is_part", "open_parts"]
 INDEX = ("idx", "jif", "qi", "qs")
 STORE = ("rdq", "rdt")
 BESIDE = (".config", ".vhost", "recovery.dets")
-ASKED = 200  # messages of a queue that are asked for its name
+ASKED = 200  # messages of a queue whose routing keys are tried as its name
 MOST_FILES = 1_000_000
 
 
 def is_part(name: str) -> bool:
-    """Whether a file's name is that of a part of a message store."""
+    """Return whether a file's name is that of a part of a message store."""
     return name.rpartition(".")[2] in (*INDEX, *STORE)
 
 
 def open_parts(path: Path) -> ReadOnlyDirectory:
-    """The store at path, or what parts of one lie at and below it. Raises CannotOpenError, NotAStoreError."""
+    """Return the store at path, or an arrangement of the parts at and below it. Raises CannotOpenError, NotAStoreError."""
     if path.is_dir():
         directory = ConfinedDirectory(path)
         if looks_like_rabbitmq(directory):
@@ -58,12 +58,12 @@ def open_parts(path: Path) -> ReadOnlyDirectory:
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
     files = dict(_arrange_files(names, path.absolute().name))
     if not any(is_part(name) for name in files):
-        raise NotAStoreError(f"{path} holds no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
+        raise NotAStoreError(f"{path} has no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
     return AliasDirectory(path, files)
 
 
 def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:
-    """The name in the arrangement of each file, with the name it has."""
+    """Yield the name of each file in the arrangement, with its real name."""
     taken: set[str] = set()
     stems: dict[tuple[str, str], int] = {}
     names = sorted(names)
@@ -71,7 +71,7 @@ def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]
         above, _, own = name.rpartition("/")
         stem, _, ending = own.rpartition(".")
         if ending in STORE:
-            # an .rdt keeps beside it the .rdq of its number
+            # an .rdt and the .rdq of its number keep the same number
             number = stems.get((above, stem), int(stem) if _is_number(stem) else 0)
             while f"msg_store_persistent/{number}.{ending}" in taken:
                 number += 1
@@ -95,7 +95,7 @@ def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]
 
 
 def _directory(above: str, root: str) -> str:
-    """The name of a queue's directory: of that which the file lies in."""
+    """Return the name of a queue's directory: that of the directory of the file."""
     return above.rpartition("/")[2] or root or "queue"
 
 
@@ -104,7 +104,7 @@ def _is_number(stem: str) -> bool:
 
 
 def guess_names(vhosts: Iterable[Vhost]) -> list[tuple[str, str]]:
-    """Names of queues whose directories do not tell them, as their messages tell."""
+    """Return names of queues, from the routing keys of their messages, for directories without a known name."""
     found = set()
     for vhost in vhosts:
         for queue in vhost.queues:
@@ -143,7 +143,7 @@ def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
 
 
 def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
-    """Messages of `.qs` files that no index leads to."""
+    """Yield messages of `.qs` files without an index."""
     for number in queue.index_v2.orphan_stores:
         data = queue.index_v2.store_data(number)
         at, size = queue.index_v2.orphans(number)

@@ -1,8 +1,8 @@
-"""Salvaged messages as they are sent again: to the queue they were in, or to the exchange they came by.
+"""Salvaged messages as they are sent again: to their queue, or to their original exchange.
 
-Properties go as they were stored, byte by byte, but for two things that a broker would act on: the sender's name (`user_id`) where it is
-not who connects, for a broker refuses such a message, and, of a message sent to its own queue, the headers CC and BCC, which would put
-it into other queues that have their own copy.
+Properties are sent as they were stored, except for two that a broker acts on: `user_id`, if it is not the user of the connection, because
+a broker rejects such a message; and the headers CC and BCC of a message sent to its own queue, because they would publish it to other
+queues that have their own copy.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def outgoing_messages(
     user: str = "guest",
     into: str | None = None,
 ) -> Iterator[OutgoingMessage]:
-    """The messages of these verdicts, in the order of the message table. by_exchange: to their exchange, not to their queue.
+    """Yield the messages of these verdicts, in the order of the message table. by_exchange: send to the exchange instead of the queue.
 
-    into: the queue for messages that are in none; without it these go to their exchange.
+    into: the queue for messages that are in none; by default these go to their exchange.
     """
     for rows in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
         found = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: mapped_bytes(store.directory, name)))
@@ -51,7 +51,7 @@ def outgoing_messages(
 def outgoing_message(
     store: RabbitMQStore, rows: Rows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
 ) -> OutgoingMessage | None:
-    """One row of the message table as it is sent again; None where its message cannot be read. The rest is as in `outgoing_messages`."""
+    """One row of the message table as it is sent again; None if its message cannot be read. Other arguments as for `outgoing_messages`."""
     source = int(rows.table.source[row])
     name, data = rows.table.sources[source] if source >= 0 else ("", None)
     data = mapped_bytes(store.directory, name) if data is None and name else data

@@ -1,15 +1,15 @@
-"""Everything that is whole in a wreck, each message with its verdict: of whole stores, damaged ones, and single files of them.
+"""Salvage: all messages of a store, a damaged store or single files of one, each with its verdict.
 
-    verdict       what it says                                                              written
-    intact        its bytes are whole, and an index entry leads to it                       yes
-    consumed      acknowledged: it is here because nobody has collected it yet              yes
-    unindexed     whole, but in no queue: acknowledged and not collected, or its index is lost   yes
-    duplicate     a further copy, or a second publish of a sequence id                      yes
-    damaged       some of its bytes cannot be believed                                      yes
-    unreachable   its index entry is sound, its bytes are nowhere                           counted
+    verdict       meaning                                                                       written
+    intact        valid, and an index entry references it                                       yes
+    consumed      acknowledged, and not yet reclaimed                                           yes
+    unindexed     valid, but in no queue: acknowledged and not reclaimed, or its index is lost  yes
+    duplicate     a further copy, or a second publish of a sequence id                          yes
+    damaged       some of its bytes are invalid                                                 yes
+    unreachable   its index entry is valid, its bytes are missing                               counted
 
-A message that was acknowledged never comes out as `intact`, unless the acknowledgement itself is lost: nothing on the disk tells such a
-message from one that waits. Bodies have no checksum but in `.qs` files: a changed byte inside one cannot be seen.
+An acknowledged message is never `intact`, unless the acknowledgement itself is lost: then the files do not distinguish it from a ready
+message. Only bodies in `.qs` files have checksums: a changed byte in any other body cannot be detected.
 
 Format: docs/formats/rabbitmq.md, section 14.
 """
@@ -45,7 +45,7 @@ WRITTEN = frozenset({Verdict.INTACT, Verdict.CONSUMED, Verdict.UNINDEXED, Verdic
 
 @dataclass(frozen=True, slots=True)
 class SalvageReport:
-    """What came out. verdicts: all rows met, by verdict; messages: those written; bytes: of the file."""
+    """The result of a salvage. verdicts: all rows by verdict; messages: those written; bytes: size of the file."""
 
     to: str
     format: str
@@ -57,7 +57,7 @@ class SalvageReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing was damaged, and nothing is missing."""
+        """Whether nothing was damaged or missing."""
         lost = sum(self.verdicts.get(verdict, 0) for verdict in (Verdict.DAMAGED, Verdict.UNREACHABLE))
         return not self.findings and not lost
 
@@ -75,7 +75,7 @@ class SalvageReport:
 
 
 def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> RabbitMQStore:
-    """The store at path, or what parts of one are there: a directory, any single file, an archive.
+    """Return the store at path, or the parts of one: a directory, any single file, an archive.
 
     Raises CannotOpenError, NotAStoreError.
     """
@@ -96,7 +96,7 @@ def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | 
 def messages_of(
     store: RabbitMQStore, columns: tuple[str, ...], vhosts: frozenset[str] | None = None, queues: frozenset[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Every message that is there in any state, its lineage told by the names that files really have."""
+    """Yield every message in any state; its lineage has the real names of the files."""
     selection = QueueSelection(vhosts=vhosts, queues=queues, everything=True)
     directory = store.directory
     for batch in store.messages(columns, selection):
@@ -122,7 +122,7 @@ def salvage(
     vhosts: frozenset[str] | None = None,
     queues: frozenset[str] | None = None,
 ) -> SalvageReport:
-    """Write every message of these verdicts to a new file. format: `jsonl` or `parquet`, None: as the name says.
+    """Write every message with these verdicts to a new file. format: `jsonl` or `parquet`; None: by the suffix.
 
     Raises TargetError, UsageError.
     """
@@ -148,24 +148,24 @@ def salvage_store(
     threads: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
-    """Write what is whole and waits in a queue into a fresh `msg_stores` directory, from which a broker boots.
+    """Write the valid, unacknowledged messages of all queues to a new `msg_stores` directory, from which a broker starts.
 
-    Acknowledged messages are not in it, nor those in no queue, unless `into` names a queue for these (and for the messages of files whose
-    queue cannot be told) in a vhost; `vhost` is also the name of one that does not tell its own. Raises TargetError, UsageError.
+    Messages in no queue, and those in files of an unknown queue, are included only if `into` names a queue for them in `vhost`. `vhost` is
+    also the name of a vhost directory without one. Raises TargetError, UsageError.
     """
     if version not in (1, 2):
-        raise UsageError(f"there is no queue version {version}; give 1 or 2")
+        raise UsageError(f"queue version must be 1 or 2, not {version}")
     names = {each.place.place: each.name or vhost for each in store.vhosts}
     places = {place: f"vhosts/{vhost_directory(name)}" for place, name in names.items()}
     if len(set(places.values())) < len(places):
-        raise UsageError("two vhosts of the wreck would have the same name; salvage their directories one by one")
+        raise UsageError("two vhosts of the store would have the same name; salvage their directories one by one")
     target = None if into is None else (vhost, into)
     options = ConvertOptions(version, entries_v2, names=store.names, threads=threads, progress=progress, into=target)
     return write_stores(store.directory, places, to, options)
 
 
 def originals(store: RabbitMQStore) -> tuple[Damage, ...]:
-    """The findings of a store, by the names that files really have."""
+    """Return the findings of a store, with the real names of the files."""
     directory = store.directory
     if not isinstance(directory, AliasDirectory):
         return store.findings

@@ -1,1 +1,1 @@
-"""An opened store: virtual hosts, queues, the message table, verification."""
+"""A store that is open for reading: virtual hosts, queues, the message table, verification."""

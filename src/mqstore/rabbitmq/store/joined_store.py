@@ -1,7 +1,7 @@
-"""A message store whose records were found elsewhere: what a join by message id hands to the task that reads a group of queues.
+"""A message store whose records were found elsewhere: the input of a task that reads a group of queues after a join by message id.
 
-It answers for the ids in it as the scan of all message files would, and scans nothing. Each id is in it once, the copy that counts; `seen`
-says whether the broker comes by any copy of it.
+For its ids it returns what a scan of all message files would return, without scanning. Each id is in it once, with the copy that counts;
+`seen` is whether the broker finds any copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ __all__ = ["JoinedStore"]
 
 
 class JoinedStore(MessageStore):
-    """records: msg_id (hexadecimal), store_file, position, length (of the whole record), seen; None: no record."""
+    """A message store made of these records.
+
+    records: msg_id (hexadecimal), store_file, position, length (of the whole record), seen; None: no record.
+    """
 
     def __init__(self, directory: ReadOnlyDirectory, place: str, records: pa.Table | None) -> None:
         super().__init__(directory, place)
@@ -38,7 +41,7 @@ class JoinedStore(MessageStore):
         numbers = {file.name: number for number, file in enumerate(self.files)}
         file = np.array([numbers.get(name, -1) for name in records.column("store_file").to_pylist()], np.int32)
         at, total, seen = (records.column(name).to_numpy() for name in ("position", "length", "seen"))
-        # a file that has gone since it was scanned has no records
+        # a file deleted since the scan has no records
         there = np.flatnonzero(file >= 0)
         order = there[np.lexsort((ids[there, 1], ids[there, 0]))]
         quality = np.full(len(order), message_store.MARKED | message_store.PROVED, np.uint8)

@@ -1,6 +1,6 @@
-"""Queues with their counts, and the index entries of one with their state: what `topics` and `queue` list, and the console shows.
+"""Queues with their counts, and index entries with their state, as `topics`, `queue` and the console show them.
 
-    queue_rows(store)    a row per queue, the levels of a priority queue added up
+    queue_rows(store)    a row per queue, with the levels of a priority queue combined
     entry_rows(rows)     a row per index entry: ready, delivered, acknowledged, missing, damaged, duplicate or hidden
 
 Format: docs/formats/rabbitmq.md, sections 5 and 7.
@@ -71,14 +71,14 @@ _FROM_TABLE = tuple(name for name in ENTRY_NAMES if name not in ("state", "deliv
 def queue_rows(
     store: RabbitMQStore, vhosts: Collection[str] | None = None, queues: Collection[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A row per queue, the levels of a priority queue added up. messages, bytes: what the broker would recover."""
+    """Yield a row per queue, with the levels of a priority queue combined. messages, bytes: those the broker would recover."""
     for vhost in store.vhosts:
         if vhosts is None or (vhost.name or "") in vhosts:
             yield from vhost_rows(vhost, queues)
 
 
 def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of one vhost's queues."""
+    """Yield the rows of one vhost's queues."""
     levels: dict[str, list[Queue]] = {}
     for found in vhost.queues:
         if queues is None or found.name in queues:
@@ -115,7 +115,7 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentSpan:
-    """Of one segment: sequence ids of the messages that the broker would recover, and how many it has that it would not."""
+    """The lowest and highest sequence id that the broker would recover from one segment, and how many messages it would not."""
 
     low: int | None
     high: int | None

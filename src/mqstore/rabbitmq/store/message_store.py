@@ -1,11 +1,11 @@
-"""A message store: all its files scanned into columns, sorted by message id, so that any number of ids is looked up at once.
+"""A message store: all files scanned into columns sorted by message id, so that many ids can be looked up at once.
 
-What the broker finds and what is there are kept apart. A record is `seen` if the broker's scan of the files as it would find them comes
-by: a left-over `<k>.rdt` it first appends to `<k>.rdq`, so that records behind zeros of a half-merged file are lost to it. The careful
-scan finds those too. Of several copies of an id, all alike, the one that is proved to be whole counts, then the one the broker takes:
-of one file the last, of several files that of the lowest number.
+Records that exist and records that the broker finds are distinguished. A record is `seen` if the broker's own scan finds it. The broker
+first appends a left-over `<k>.rdt` to `<k>.rdq`, and so loses records after the zeros of a half-merged file; the careful scan finds
+those too. Of several copies of an id, which are identical, a copy proved to be complete is preferred, then the one that the broker
+takes: the last one in a file, and of several files the one with the lowest number.
 
-Nothing else is kept of a message than its id and its place: 30 bytes.
+Only the id and the place of a message are kept: 30 bytes.
 
 Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9 and 14.
 """
@@ -45,7 +45,7 @@ class StoreFile:
 
 @dataclass(frozen=True, slots=True)
 class FileRecords:
-    """The records of one file, in its order. seen: by the broker's scan. at, total: bytes; quality: bits MARKED, PROVED."""
+    """The records of one file, in its order. seen: found by the broker's scan. at, total: in bytes; quality: bits MARKED, PROVED."""
 
     hi: NDArray[np.int64]
     lo: NDArray[np.int64]
@@ -57,7 +57,7 @@ class FileRecords:
 
 
 class MessagePosition(NamedTuple):
-    """Where a stored message is: bytes at … at+length-1 of a file, its term alone. record: where its record starts."""
+    """Where a stored message is: its term is bytes at … at+length-1 of a file. record: where its record starts."""
 
     file: str
     record: int
@@ -66,7 +66,7 @@ class MessagePosition(NamedTuple):
 
 
 def store_files(directory: ReadOnlyDirectory, place: str) -> list[StoreFile]:
-    """The message files of a store by number, a left-over behind the file it belongs to."""
+    """Return the message files of a store by number, a left-over after the file it belongs to."""
     found = []
     for entry in own_entries(directory, place):
         stem, _, ending = entry.name.rpartition(".")
@@ -78,7 +78,7 @@ def store_files(directory: ReadOnlyDirectory, place: str) -> list[StoreFile]:
 class MessageStore:
     """The files of `msg_store_persistent` or `msg_store_transient`. place: its directory, relative to the root.
 
-    resynchronising: the broker scans as from 3.13.1 on.
+    resynchronising: scan as brokers from 3.13.1 on do.
     """
 
     def __init__(self, directory: ReadOnlyDirectory, place: str, *, resynchronising: bool = False) -> None:
@@ -89,12 +89,12 @@ class MessageStore:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether a merge was cut off."""
+        """Whether a merge was interrupted."""
         return any(file.leftover for file in self.files)
 
     @property
     def has_clean_files(self) -> bool:
-        """Whether the three files of a clean stop are there."""
+        """Whether the three files of a clean stop exist."""
         return all(self.directory.exists(f"{self.place}/{name}") for name in _CLEAN_FILES)
 
     @property
@@ -102,7 +102,7 @@ class MessageStore:
         """Why the broker would not open this store."""
         numbers = {file.number for file in self.files if not file.leftover}
         return tuple(
-            f"{file.name} is left over from a merge, but {file.number}.rdq is gone; the broker stops at it"
+            f"{file.name} is left over from a merge, but {file.number}.rdq is missing; the broker stops at it"
             for file in self.files
             if file.leftover and file.number not in numbers
         )
@@ -135,7 +135,7 @@ class MessageStore:
             return None
 
     def _seen(self, file: StoreFile, data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The records of this file that the broker's scan comes by, a left-over appended first."""
+        """Return the records of this file that the broker's scan finds, with a left-over appended first."""
         scan = message_file.resynchronising_scan if self.resynchronising else message_file.strict_scan
         if not file.leftover:
             found = scan(data)
@@ -169,7 +169,7 @@ class MessageStore:
             findings += found.findings
         for column in joined.values():
             column.resize(rows, refcheck=False)
-        # one column after the other: two of each would be most of the memory that a large store takes
+        # one column after the other: two copies of each would take most of the memory of a large store
         order: NDArray[Any] = np.argsort(joined["hi"], kind="stable")
         if rows < 1 << 32:
             order = order.astype(np.uint32)
@@ -181,7 +181,7 @@ class MessageStore:
         return RecordTable(**joined, findings=tuple(findings))
 
     def _sort_copies(self, joined: dict[str, NDArray[Any]]) -> None:
-        """Sort further where the upper halves of ids are alike: seldom anywhere but at copies."""
+        """Sort further where the upper halves of ids are equal, which is rare except for copies."""
         again = np.zeros(len(joined["hi"]), np.bool_)
         again[1:] = joined["hi"][1:] == joined["hi"][:-1]
         again[:-1] |= again[1:]
@@ -202,18 +202,18 @@ class MessageStore:
         return self._table.findings
 
     def __len__(self) -> int:
-        """Records, copies included."""
+        """Return the number of records, copies included."""
         return len(self._table.at)
 
     def find(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each id the row of its message, or -1."""
+        """Return for each id the row of its message, or -1."""
         found = np.empty(len(hi), np.int64)
         table = self._table
         message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), found)
         return found
 
     def seen(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """For each row of `find` whether the broker finds that id; False for -1."""
+        """Return for each row of `find` whether the broker finds that id; False for -1."""
         known = rows >= 0
         result = np.zeros(len(rows), np.bool_)
         result[known] = self._seen_ids[rows[known]]
@@ -221,7 +221,7 @@ class MessageStore:
 
     @cached_property
     def _first(self) -> NDArray[np.int64]:
-        """Of each row the first with the same id."""
+        """For each row, the first row with the same id."""
         table = self._table
         new = np.ones(len(table.hi), np.bool_)
         new[1:] = (table.hi[1:] != table.hi[:-1]) | (table.lo[1:] != table.lo[:-1])
@@ -230,7 +230,7 @@ class MessageStore:
 
     @cached_property
     def _seen_ids(self) -> NDArray[np.bool_]:
-        """Of each row whether any copy of its id is seen."""
+        """For each row, whether any copy of its id is seen."""
         table = self._table
         if table.seen.all():
             return table.seen
@@ -240,49 +240,49 @@ class MessageStore:
 
     @property
     def copies(self) -> NDArray[np.bool_]:
-        """Of each row whether it is a further copy of an id."""
+        """For each row, whether it is a further copy of an id."""
         return np.asarray(self._first != np.arange(len(self._first)))
 
     def position(self, row: int) -> MessagePosition:
-        """Where the message of a row of `find` is."""
+        """Return where the message of a row of `find` is."""
         table = self._table
         at, total = int(table.at[row]), int(table.total[row])
         return MessagePosition(self.files[int(table.file[row])].name, at, at + message_file.HEADER, total - message_file.OVERHEAD)
 
     def locations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """File, position and length of the terms of these rows."""
+        """Return file, position and length of the terms of these rows."""
         table = self._table
         at, total = (column[rows].astype(np.int64) for column in (table.at, table.total))
         return table.file[rows], at + message_file.HEADER, total - message_file.OVERHEAD
 
     def halves(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids of these rows, as two big-endian halves each."""
+        """Return the ids of these rows, as two big-endian halves each."""
         return self._table.hi[rows], self._table.lo[rows]
 
     def spread(self, of_first: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """What is said of the first row of an id, said of all its rows."""
+        """Copy the value of the first row of each id to all its rows."""
         return of_first[self._first] if len(of_first) else of_first
 
     def id(self, row: int) -> bytes:
-        """The 16 bytes of a row's id."""
+        """Return the 16 bytes of a row's id."""
         table = self._table
         return np.array([table.hi[row], table.lo[row]], ">i8").tobytes()
 
     def by_place(self) -> NDArray[np.int64]:
-        """All rows by file and position."""
+        """Return all rows by file and position."""
         table = self._table
         return np.lexsort((table.at, table.file)).astype(np.int64)
 
 
 def _write_rows(column: NDArray[Any], at: int, part: NDArray[Any]) -> None:
-    """Write part at a row of a column that grows in its place: parts that are kept until the end would take their memory twice."""
+    """Write part at a row of a column, which grows in place: collecting the parts first would take twice the memory."""
     if at + len(part) > len(column):
         column.resize(max(at + len(part), len(column) * 9 // 8), refcheck=False)
     column[at : at + len(part)] = part
 
 
 def _take(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """The rows of a column in this order; piece by piece, as NumPy widens an index of 32 bits."""
+    """Return the rows of a column in this order, in pieces because NumPy widens a 32-bit index."""
     result = np.empty_like(column)
     for start in range(0, len(order), 1 << 20):
         result[start : start + (1 << 20)] = column[order[start : start + (1 << 20)]]
@@ -291,7 +291,7 @@ def _take(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Records by id. file: index into the store's files. at, total: of 32 bits where that is enough."""
+    """Records by id. file: index into the store's files. at, total: 32 bits if that is enough."""
 
     hi: NDArray[np.int64]
     lo: NDArray[np.int64]

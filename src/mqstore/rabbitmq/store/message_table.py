@@ -1,7 +1,7 @@
-"""From judged entries to the message table: stored terms taken apart, columns as Arrow arrays.
+"""From index entries to the message table: stored terms decoded, columns as Arrow arrays.
 
-Only the messages of one batch are ever in memory. A message is `damaged` if its bytes are no message, if it holds another id or another
-number of body bytes than its index entry says, or if its properties cannot be read.
+Only the messages of one batch are in memory. A message is `damaged` if its bytes are not a message, if its id or the size of its body
+differs from the index entry, or if its properties cannot be read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one queue (or of none: queue None) for one batch. pos: -1 where there is none. indexed: they are index entries."""
+    """Rows for one batch, of one queue or of no queue (queue None). pos: -1 if there is none. indexed: they are index entries."""
 
     vhost: str | None
     queue: str | None
@@ -73,7 +73,7 @@ class Rows:
 
 
 def decode_terms(rows: Rows, data_of: Callable[[str], Bytes | None]) -> StoredTerms:
-    """The stored messages of these rows. data_of: bytes of a file by name."""
+    """Return the stored messages of these rows. data_of: bytes of a file by name."""
     table = rows.table
     used = set(np.unique(table.source).tolist())
     sources = [
@@ -98,26 +98,26 @@ def _ids(rows: Rows, messages: StoredTerms | None) -> list[str | None]:
 
 
 def verdicts(rows: Rows, messages: StoredTerms) -> list[str]:
-    """The verdict of each row. messages: from `decode_terms`."""
+    """Return the verdict of each row. messages: from `decode_terms`."""
     known = rows.table.known.copy()
     entries = rows.table.entries
     undecided = (known == PLAIN) | (known == UNINDEXED)
-    sound = messages.valid(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
-    known[undecided & ~sound] = DAMAGED
+    valid = messages.valid(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
+    known[undecided & ~valid] = DAMAGED
     known[(undecided | (known == DAMAGED)) & ~messages.present] = UNREACHABLE
     return [_VERDICTS[value] for value in known.tolist()]
 
 
 def needs_terms(rows: Rows, columns: Sequence[str]) -> bool:
-    """Whether these columns of these rows are in the stored messages."""
+    """Return whether these columns of these rows need the stored messages."""
     if not TERM_COLUMNS.isdisjoint(columns):
         return True
-    # version 2 has the id of a message in its own store only in the message
+    # in version 2 the id of a message in the queue store is only in the message
     return "msg_id" in columns and bool(((rows.table.entries["hi"] == 0) & (rows.table.entries["lo"] == 0)).any())
 
 
 def build_batch(rows: Rows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
-    """The rows as a batch. messages: from `decode_terms`, needed where `needs_terms` says so."""
+    """Return the rows as a batch. messages: from `decode_terms`, required if `needs_terms` returns True."""
     import pyarrow as pa
 
     schema = rabbitmq_schema(columns)
@@ -148,7 +148,7 @@ def _values(rows: Rows, name: str, messages: StoredTerms | None) -> Any:
         case "persistent":
             return (entries["flags"] & PERSISTENT) != 0
         case "expiry_us":
-            # beyond 2^63: shown as the latest time there is
+            # beyond 2^63: shown as the latest possible time
             return [None if value == 0 else value if value > 0 else (1 << 63) - 1 for value in entries["expiry"].tolist()]
         case "size":
             return entries["size"]

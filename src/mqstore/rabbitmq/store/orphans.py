@@ -1,7 +1,7 @@
-"""Messages that no index entry leads to: in the shared stores, and in the `.qs` files of version 2 queues.
+"""Messages without an index entry: in the message stores, and in the `.qs` files of version 2 queues.
 
-They are acknowledged messages that nobody has collected yet, or messages whose index is lost; nothing on disk tells which. Their terms name
-exchange, routing keys and id. Order of file and position approximates the order in which they were published.
+They are acknowledged messages that are not yet reclaimed, or messages whose index is lost; the files do not distinguish the two. Their
+terms name exchange, routing keys and id. The order of file and position approximates the publish order.
 
 Format: docs/formats/rabbitmq.md, section 14, 8.
 """
@@ -30,7 +30,7 @@ _BLOCK = 1 << 14
 
 
 def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
-    """The rows of messages in no queue, store by store; further copies of a message have their own rows."""
+    """Yield the rows of messages in no queue, store by store; further copies of a message are separate rows."""
     for queue in vhost.queues:
         for number in sorted({*queue.index_v2.numbers, *queue.index_v2.orphan_stores}):
             at, size = queue.index_v2.orphans(number)
@@ -52,7 +52,7 @@ def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
 
 
 def _referenced(vhost: Vhost, store: MessageStore) -> NDArray[np.bool_]:
-    """Of each row of a store, whether an entry that is shown leads to its id, acknowledged ones included."""
+    """Return for each row of a store whether any entry, acknowledged or not, references its id."""
     result = np.zeros(len(store), np.bool_)
     for queue in vhost.queues:
         for found in queue.entry_tables():

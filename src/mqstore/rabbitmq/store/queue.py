@@ -1,7 +1,7 @@
-"""One queue directory as the broker would start on it: entry by entry, what is there and what it would keep.
+"""One queue directory: its entries, and which of them the broker would keep if it started on it.
 
-A queue is read segment by segment; what is kept in memory is its journal and one segment. `judged` gives the entries of each segment
-with the place of every message's bytes, whether the broker would recover it, and what is known of it without looking into the bytes.
+A queue is read segment by segment; its journal and one segment are in memory. `entry_tables` yields the entries of each segment with the
+place of every stored message, whether the broker would recover it, and what is known without reading the message.
 
 Format: docs/formats/rabbitmq.md, sections 5, 7 and 12.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryTable", "Queue", "QueueCounts"]
 
-# what is known of a message before its bytes are looked at
+# what is known of a message before its bytes are read
 PLAIN, CONSUMED, UNREACHABLE, DAMAGED, DUPLICATE, UNINDEXED = range(6)
 # where a message is: as in the column `location`
 INDEX, PERSISTENT_STORE, TRANSIENT_STORE, QUEUE_STORE = range(4)
@@ -42,9 +42,11 @@ LOCATIONS = ("index", "msg_store_persistent", "msg_store_transient", "queue_stor
 
 @dataclass(slots=True)
 class QueueCounts:
-    """Messages of one queue directory. ready: those the broker would recover; transient: thrown away at every start; acked: acknowledged
-    and still in the files; missing_body: entries whose message is nowhere; expired: of the ready ones, those whose time to live is over
-    at `now`; expired_at_head: of these, those the broker drops at once. size: bytes of the ready bodies. hidden: behind damage.
+    """Message counts of one queue directory.
+
+    ready: the broker would recover them; transient: discarded at every start; acked: acknowledged and still in the files;
+    missing_body: entries whose message is in no file; expired: ready, and expired at `now`; expired_at_head: of these, the ones that
+    the broker drops at once; hidden: after damage, so that the broker does not see them. size: bytes of the ready bodies.
     """
 
     ready: int = 0
@@ -59,9 +61,10 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class EntryTable:
-    """Entries of one segment. sources: the buffers that hold messages, with their names; source, at, length: of each entry's stored
-    message (source -1: nowhere). kept: the broker would recover it. known: PLAIN, CONSUMED, …; location: INDEX, ….
-    record: position of the record in its file.
+    """Entries of one segment, as columns.
+
+    sources: the buffers with messages, and their file names; source, at, length: of each entry's stored message (source -1: in no file).
+    record: position of the record in its file. kept: the broker would recover it. known: PLAIN, CONSUMED, …; location: INDEX, ….
     """
 
     version: int
@@ -80,7 +83,7 @@ class EntryTable:
     findings: tuple[Damage, ...] = ()
 
     def take(self, rows: NDArray[np.intp]) -> EntryTable:
-        """The same of some rows."""
+        """Return the same of some rows."""
         columns = (getattr(self, name)[rows] for name in ("source", "at", "length", "record", "index_file", "kept", "redelivered"))
         source, at, length, record, index_file, kept, redelivered = columns
         return EntryTable(
@@ -101,7 +104,7 @@ class EntryTable:
 
 @dataclass(slots=True)
 class _QueueSummary:
-    """What one pass over a queue has shown."""
+    """The result of one pass over a queue."""
 
     counts: QueueCounts
     crashes: list[str] = field(default_factory=list)
@@ -159,18 +162,18 @@ class Queue:
 
     @property
     def version(self) -> int:
-        """2 if there are files of version 2, or nothing but a name that says so; else 1."""
+        """2 if there are files of version 2, or only a `.queue_name` that says so; else 1."""
         if self.index_v2.exists:
             return 2
         return 2 if self.place.declares_v2 and not self.index.exists else 1
 
     @property
     def ignores_journal(self) -> bool:
-        """Whether the broker opens this directory as version 2 and does not look at its journal: it has no segment and no terms."""
+        """Whether the broker opens this directory as version 2 and ignores its journal: it has no segments and no terms."""
         return self.place.declares_v2 and self.start.terms is None and not self.index.segment_numbers and not self.index_v2.exists
 
     def entry_tables(self) -> Iterator[EntryTable]:
-        """All entries, segment by segment, ascending by sequence id."""
+        """Yield all entries, segment by segment, ascending by sequence id."""
         for version, number in self._segments():
             index = self.index_v2 if version == 2 else self.index
             found = self._entry_table(index.segment(number, dirty=not self.start.clean), version)
@@ -189,7 +192,7 @@ class Queue:
 
     @cached_property
     def _converted_ids(self) -> NDArray[np.int64]:
-        """Sequence ids that a conversion cut short has already brought to version 2: the rest is still to come."""
+        """Sequence ids that an interrupted conversion already wrote in version 2."""
         segments = (self.index_v2.segment(number, dirty=False).entries for number in self.index_v2.numbers)
         return np.concatenate([entries["seq"][entries["seen"] != 0] for entries in segments])
 
@@ -261,7 +264,7 @@ class Queue:
         return _Located(tuple(sources), source, at, length, record, in_store)
 
     def _embedded(self, segment: IndexSegment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of embedded messages: whether they call themselves persistent, and whether they are no terms at all."""
+        """Return which embedded messages are marked persistent in their terms, and which are not terms at all."""
         entries = segment.entries
         shape = np.zeros(len(entries), np.uint8)
         for place, data in enumerate(segment.data):
@@ -315,7 +318,7 @@ class Queue:
         if self.start.terms is not None and self.start.terms.next_seq is not None:
             facts.next_seq = self.start.terms.next_seq
         if self.ignores_journal and len(self.index.journal.seq):
-            detail = "the broker opens this queue as version 2 and never looks at a journal without segments: it would lose all of it"
+            detail = "the broker opens this queue as version 2 and ignores a journal without segments: it would lose all of it"
             facts.findings.append(Damage(self.index.journal_file, 0, len(self.index.journal.data), Kind.BROKER_LOSES, detail))
         return facts
 
@@ -326,7 +329,7 @@ class Queue:
 
     @property
     def next_seq(self) -> int:
-        """The sequence id that the broker would give the next message."""
+        """The sequence id that the broker would assign to the next message."""
         return self._summary.next_seq
 
     @property

@@ -1,10 +1,10 @@
-"""What the broker would make of a queue when it starts on this very directory: which messages it keeps, and which it marks as redelivered.
+"""The broker's rules at the start of a queue: which messages it keeps, and which it marks as redelivered.
 
-Three ways to start, told by what the last stop left:
+There are three kinds of start, depending on the last stop:
 
-    clean                 the queue has terms in recovery.dets and the store is clean: nothing is checked, transient messages are dropped
-    terms, store unclean  everything is checked as after a crash, but numbers and redelivered marks come from the terms
-    dirty                 no terms: everything is checked, every message is redelivered, numbering goes on at the next segment
+    clean                 the queue has terms in recovery.dets and the store is clean: nothing is checked; transient messages are dropped
+    terms, store unclean  everything is checked as after a crash; numbers and redelivered marks come from the terms
+    dirty                 no terms: everything is checked, every message is redelivered, numbering continues at the next segment
 
     >>> dirty = Start(None, store_clean=False)
     >>> entries = np.zeros(3, ENTRY)
@@ -14,7 +14,7 @@ Three ways to start, told by what the last stop left:
     >>> redelivered(entries, dirty, 1), next_sequence_id(entries[:1], dirty, 4)
     (array([ True, True, True]), 8)
 
-Expired messages are not dropped here: that depends on when the broker starts.
+Expired messages are kept here: whether the broker drops them depends on when it starts.
 
 Format: docs/formats/rabbitmq.md, sections 7 and 12.4.
 """
@@ -34,7 +34,7 @@ __all__ = ["ENTRY", "Start", "keeps", "next_sequence_id", "redelivered"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How one queue would start. store_clean: whether the message store of its vhost is believed as it is."""
+    """How one queue would start. store_clean: whether the broker trusts the message store of its vhost without a scan."""
 
     terms: QueueTerms | None
     store_clean: bool
@@ -52,9 +52,9 @@ class Start:
 def keeps(
     entries: NDArray[np.void], start: Start, version: int, *, own_persistent: NDArray[np.bool_], in_store: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Which entries are messages of the queue after the start.
+    """Return which entries are messages of the queue after the start.
 
-    own_persistent: of embedded messages, whether the message itself says so. in_store: whether the broker finds the id in the
+    own_persistent: for embedded messages, whether the term itself is marked persistent. in_store: whether the broker finds the id in the
     persistent store.
     """
     live = entries["seen"] != 0
@@ -69,7 +69,7 @@ def keeps(
 
 
 def redelivered(entries: NDArray[np.void], start: Start, version: int) -> NDArray[np.bool_]:
-    """Which messages come with the redelivered mark."""
+    """Return which messages are marked as redelivered."""
     if start.terms is None:
         return np.ones(len(entries), np.bool_)
     if start.terms.next_deliver is not None:
@@ -78,7 +78,7 @@ def redelivered(entries: NDArray[np.void], start: Start, version: int) -> NDArra
 
 
 def next_sequence_id(kept: NDArray[np.void], start: Start, count: int) -> int:
-    """The sequence id of the next publish. kept: the entries that stay; count: entries of a segment."""
+    """Return the sequence id of the next publish. kept: the remaining entries; count: entries per segment."""
     if start.terms is not None and start.terms.next_seq is not None:
         return start.terms.next_seq
     return (int(kept["seq"].max()) // count + 1) * count if len(kept) else 0

@@ -1,8 +1,7 @@
 """A directory of RabbitMQ message stores opened for reading: vhosts, queues, the message table, findings.
 
-Opening reads names and small files. Indexes are read queue by queue and segment by segment, message stores are scanned when the first
-message in one is asked for. Nothing in the directory is changed, and nothing in it can make this module raise: what cannot be believed
-is a finding.
+Opening reads names and small files. Indexes are read queue by queue and segment by segment; a message store is scanned when its first
+message is requested. The directory is never changed. Damaged contents do not raise errors; they are findings.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ BATCH_BYTES = 32 << 20
 class RabbitMQStore:
     """The message stores below a directory: `msg_stores`, a node's data directory, or one vhost.
 
-    now: microseconds since 1970, for what is expired; None: nothing is said of it. names: pairs of vhost and queue, for directories that
-    do not tell their own; where neither does, the node's metadata beside the messages is asked. directory: what to read, if that is not
-    the directory at path.
+    now: microseconds since the epoch, the time at which expiry is judged; None: not judged. names: pairs of vhost and queue, for
+    directories without a valid `.queue_name`; the node's metadata is the last resort. directory: the directory to read, if it is not
+    the one at path.
     """
 
     family = "rabbitmq"
@@ -60,11 +59,11 @@ class RabbitMQStore:
         self.directory = ConfinedDirectory(path) if directory is None else directory
         self.now = now
         self.names = tuple(names)
-        self._keep = keep  # an unpacked archive lives as long as the store that reads it
+        self._keep = keep  # an unpacked archive must exist as long as the store that reads it
 
     @cached_property
     def vhosts(self) -> list[Vhost]:
-        """By name; those without one by their directory."""
+        """The vhosts, by name; those without a name by directory."""
         found = [
             Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node)
             for place in find_vhosts(self.directory)
@@ -76,39 +75,40 @@ class RabbitMQStore:
         return names_of_node(self.directory)
 
     def vhost_with_stores(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
-        """The vhost at a place with other message stores than its own, and with what is known to keep the broker from it."""
+        """Return the vhost at a place with these message stores instead of its own. refusals: why the broker would not start it."""
         return Vhost(
             self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
         )
 
     @property
     def queues(self) -> list[Queue]:
-        """Every queue directory, by vhost, queue, and of a priority queue the highest level first."""
+        """Every queue directory, by vhost, queue and priority level, the highest level first."""
         return [queue for vhost in self.vhosts for queue in vhost.queues]
 
     @property
     def findings(self) -> tuple[Damage, ...]:
-        """Everything that reading all indexes and message stores brings to light."""
+        """All findings; reads all indexes and message stores."""
         return tuple(item for vhost in self.vhosts for item in vhost.findings)
 
     def queue(self, vhost: str, queue: str) -> list[Queue]:
-        """The directories of a queue, one, or one per priority level. Raises NotFoundError."""
+        """Return the directories of a queue: one, or one for each priority level. Raises NotFoundError."""
         found = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
         if not found:
             known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
-            there = f"it has {', '.join(known[:20])}" if known else "no queue directory of that vhost is there"
+            there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}; {there}")
         return found
 
     def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:
-        """The index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
+        """Yield the index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
         for each in self.queue(vhost, queue):
             for found in each.entry_tables():
                 yield each, found
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Check everything there is: indexes, message files, every stored message. progress: told (rows checked, 0: how many there are is
-        not known before).
+        """Check indexes, message files and every stored message.
+
+        progress: called with (rows checked, 0), because the total is not known in advance.
         """
         from mqstore.rabbitmq.store.verify import verify
 
@@ -125,8 +125,9 @@ class RabbitMQStore:
     # the message table
 
     def messages(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> Iterator[pa.RecordBatch]:
-        """The message table by vhost, queue, priority (high first) and sequence id; with `everything`, messages in no queue at the end
-        of each vhost. Raises UsageError for an unknown column.
+        """Return the message table by vhost, queue, priority (high first) and sequence id.
+
+        With `everything`, messages that are in no queue come at the end of each vhost. Raises UsageError for an unknown column.
         """
         wanted = check_rabbitmq_columns(columns)
         return self._batches(wanted, selection)
@@ -134,7 +135,7 @@ class RabbitMQStore:
     to_batches = messages
 
     def to_arrow(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> pa.Table:
-        """The message table in memory. For more than memory holds take `messages`."""
+        """Return the message table in memory. If it does not fit into memory, use `messages`."""
         import pyarrow as pa
 
         return pa.Table.from_batches(self.messages(columns, selection), rabbitmq_schema(columns))
@@ -154,7 +155,7 @@ class RabbitMQStore:
                 yield batch
 
     def batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
-        """Rows as a batch, as far as the selection looks into messages; None if nothing is left."""
+        """Rows as a batch, filtered by the conditions on message contents; None if no row is left."""
         searched = selection.grep is not None or selection.verdicts is not None
         messages = message_table.decode_terms(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
         if searched and messages is not None:
@@ -173,7 +174,7 @@ class RabbitMQStore:
         return mapped_bytes(self.directory, name)
 
     def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
-        """The rows of the message table before their messages are looked at, in its order, in pieces of bounded size."""
+        """Yield the rows of the message table in order, before their messages are read, in pieces of bounded size."""
         for vhost in self.vhosts:
             if selection.vhosts is None or vhost.name in selection.vhosts:
                 yield from self.rows_of(vhost, selection)
@@ -181,7 +182,7 @@ class RabbitMQStore:
                     yield from self.orphan_rows(vhost)
 
     def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
-        """The rows of the queues of one vhost."""
+        """Yield the rows of the queues of one vhost."""
         before: tuple[str | None, str] | None = None
         position = 0
         for queue in vhost.queues:
@@ -195,14 +196,14 @@ class RabbitMQStore:
                 position = following
 
     def orphan_rows(self, vhost: Vhost) -> Iterator[Rows]:
-        """The rows of the messages of one vhost that are in no queue."""
+        """Yield the rows of the messages of one vhost that are in no queue."""
         for found in orphan_rows(vhost, self.now):
             yield from _pieces(found)
 
     def get(
         self, *, vhost: str | None = None, queue: str | None = None, seq_id: int | None = None, msg_id: str | None = None
     ) -> dict[str, Any]:
-        """One message whole, as a row of the message table: by queue and sequence id, or by message id. Raises NotFoundError."""
+        """Return one message as a row of the message table: by queue and sequence id, or by message id. Raises NotFoundError."""
         selection = QueueSelection(
             vhosts=None if vhost is None else frozenset({vhost}),
             queues=None if queue is None else frozenset({queue}),
@@ -216,15 +217,15 @@ class RabbitMQStore:
                 if msg_id is None or row["msg_id"] == msg_id.lower():
                     return dict(row)
         what = f"id {msg_id}" if msg_id is not None else f"sequence id {seq_id} of queue {queue!r}"
-        raise NotFoundError(f"no message with {what} is in this store; `mqstore messages` lists those that are")
+        raise NotFoundError(f"this store has no message with {what}; `mqstore messages` lists its messages")
 
 
 def _directory_rows(
     queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None
 ) -> Iterator[tuple[Rows, int]]:
-    """The rows of one queue directory, each time with the `pos` of the next recovered message.
+    """Yield the rows of one queue directory, each piece with the `pos` of the next recovered message.
 
-    position: the `pos` of the first. refused: the broker would not bring it up.
+    position: the `pos` of the first. refused: the broker would not start it.
     """
     for found in queue.entry_tables():
         if refused:
@@ -245,7 +246,7 @@ def _directory_rows(
 
 
 def _pieces(rows: Rows) -> Iterator[Rows]:
-    """The rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
+    """Yield the rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
     lengths = np.where(rows.table.source < 0, 0, rows.table.length)
     ends = np.cumsum(lengths)
     start = 0

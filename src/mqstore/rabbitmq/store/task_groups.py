@@ -1,13 +1,13 @@
-"""A store cut into tasks: groups of whole queues, and groups of message files. Planning reads names and sizes only.
+"""A store divided into tasks: groups of whole queues, and groups of message files. Planning reads names and sizes only.
 
-A queue is never cut: its journal and segments make sense together, and the place of a message in its queue counts those before it. The
-levels of a priority queue are one queue. Groups follow each other as the rows of the message table do, so that the tables of all groups,
-put together, are the table of the store, whatever the number of groups.
+A queue is never divided: its journal and segments belong together, and the position of a message depends on those before it. The levels
+of a priority queue are one queue. Groups are in the order of the message table, so the concatenated tables of all groups are the
+table of the store, whatever the number of groups.
 
     >>> [list(part) for part in cut([5, 5, 5, 30, 5], 3)]
     [[0, 1, 2], [3], [4]]
 
-What no queue holds (`everything`) is a group of its own behind the queues of its vhost.
+Messages in no queue (`everything`) are a separate group after the queues of their vhost.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class QueueGroup:
-    """Queues by vhost directory and queue name, one after the other in the table. rest: vhosts whose messages in no queue come last."""
+    """Queues by vhost directory and queue name, in table order. rest: vhosts whose messages in no queue come last."""
 
     number: int
     queues: tuple[tuple[str, str], ...]
@@ -81,7 +81,7 @@ class FileGroup:
 
 
 def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
-    """Indexes in runs of about equal size, at most count of them; without count by GROUP_BYTES."""
+    """Yield at most `count` runs of indexes of about equal size; without count, runs of GROUP_BYTES."""
     target = max(1, GROUP_BYTES if count is None else -(-sum(sizes) // max(1, count)))
     start = held = made = 0
     for k, size in enumerate(sizes):
@@ -96,7 +96,7 @@ def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
 
 
 def plan_queues(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[QueueGroup]:
-    """The groups of the queues that the selection asks for. count: at most so many groups."""
+    """Return the groups of the selected queues. count: maximum number of groups."""
     units: list[tuple[str, str | None]] = []
     sizes: list[int] = []
     for vhost in _chosen(store, selection):
@@ -119,7 +119,7 @@ def plan_queues(store: RabbitMQStore, count: int | None = None, selection: Queue
 
 
 def plan_files(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[FileGroup]:
-    """The groups of the message files of the vhosts that the selection asks for."""
+    """Return the groups of the message files of the selected vhosts."""
     files = [file for vhost in _chosen(store, selection) for each in (vhost.persistent, vhost.transient) for file in each.files]
     sizes = [file.size for file in files]
     return [
@@ -132,7 +132,7 @@ def _chosen(store: RabbitMQStore, selection: QueueSelection) -> list[Vhost]:
 
 
 def files_token(store: RabbitMQStore) -> str:
-    """Changes when any file of the store does."""
+    """Return a digest that changes when any file of the store changes."""
     found = hashlib.sha256()
     for vhost in store.vhosts:
         for path, entry in store.directory.walk(vhost.place.place):
@@ -142,14 +142,14 @@ def files_token(store: RabbitMQStore) -> str:
 
 @lru_cache(maxsize=2)
 def open_cached(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
-    """The store at a path, once in a process: its message files are scanned once for all tasks that run here. token: of `files_token`."""
+    """Return the store at a path, cached in this process so that its tasks share one scan. token: from `files_token`."""
     return RabbitMQStore(Path(path), now=now, names=names)
 
 
 def read_group(
     store: RabbitMQStore, group: QueueGroup, columns: Sequence[str], selection: QueueSelection = QueueSelection()
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a group, as `RabbitMQStore.messages` gives them. A limit of the selection counts within the group."""
+    """Yield the rows of a group, as `RabbitMQStore.messages` gives them. A limit of the selection applies to the group."""
     vhosts = {vhost.directory: vhost for vhost in store.vhosts}
     wanted = tuple(columns)
     left = selection.limit
@@ -184,7 +184,7 @@ def _group_batches(
 
 
 def filter_by_time(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Of batches with the column `properties`, the rows whose AMQP timestamp lies in since <= t < until (milliseconds), at most limit."""
+    """Yield the rows whose AMQP timestamp is in since <= t < until (milliseconds), at most limit; drops the column `properties`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -224,7 +224,7 @@ REFUSAL_COLUMNS = ("vhost", "queue", "priority_level", "directory", "why", "whol
 
 
 def index_schema() -> pa.Schema:
-    """Index entries: state is published, delivered or acknowledged; location is index, message_store or queue_store."""
+    """Return the schema of index entries: state: published, delivered or acknowledged; location: index, message_store or queue_store."""
     import pyarrow as pa
 
     numbers = {"priority_level": pa.int32(), "queue_version": pa.int32(), "persistent": pa.bool_()}
@@ -233,7 +233,7 @@ def index_schema() -> pa.Schema:
 
 
 def store_schema() -> pa.Schema:
-    """Records of message files. whole: its own id is in it a second time, which proves its beginning; ended: by the mark."""
+    """Return the schema of message file records. whole: the record contains its id twice, which proves it; ended: it has its end mark."""
     import pyarrow as pa
 
     kinds = {"position": pa.int64(), "length": pa.int64(), "seen_by_broker": pa.bool_(), "whole": pa.bool_(), "ended": pa.bool_()}
@@ -241,7 +241,7 @@ def store_schema() -> pa.Schema:
 
 
 def index_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
-    """The index entries of a group, whatever becomes of their messages; message files are not looked at."""
+    """Yield the index entries of a group, without reading message files."""
     wanted = set(group.queues)
     for vhost in store.vhosts:
         for queue in vhost.queues:
@@ -281,7 +281,7 @@ def _index_batch(queue: Queue, version: int, entries: NDArray[np.void], files: t
 
 
 def refusal_schema() -> pa.Schema:
-    """Why a broker would crash on the files of a queue; directory is relative to the store. whole_vhost: that keeps all its queues down."""
+    """Return the schema of reasons why a broker would crash on a queue. directory: relative to the store. whole_vhost: no queue starts."""
     import pyarrow as pa
 
     kinds = {"priority_level": pa.int32(), "whole_vhost": pa.bool_()}
@@ -289,7 +289,7 @@ def refusal_schema() -> pa.Schema:
 
 
 def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
-    """What keeps the broker from the queues of a group; message files are not looked at."""
+    """Yield the reasons why the broker would not start queues of a group, without reading message files."""
     import pyarrow as pa
 
     wanted = set(group.queues)
@@ -303,7 +303,7 @@ def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.Reco
 
 
 def joined_stores(store: RabbitMQStore, place: str, records: Sequence[pa.Table]) -> tuple[MessageStore, MessageStore]:
-    """The message stores of the vhost at a place, holding only records that were found elsewhere: tables as `JoinedStore` takes them."""
+    """Return message stores for the vhost at a place that hold only these records: tables as for `JoinedStore`."""
     given = [*records, None, None][:2]
     names = ("msg_store_persistent", "msg_store_transient")
     found = [JoinedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
@@ -313,14 +313,14 @@ def joined_stores(store: RabbitMQStore, place: str, records: Sequence[pa.Table])
 def read_joined(
     store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: Sequence[str], selection: QueueSelection
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_group`, of vhosts whose message stores hold what the group needs."""
+    """Yield what `read_group` yields, from vhosts whose message stores have the records that the group needs."""
     for batch in _group_batches(store, group, vhosts, tuple(columns), replace(selection, limit=None)):
         if batch.num_rows:
             yield batch
 
 
 def hex_ids(hi: NDArray[np.int64], lo: NDArray[np.int64]) -> list[str | None]:
-    """Message ids in hexadecimal; None where an entry does not tell its own."""
+    """Return message ids in hexadecimal; None for an entry without one."""
     pairs = np.empty((len(hi), 2), ">i8")
     pairs[:, 0], pairs[:, 1] = hi, lo
     raw = pairs.tobytes().hex()
@@ -330,7 +330,7 @@ def hex_ids(hi: NDArray[np.int64], lo: NDArray[np.int64]) -> list[str | None]:
 
 
 def record_batches(store: RabbitMQStore, group: FileGroup) -> Iterator[pa.RecordBatch]:
-    """The records of a group of message files."""
+    """Yield the records of a group of message files."""
     wanted = set(group.files)
     for vhost in store.vhosts:
         for each in (vhost.persistent, vhost.transient):

@@ -1,12 +1,12 @@
-"""What the message files of a store are full of: live records, garbage, and bytes that are no records; and what each queue holds.
+"""Disk usage: live records, garbage and unreadable bytes of message files, and the bytes of each queue.
 
-A broker keeps a record until nothing refers to it, and its file until enough of it is garbage. A record is live if an index entry that is
-not acknowledged leads to it: of several copies of a message the one that is read. Everything else in a `.rdq` file is garbage, but for
-bytes that damage has made unreadable. Holes of zeros are garbage too.
+A broker keeps a record until nothing references it, and its file until enough of it is garbage. A record is live if an unacknowledged
+index entry references it; of several copies of a message only the one that is read is live. All other bytes of a `.rdq` file are
+garbage, runs of zeros included, except for those that damage has made unreadable.
 
     bytes of a file = live + garbage + unreadable
 
-A body shared by many queues is one record, counted once by file and once for each queue that holds it.
+A body shared by several queues is one record: it counts once by file, and once for each queue.
 
 Format: docs/formats/rabbitmq.md, sections 6.1 and 6.5.
 """
@@ -36,7 +36,7 @@ _NOT_READ = frozenset({Kind.BAD_STORE_RECORD, Kind.UNREADABLE})
 
 @dataclass(frozen=True, slots=True)
 class FileUsage:
-    """One message file. records, bytes: all; live: those that are still needed; unreadable: bytes outside any record."""
+    """One message file. records, bytes: all; live: still referenced; unreadable: bytes outside any record."""
 
     file: str
     vhost: str | None
@@ -62,8 +62,10 @@ class FileUsage:
 
 @dataclass(frozen=True, slots=True)
 class QueueUsage:
-    """One queue, its priority levels together. messages, bytes: not acknowledged, and their bodies; embedded, shared: of these bodies, by
-    where they are; index_bytes: its own files.
+    """One queue, with its priority levels combined.
+
+    messages, bytes: unacknowledged messages, and the size of their bodies; embedded, shared: the same bodies by location;
+    index_bytes: the files of the queue.
     """
 
     vhost: str | None
@@ -88,7 +90,7 @@ class QueueUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """By file and by queue, the largest first."""
+    """Usage by file and by queue, the largest first."""
 
     files: tuple[FileUsage, ...]
     queues: tuple[QueueUsage, ...]
@@ -118,7 +120,7 @@ class UsageReport:
         return [item.as_dict() for item in (self.files if by == "file" else self.queues)]
 
     def as_dict(self, parts: Sequence[str] = ("files", "queues")) -> dict[str, Any]:
-        """The document that `usage -o json` prints."""
+        """Return the document that `usage -o json` prints."""
         sums = {
             "bytes": self.total_bytes,
             "live_bytes": self.live_bytes,
@@ -130,10 +132,10 @@ class UsageReport:
 
 
 def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> UsageReport:
-    """Count a store. Reads every index and scans every message file. progress: told (queue directories counted, how many there are)."""
+    """Count a store. Reads every index and scans every message file. progress: called with (queue directories counted, total)."""
     counted, total = 0, len(store.queues)
 
-    def told() -> None:
+    def advance() -> None:
         nonlocal counted
         counted += 1
         if progress is not None:
@@ -144,7 +146,7 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
     for vhost in store.vhosts:
         stores = (vhost.persistent, vhost.transient)
         live = [np.zeros(len(each), np.bool_) for each in stores]
-        queues += _queues(store, vhost, stores, live, told)
+        queues += _queues(store, vhost, stores, live, advance)
         for each, needed in zip(stores, live, strict=True):
             files += _files(vhost, each, needed)
     return UsageReport(
@@ -158,9 +160,9 @@ def _queues(
     vhost: Vhost,
     stores: tuple[MessageStore, MessageStore],
     live: list[NDArray[np.bool_]],
-    told: Callable[[], None],
+    advance: Callable[[], None],
 ) -> list[QueueUsage]:
-    """The queues of a vhost; rows of the stores that they need are marked in live."""
+    """Return the queues of a vhost. live: receives the marks of the rows that they need."""
     sums: dict[str, list[int]] = {}
     for queue in vhost.queues:
         found = sums.setdefault(queue.name, [0, 0, 0, 0])
@@ -176,7 +178,7 @@ def _queues(
                 rows = each.find(wanted["hi"], wanted["lo"])
                 needed[rows[rows >= 0]] = True
                 wanted = wanted[rows < 0]
-        told()
+        advance()
     return [
         QueueUsage(vhost.name, name, messages, embedded + shared, embedded, shared, index)
         for name, (messages, embedded, shared, index) in sums.items()

@@ -1,8 +1,8 @@
-"""Every check of a RabbitMQ store: indexes, message files, every stored message against the entry that leads to it.
+"""Every check of a RabbitMQ store: indexes, message files, and every stored message against its index entry.
 
-Journals and segments are walked, combined as the broker would, and laid against the message files; of every message the term is decoded,
-its id compared with that of its entry and its body's length with the size. What the broker would do with all this is part of the report:
-crashes and losses are damage, the rest are notes.
+Journals and segments are merged as the broker merges them, and compared with the message files. Every message's term is decoded; its id
+must be that of the entry, and its body must have the entry's size. The report includes what the broker would do: crashes and losses
+are damage, everything else is a note.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-NOT_FOLLOWED = "a link that leads out of the store, or no file; it is passed over: copy what it leads to in its place"
+NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"
 
 
 def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], Bytes | None]) -> Report:
@@ -49,7 +49,7 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
         checked.records += len(vhost.persistent) + len(vhost.transient)
         damage += vhost.findings
         notes += _notes(vhost)
-    # an embedded message that is no term is told by its index, too
+    # an embedded message that is not a term is also a finding of its index
     unique = {(item.file, item.offset, item.kind): item for item in reversed(damage)}
     damage = sorted(unique.values(), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(Skipped(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
@@ -62,12 +62,12 @@ def _undecodable(rows: Rows, data_of: Callable[[str], Bytes | None]) -> Iterator
     for row, verdict in enumerate(message_table.verdicts(rows, message_table.decode_terms(rows, data_of))):
         if verdict == Verdict.DAMAGED:
             file = table.sources[int(table.source[row])][0]
-            detail = f"the message of sequence id {table.entries['seq'][row]} of queue {rows.queue!r} is not what its entry announces"
+            detail = f"the message of sequence id {table.entries['seq'][row]} of queue {rows.queue!r} does not match its entry"
             yield Damage(file, int(table.at[row]), int(table.length[row]), Kind.BAD_TERM, detail, 1)
 
 
 def _lost(rows: Rows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
-    """Persistent messages that are here, but that the broker would not find; of a queue that it refuses nothing is said one by one."""
+    """Yield persistent messages that exist but that the broker would not find. Queues that it refuses are not listed message by message."""
     if not rows.indexed or (rows.vhost, rows.queue) in refused:
         return
     table = rows.table
@@ -75,7 +75,7 @@ def _lost(rows: Rows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
     there = (table.known == PLAIN) & (table.source >= 0) & (entries["seen"] != 0) & ((entries["flags"] & PERSISTENT) != 0)
     for row in np.flatnonzero(there & ~table.kept).tolist():
         file = table.sources[int(table.source[row])][0]
-        detail = f"the message of sequence id {entries['seq'][row]} of queue {rows.queue!r} is whole, but the broker would not find it"
+        detail = f"the message of sequence id {entries['seq'][row]} of queue {rows.queue!r} is intact, but the broker would not find it"
         yield Damage(file, int(table.record[row]), int(table.length[row]), Kind.BROKER_LOSES, detail, 1)
 
 
@@ -83,14 +83,14 @@ def _notes(vhost: Vhost) -> Iterator[str]:
     name = repr(vhost.name if vhost.name is not None else vhost.directory)
     yield f"vhost {name}: the last stop was {'clean' if vhost.clean else 'unclean, so the broker reads and checks everything'}"
     if vhost.refusals:
-        yield f"vhost {name}: the broker would not bring it up: {vhost.refusals[0]}"
+        yield f"vhost {name}: the broker would not start it: {vhost.refusals[0]}"
     if not vhost.config_stated:
-        yield f"vhost {name}: there is no .config, so a segment has {vhost.entry_count} entries"
+        yield f"vhost {name}: it has no .config, so a segment has {vhost.entry_count} entries"
     for queue in vhost.queues:
         counts = queue.counts
         if not queue.place.named:
-            yield f"vhost {name}: nothing tells the name of the queue in directory {queue.directory}"
+            yield f"vhost {name}: the queue in directory {queue.directory} has no known name"
         if counts.transient:
-            yield f"vhost {name}, queue {queue.name!r}: {counts.transient} transient messages would be thrown away at the next start"
+            yield f"vhost {name}, queue {queue.name!r}: {counts.transient} transient messages would be discarded at the next start"
         if counts.hidden:
-            yield f"vhost {name}, queue {queue.name!r}: {counts.hidden} messages are here that the broker would not recover"
+            yield f"vhost {name}, queue {queue.name!r}: {counts.hidden} messages exist that the broker would not recover"

@@ -1,10 +1,10 @@
 """One vhost directory: its segment entry count, side files of the last stop, message stores and queues.
 
-A broker brings up a vhost as a whole or not at all. After an unclean stop it reads every index before the first queue is there, so one
-file that it crashes on keeps all queues of the vhost down: `refusals` says why. What can be read is read all the same.
+A broker starts a vhost completely or not at all. After an unclean stop it reads every index before it starts the first queue, so one
+file on which it crashes prevents all queues of the vhost from starting: `refusals` has the reasons. This reader reads them anyway.
 
-The store is believed as it is (`clean`) if no merge was cut off, the three files of a clean stop are whole, and `clean.dot` names exactly
-the queues that recovery.dets has terms of.
+The broker trusts the store without a scan (`clean`) if no merge was interrupted, the three files of a clean stop are complete, and
+`clean.dot` names exactly the queues that have terms in recovery.dets.
 
 Format: docs/formats/rabbitmq.md, sections 2, 7.1 and 8.
 """
@@ -32,10 +32,10 @@ INDEX_MODULE = "rabbit_msg_store_ets_index"
 
 
 class Vhost:
-    """place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here. now: microseconds.
+    """One vhost. place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here.
 
-    more_names: gives further pairs; asked only where a queue directory does not tell its name and `names` do not. stores: the persistent
-    and the transient message store, where others than those of this directory are to answer; refusals: where they are known already.
+    now: microseconds. more_names: returns further pairs; called only if a queue directory has no known name. stores: the persistent and
+    the transient message store to use in place of those in this directory; refusals: if they are known already.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Vhost:
 
     @property
     def name(self) -> str | None:
-        """From `.vhost`, else from what the queues say; None if nothing tells it."""
+        """The name in `.vhost`, else the one that all named queues agree on; None if it is unknown."""
         if self.place.name is not None:
             return self.place.name
-        said = {queue.vhost for queue in self._places if queue.named and queue.vhost is not None}
-        return said.pop() if len(said) == 1 else None
+        names = {queue.vhost for queue in self._places if queue.named and queue.vhost is not None}
+        return names.pop() if len(names) == 1 else None
 
     @cached_property
     def _config(self) -> tuple[int, tuple[Damage, ...]]:
@@ -76,7 +76,7 @@ class Vhost:
         stated = vhost_config.ENTRIES_WITHOUT_CONFIG if content is None else vhost_config.stated_entry_count(content)
         if isinstance(stated, int):
             return stated, ()
-        detail = f"{stated}; the broker then takes {vhost_config.ENTRIES_WITHOUT_CONFIG} entries a segment"
+        detail = f"{stated}; the broker then uses {vhost_config.ENTRIES_WITHOUT_CONFIG} entries a segment"
         return vhost_config.ENTRIES_WITHOUT_CONFIG, (Damage(name, 0, len(content or b""), Kind.BAD_CONFIG, detail),)
 
     @property
@@ -86,7 +86,7 @@ class Vhost:
 
     @property
     def config_stated(self) -> bool:
-        """Whether there is a `.config`: vhosts from before 3.8.17 have none."""
+        """Whether `.config` exists: vhosts created before 3.8.17 have none."""
         return self.root.exists(self.place.below(".config"))
 
     def _small(self, name: str) -> bytes | None:
@@ -106,12 +106,12 @@ class Vhost:
 
     @property
     def terms(self) -> dict[str, QueueTerms]:
-        """What a clean stop noted of each queue, by directory; empty after a crash."""
+        """The terms that a clean stop recorded for each queue, by directory; empty after a crash."""
         return self._recovery[0]
 
     @cached_property
     def clean(self) -> bool:
-        """Whether the broker would take the message store as it is."""
+        """Whether the broker would trust the message store without a scan."""
         store = self.persistent
         if store.has_leftovers or not store.has_clean_files:
             return False
@@ -135,7 +135,7 @@ class Vhost:
 
     @cached_property
     def queues(self) -> list[Queue]:
-        """By name, of a priority queue the highest level first."""
+        """The queue directories, by name and priority level, the highest level first."""
         stores = (self.persistent, self.transient)
         return [
             Queue(self.root, place, self.entry_count, stores, Start(self.terms.get(place.directory), self.clean), self.now)
@@ -144,7 +144,7 @@ class Vhost:
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:
-        """Why the broker would not bring up this vhost, if it would not. After an unclean stop this reads every index."""
+        """The reasons why the broker would not start this vhost. After an unclean stop this reads every index."""
         if self._refusals is not None:
             return self._refusals
         found = list(self.persistent.crashes)
@@ -155,7 +155,7 @@ class Vhost:
 
     @property
     def findings(self) -> tuple[Damage, ...]:
-        """Everything that reading all indexes and both message stores brings to light."""
+        """All findings; reads all indexes and both message stores."""
         found = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings, *self.transient.findings]
         for queue in self.queues:
             found += queue.findings

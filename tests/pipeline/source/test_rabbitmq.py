@@ -119,12 +119,12 @@ def test_messages_in_no_queue_come_with_the_option_all(spark: SparkSession) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"view": "acks"}, "there is no view 'acks'"),
+        ({"view": "acks"}, "has no view 'acks'"),
         ({"columns": "topic"}, "there is no column 'topic'"),
         ({"columns": "size", "view": "store"}, "has no column 'size'"),
-        ({"splits": "0"}, "ask for one or more"),
+        ({"splits": "0"}, "must be at least 1"),
         ({"fromSeq": "x"}, "give a number"),
-        ({"verdict": "lost"}, "there are intact"),
+        ({"verdict": "lost"}, "give one of intact"),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(options: dict[str, str], words: str) -> None:

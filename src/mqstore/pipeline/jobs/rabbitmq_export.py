@@ -1,10 +1,10 @@
-"""Export of RabbitMQ stores: the message table as files, one task a group of queues, with lineage, in a new directory.
+"""Export of RabbitMQ stores: the message table as files with lineage in a new directory, one task per group of queues.
 
     OUT/part-00000.parquet …       one file per group of whole queues (and per partition), rows in the order of the table
-    OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes: the mark of a whole export
+    OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes: the mark of a complete export
 
-As for RocketMQ (`mqstore.pipeline.jobs.export`): tasks write the files themselves, the columns `store_file`, `position` and `verdict` are
-always there, OUT appears when it is whole, and a killed run can be taken up again.
+As for RocketMQ (`mqstore.pipeline.jobs.export`), tasks write the files, the columns `store_file`, `position` and `verdict` are always
+included, OUT appears when it is complete, and a killed run can be resumed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NOT_FOR_PATHS = frozenset({"payload", "payload_b64", "properties", "properties_
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """Write the selected messages of one group of queues. since, until: of the AMQP timestamp, in milliseconds."""
+    """Write the selected messages of one group of queues. since, until: bounds of the AMQP timestamp, in milliseconds."""
 
     root: str
     token: str
@@ -153,7 +153,7 @@ def export(
 
 @dataclass(slots=True)
 class _ExportRun:
-    """One run. task: what all tasks have in common."""
+    """One run. task: the fields common to all tasks."""
 
     store: RabbitMQStore
     target: NewDirectory
@@ -187,7 +187,7 @@ class _ExportRun:
         return replace(report, seconds=time.perf_counter() - started)
 
     def _tasks(self, runner: Runner) -> list[ExportTask]:
-        """By the splits of the work that is taken up, else a few for each place where a task runs."""
+        """Return the tasks: with the splits of the work to resume, else some for each worker."""
         found = self.work.resumed_plan
         if found is not None and self.splits not in (None, found["asked_splits"]):
             raise UsageError(f"the work to resume has other splits; omit --splits, or omit --resume to start over at {self.target.target}")
@@ -197,7 +197,7 @@ class _ExportRun:
         return [replace(self.task, group=group) for group in task_groups.plan_queues(self.store, count, self.task.selection)]
 
     def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[TaskOutput]:
-        """Return the outcomes of all groups; only those that are not done yet are written."""
+        """Return the outcomes of all groups; writes only those that are not done yet."""
         known = {task.number: done for task in tasks if (done := self.work.done(task.number)) is not None}
         missing = [task for task in tasks if task.number not in known]
 
@@ -210,7 +210,7 @@ class _ExportRun:
         return [(written | known)[task.number] for task in tasks]
 
     def _limited(self, tasks: Sequence[ExportTask]) -> Iterator[TaskOutput]:
-        """One group after the other until there are enough messages: the first ones of the table."""
+        """Write group after group until the limit is reached, and yield the outcomes."""
         left = self.task.selection.limit or 0
         for task in tasks:
             if left <= 0:
@@ -220,7 +220,7 @@ class _ExportRun:
             yield outcome
 
     def _empty_part(self) -> PartFile:
-        """Return a file without rows that has the columns of the others."""
+        """Return a file without rows, with the columns of the others."""
         import pyarrow as pa
 
         batch = pa.RecordBatch.from_pylist([], rabbitmq_schema(self.task.columns))
@@ -265,7 +265,7 @@ class _ExportRun:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a condition of a selection as JSON can hold it."""
+    """Return a condition of a selection as a JSON value."""
     if isinstance(value, frozenset):
         return sorted(value)
     return value.pattern.decode("utf-8", "backslashreplace") if isinstance(value, re.Pattern) else value

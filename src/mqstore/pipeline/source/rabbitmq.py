@@ -1,4 +1,4 @@
-"""`spark.read.format("rabbitmq")`: the message table of RabbitMQ stores as a DataFrame, and their index entries and stored records.
+"""`spark.read.format("rabbitmq")`: the message table, index entries and stored records of RabbitMQ stores as DataFrames.
 
     from mqstore import pipeline
     pipeline.register(spark)
@@ -7,20 +7,20 @@
 
     option            meaning
     view              messages (the default), index (entries of the indexes), store (records of the message files),
-                      refusals (why a broker would not bring up a queue)
-    columns           names, separated by commas; `store` is the store's path
+                      refusals (why a broker would not start a queue)
+    columns           names, separated by commas; `store` is the path of the store
     vhost, queue      one or more, separated by commas
     fromSeq, toSeq    sequence ids: from, and up to but not including
-    recovered         true: only what the broker would recover; false: only what it would not
+    recovered         true: only messages that the broker would recover; false: only the others
     verdict           one or more, separated by commas
-    all               true: also what no queue holds (messages)
+    all               true: also messages in no queue (view messages)
     at                milliseconds since the epoch or an ISO time, for the column `expired` (`now` is its older name)
-    names             a file of queue names, for directories that do not tell theirs (`mqstore.rabbitmq.definitions.queue_names`)
-    splits            at most so many tasks a store; by default one for 64 MiB of index files
+    names             a file of queue names, for directories without a valid `.queue_name`
+    splits            maximum number of tasks per store; by default one for each 64 MiB of index files
 
-A task reads whole queues, or whole message files. Rows are those of the command `messages`, in its order within a task. The message
-files of a store are scanned once in each Python worker that meets a queue with messages in them; `pipeline.rabbitjoin` joins ids and
-places on Spark instead. A session hands no filters to this source: name vhosts and queues by the options.
+A task reads whole queues, or whole message files. The rows are those of the command `messages`, in its order within a task. Each Python
+worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places on Spark instead.
+Spark does not push filters down to this source: select vhosts and queues by options.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ VIEWS = ("messages", "index", "store", "refusals")
 
 @dataclass(frozen=True, slots=True)
 class RabbitMQOptions:
-    """What the options of a read ask for."""
+    """The options of a read."""
 
     paths: tuple[str, ...]
     view: str
@@ -68,20 +68,20 @@ class RabbitMQOptions:
 
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
-        """Raises UsageError with the option's name."""
+        """Parse the options. Raises UsageError with the option's name."""
         view = options.get("view", "messages")
         if view not in VIEWS:
-            raise UsageError(f"there is no view {view!r} of a RabbitMQ store; give {', '.join(VIEWS)}")
+            raise UsageError(f"a RabbitMQ store has no view {view!r}; give {', '.join(VIEWS)}")
         paths = store_paths(options)
         named = options.get("columns")
         default = (*_columns(view), STORE) if len(paths) > 1 else _columns(view)
         columns = default if named is None else split_names(named)
         if not columns:
-            raise UsageError("no column is named; leave the option out to get them all")
+            raise UsageError("option columns is empty; omit it to read all columns")
         at = options.get("at", options.get("now"))
         splits = _number(options, "splits")
         if splits is not None and splits < 1:
-            raise UsageError(f"a store cannot be read in {splits} splits; ask for one or more")
+            raise UsageError(f"the number of splits must be at least 1 (got {splits})")
         fields(view, columns)
         names = options.get("names")
         known = () if names is None else queue_names.read(Path(names))
@@ -113,7 +113,7 @@ def _selection(options: Any) -> QueueSelection:
     known = [str(verdict) for verdict in Verdict]
     for verdict in verdicts or ():
         if verdict not in known:
-            raise UsageError(f"option verdict is {verdict!r}: there are {', '.join(known)}")
+            raise UsageError(f"option verdict is {verdict!r}; give one of {', '.join(known)}")
     return QueueSelection(
         vhosts=_names(options, "vhost"),
         queues=_names(options, "queue"),
@@ -137,7 +137,7 @@ def _number(options: Any, name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"option {name} is {text!r}: give a number") from None
+        raise UsageError(f"option {name} is {text!r}; give a number") from None
 
 
 def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
@@ -157,7 +157,7 @@ def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitM
 
 @dataclass(frozen=True, slots=True)
 class StorePartition(InputPartition):
-    """One task's part of a store. root: its directory; token: what the files were like when it was planned."""
+    """The part of a store that one task reads. root: directory of the store; token: digest of its files at planning time."""
 
     path: str
     root: str
@@ -166,7 +166,7 @@ class StorePartition(InputPartition):
 
 
 class RabbitMQDataSource(DataSource):
-    """The format. The paths and settings in its options are all it knows."""
+    """The data source. Its options are its only state."""
 
     @classmethod
     def name(cls) -> str:
@@ -184,7 +184,7 @@ class RabbitMQDataSource(DataSource):
 
 
 class RabbitMQReader(DataSourceReader):
-    """Plans the parts of stores and reads them. Small and picklable: it travels to every task."""
+    """Plans and reads the parts of stores. Small and picklable, because it is sent to every task."""
 
     def __init__(self, options: RabbitMQOptions, columns: tuple[str, ...]) -> None:
         self.options = options
@@ -201,7 +201,7 @@ class RabbitMQReader(DataSourceReader):
             else:
                 planned = task_groups.plan_queues(store, self.options.splits, self.options.selection)
             found += [StorePartition(path, str(store.directory.root), token, group) for group in planned]
-        # Spark wants a partition even where there is nothing to read
+        # Spark needs a partition even if there is nothing to read
         return found or [StorePartition("", "", "", QueueGroup(0, (), (), 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,15 +1,15 @@
-"""The message table of RabbitMQ stores, the join of index entries and message files by message id done on Spark.
+"""The message table of RabbitMQ stores, with the join of index entries and message files by message id on Spark.
 
     pipeline.joined(spark, "/backup/msg_stores", columns=["queue", "payload"], vhost="/")
 
-Every index is read once for the ids that it wants, every message file is scanned once, both in as many tasks as there are groups of queues
-and of files. Spark brings ids and places together, and hands each group of queues the places of its messages; the task that gets
-them reads the queues again and looks into message files at these places only. No task holds more ids than its queues have.
+Every index is read once for its ids and every message file is scanned once, with one task per group of queues or files. Spark joins ids
+and places, and sends each group of queues the places of its messages; the receiving task reads the queues again, and reads message files
+only at these places. No task holds more ids than its queues have.
 
-`spark.read.format("rabbitmq")` gives the same rows without a shuffle: there each Python worker scans all message files of a vhost by
-itself. That is less work for small stores, and more for large ones on many executors.
+`spark.read.format("rabbitmq")` returns the same rows without a shuffle: there each Python worker scans all message files of a vhost.
+That is faster for small stores, and slower for large ones on many executors.
 
-Options are those of the format, but for `view` and `all`: what no queue holds joins with nothing.
+The options are those of the format, except for `view` and `all`: messages in no queue take no part in the join.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 __all__ = ["joined"]
 
 NO_ID = "0" * 32
-# the copy of a message that counts: whole and ended, then met by the broker, then the lowest file, in that the last copy
+# the copy of a message that counts: complete, then found by the broker, then in the lowest file, there the last copy
 _BEST = "struct(not (whole and ended), not seen_by_broker, number, plain, -position)"
 
 
 @dataclass(frozen=True, slots=True)
 class _JoinPlan:
-    """What every task of one store needs. places: of its vhosts, by directory."""
+    """The input common to all tasks of one store."""
 
     path: str
     root: str
@@ -58,7 +58,7 @@ def joined(
     columns: Sequence[str] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Return the message table of the stores at path, one or a list, with the join by message id done on Spark. Raises UsageError."""
+    """Return the message table of the stores at path, one or a list, with the join by message id on Spark. Raises UsageError."""
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items() if value is not None}
     if columns is not None:
@@ -67,7 +67,7 @@ def joined(
     for each in paths:
         asked = RabbitMQOptions.of({**given, "path": each})
         if asked.view != "messages" or asked.selection.everything:
-            raise UsageError('a joined read gives messages in queues; take spark.read.format("rabbitmq") for other views and for all')
+            raise UsageError('a joined read returns only messages in queues; use spark.read.format("rabbitmq") for other views and for all')
         found += [_joined(spark, place, asked, given) for place in asked.paths]
     return reduce(lambda left, right: left.unionByName(right), found)
 
@@ -93,7 +93,7 @@ def _joined(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[
         "group_number int, vhost_place string",
     )
     down = refusals.where("whole_vhost").selectExpr(_above("directory", 2)).distinct().selectExpr("vhost_place", "true as refused")
-    # what a group is handed: a row for each vhost in it, without message id, and one for each place of a message
+    # the input of a group: a row for each of its vhosts, without a message id, and one for each place of a message
     heads = vhosts.join(down, "vhost_place", "left").selectExpr(
         "group_number", "vhost_place", "string(null) as msg_id", "string(null) as store_file", "bigint(null) as position",
         "bigint(null) as length", "boolean(null) as seen", "coalesce(refused, false) as refused",
@@ -119,12 +119,12 @@ def _without(options: dict[str, str], name: str) -> dict[str, str]:
 
 
 def _above(column: str, levels: int) -> str:
-    """Return the place of the vhost, of a file or directory so many levels below it."""
+    """Return SQL for the place of the vhost of a file or directory this many levels below it."""
     return f"regexp_replace({column}, '/?{'/'.join(['[^/]*'] * levels)}$', '') as vhost_place"
 
 
 def _best(records: DataFrame) -> DataFrame:
-    """Of each message id of a vhost and a store the copy that counts, and whether the broker meets any."""
+    """Return for each message id of a vhost and a store the copy that counts, and whether the broker finds any."""
     from pyspark.sql.functions import expr
 
     placed = records.selectExpr(
@@ -141,7 +141,7 @@ def _best(records: DataFrame) -> DataFrame:
 
 
 def _read(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the groups that are handed over, one after the other."""
+    """Yield the rows of the groups in the input, one after the other."""
     freeze_gc_once()
     store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)
     known = {group.number: group for group in plan.groups}
@@ -153,7 +153,7 @@ def _read(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def _runs(handed: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows of one group after the other; they come sorted by it."""
+    """Yield the rows of each group; the input is sorted by group."""
     import numpy as np
     import pyarrow as pa
 
@@ -174,7 +174,7 @@ def _runs(handed: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _vhosts(store: RabbitMQStore, handed: pa.Table) -> Iterator[tuple[str, Any]]:
-    """Yield the vhosts of a group by directory, their message stores holding what was found."""
+    """Yield the vhosts of a group by directory, with message stores that contain the joined records."""
     import pyarrow.compute as pc
 
     heads = handed.filter(pc.is_null(handed.column("msg_id")))

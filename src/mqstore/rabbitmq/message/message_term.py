@@ -72,7 +72,7 @@ class MessageTerm:
     """One stored message.
 
     id: 16 bytes. vhost: None in mc forms, which do not name it. routing_keys: the key, then CC and BCC. persistent: delivery mode 2,
-    independent of the queue. fragments: the frames of the body in order. properties_bin: the property block as sent; if it is None,
+    independent of the queue. fragments: the frames of the body in order. properties_bin: the property block as sent; None if
     decoded is the P_basic record. data, annotations: of mc forms, as stored.
     """
 

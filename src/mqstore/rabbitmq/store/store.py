@@ -75,7 +75,7 @@ class RabbitMQStore:
         return names_of_node(self.directory)
 
     def vhost_with_stores(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
-        """Return the vhost at a place with these message stores instead of its own. refusals: why the broker would not start it."""
+        """Return the vhost at a place with these message stores. refusals: why the broker would not start it."""
         return Vhost(
             self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
         )

@@ -1,4 +1,4 @@
-"""Little queue directories and messages, written byte by byte for the tests of the readers."""
+"""Small queue directories and messages, written byte by byte for the tests of the readers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def term(identity: bytes, body: bytes, *, key: bytes = b"q", vhost: bytes = b"/"
 
 
 def write(path: Path, files: dict[str, bytes]) -> Path:
-    """Return the files below path, which is made."""
+    """Write these files below path, which is created, and return it."""
     for name, content in files.items():
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The stored message terms of the golden RabbitMQ stores, found by the shortest walk there is: no states, no order, only bytes."""
+"""The stored message terms of the golden RabbitMQ stores, found by a minimal walk: no states, no order, only bytes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _WALKS = {".jif": _journal, ".idx": _segment, ".rdq": _message_store, ".rdt": _m
 
 @cache
 def files(case: GoldenCase) -> list[tuple[Path, Spans]]:
-    """Return each file that holds terms, with (start, length) of each of them."""
+    """Return each file with terms, and (start, length) of each term."""
     found = []
     for path in sorted(goldenkit.opened(case).rglob("*")):
         if path.suffix in _WALKS:

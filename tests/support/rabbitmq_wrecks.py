@@ -1,4 +1,4 @@
-"""Little vhosts of version 1 and 2, whole and wrecked, as the tests of conversion and salvage need them."""
+"""Small vhosts of version 1 and 2, intact and damaged, for the tests of conversion and salvage."""
 
 from __future__ import annotations
 

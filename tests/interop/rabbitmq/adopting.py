@@ -1,4 +1,4 @@
-"""What the real broker makes of a store: it boots on a copy, recovers the queues, and every message is drained over AMQP.
+"""The real broker on a store: it boots on a copy, recovers the queues, and every message is drained over AMQP.
 
 Rows have the fields of the golden `expected.jsonl`. Two views of each message must agree: the delivery over AMQP, and what the queue
 process knows of what it has out (sequence id, place, expiry).
@@ -41,7 +41,7 @@ class Declared:
 
 @dataclass(slots=True)
 class Adopted:
-    """What the broker made of a store. error: why it did not boot. down: vhosts that are not alive; failed: queues, with the reason."""
+    """The result of a boot on a store. error: why it failed. down: vhosts that are not alive; failed: queues, with the reason."""
 
     booted: bool = False
     error: str = ""
@@ -122,7 +122,7 @@ def copy_store(store: Path, target: Path) -> None:
 
 
 def declare(node: Node, queues: Sequence[Declared]) -> None:
-    """Make the vhosts and queues known to a running node."""
+    """Declare the vhosts and queues on a running node."""
     for vhost in sorted({queue.vhost for queue in queues}):
         node.add_vhost(vhost)
         connection = node.connect(vhost)
@@ -134,7 +134,7 @@ def declare(node: Node, queues: Sequence[Declared]) -> None:
 
 
 def drain(node: Node, queue: Declared) -> list[dict[str, Any]]:
-    """Consume a whole queue without acknowledging, then ask the queue process what it has out for delivery."""
+    """Consume a whole queue without acknowledging, then ask the queue process for its unacknowledged messages."""
     connection = node.connect(queue.vhost)
     channel = connection.channel()
     ready = channel.queue_declare(queue.queue, passive=True).method.message_count
@@ -176,7 +176,7 @@ def drain(node: Node, queue: Declared) -> list[dict[str, Any]]:
 
 
 def out_for_delivery(node: Node, queue: Declared, level: int | None) -> list[dict[str, Any]]:
-    """What the queue process has out, by its own state."""
+    """The unacknowledged messages in the state of the queue process."""
     path = node.base / "peek.txt"
     name = "none" if level is None else level
     answer = node.eval(f'oracle:peek({erlang_binary(queue.vhost)},{erlang_binary(queue.queue)},{name},"{path}").')
@@ -209,7 +209,7 @@ def _name(name: str | bytes) -> Any:
 
 
 def differences(ours: Iterable[Mapping[str, Any]], broker: Iterable[Mapping[str, Any]], ignore: Iterable[str] = ()) -> list[str]:
-    """Return where two lists of rows differ, a sentence each; rows that are not recovered are left out."""
+    """Return the differences of two lists of rows, one sentence each; rows that are not recovered are skipped."""
     ignored = set(ignore)
 
     def keyed(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""AMQP by pika, with header tables as they stand on the wire: ordered, typed, duplicates kept.
+"""AMQP with pika, with header tables as on the wire: ordered, typed, with duplicates.
 
 `json_properties` gives a message's properties in the form of the golden `expected.jsonl`.
 """
@@ -47,7 +47,7 @@ _FIXED = {
 
 
 class RawTable(bytes):
-    """An encoded AMQP field table without its length: goes out as it is."""
+    """An encoded AMQP field table without its length, sent unchanged."""
 
 
 class TypedTable(list[list[Any]]):
@@ -68,7 +68,7 @@ def _decode(encoded: bytes, offset: int) -> tuple[TypedTable, int]:
 
 @contextlib.contextmanager
 def typed_tables() -> Iterator[None]:
-    """Within the block pika decodes tables to TypedTable, and sends a RawTable as it is."""
+    """Within the block pika decodes tables to TypedTable, and sends a RawTable unchanged."""
     import pika.data
 
     encode, decode = pika.data.encode_table, pika.data.decode_table

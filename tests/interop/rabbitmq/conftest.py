@@ -1,4 +1,4 @@
-"""Tests against a real node are skipped, with the reason, where none can be started."""
+"""Tests against a real node are skipped, with the reason, if none can be started."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ consumer_timeout = 86400000
 
 
 class BootError(Exception):
-    """The node did not come up. The text says what was seen."""
+    """The node did not start. The text has its output."""
 
 
 def missing() -> str:
-    """Why no node can be started on this machine; empty if one can."""
+    """Return why no node can be started on this machine; empty if one can."""
     if not (SBIN / "rabbitmq-server").exists():
         return (
             f"no rabbitmq-server {VERSION} in {SBIN}: install Debian's package rabbitmq-server, or let RMQ_ORACLE_SBIN name the directory"
@@ -184,7 +184,7 @@ class Node:
         return got
 
     def stop(self) -> None:
-        """Return a clean stop, as `rabbitmqctl stop` makes it."""
+        """Stop cleanly, as `rabbitmqctl stop` does."""
         assert self._server is not None
         self.eval("spawn(fun () -> timer:sleep(50), rabbit:stop_and_halt() end).")
         self._server.wait(timeout=300)
@@ -248,7 +248,7 @@ def _listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def new_node(settings: Mapping[str, object] | None = None, *, boot_timeout: float = 120) -> Iterator[Node]:
-    """Yield a node that is not started yet; all of it is gone when the block is left."""
+    """Yield a node that is not started yet; all of it is removed when the block ends."""
     with tempfile.TemporaryDirectory(prefix="referee-", ignore_cleanup_errors=True) as base:
         node = Node(Path(base), settings, boot_timeout=boot_timeout)
         try:

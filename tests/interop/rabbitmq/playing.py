@@ -1,4 +1,4 @@
-"""Scripts of `queuescripts` carried out by a real node over AMQP, and by our engine."""
+"""Scripts of `queuescripts`, run by a real node over AMQP and by our engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def declared(scripts: Sequence[Script]) -> list[Declared]:
 
 
 def play_phase_on_node(node: Node, script: Script, phase: int) -> None:
-    """One phase over one channel, which keeps the order; the connection's end puts back what is out."""
+    """One phase over one channel, which keeps the order; closing the connection requeues unacknowledged messages."""
     import pika
 
     connection = node.connect(script.vhost)

@@ -1,4 +1,4 @@
-"""Random lives of queues: scripts that a real node and our engine carry out alike.
+"""Random lives of queues: scripts that a real node and our engine both run.
 
 A script is a vhost with a few queues and some phases of operations; between two phases everything stops or is killed. Operations name
 messages by their tags, so that both sides acknowledge the same ones whatever they call them. The generator keeps a plain model
@@ -58,7 +58,7 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Ours only: journals go to segments. A real queue does so when it likes."""
+    """Engine only: flush journals to segments. A real queue decides this itself."""
 
 
 Operation = Publish | Take | Acknowledge | Requeue | Purge | Idle
@@ -77,7 +77,7 @@ class Script:
 
 @dataclass(slots=True)
 class _Queue:
-    """Messages as (level, number of the publish), with their tags. out: delivered ones."""
+    """Messages as (level, number of the publish), with their tags. out: unacknowledged ones."""
 
     most: int | None
     ready: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -184,5 +184,5 @@ def scripts(seed: int, first: int, count: int, phases: int, versions: Sequence[i
 
 
 def body(publish: Publish) -> bytes:
-    """Return the bytes of a message: its tag again and again."""
+    """Return the bytes of a message: its tag, repeated."""
     return (publish.tag.encode() * (publish.size // len(publish.tag) + 1))[: publish.size]

@@ -1,4 +1,4 @@
-"""The referee itself: a golden store, adopted by a node of today, gives what was written down of it when it was made."""
+"""The test kit itself: a golden store, adopted by a node, yields what was recorded when it was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clean stop of the engine is one to the real node, too: it believes the tables, scans nothing, warns of nothing, delivers the same."""
+"""The real node accepts a clean stop of the engine: it trusts the tables, does not scan or warn, and delivers the same."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ QUEUES = {"one": {}, "two": {"x-queue-version": 2}, "levels": {"x-max-priority":
 
 
 def persistent(log: str) -> list[str]:
-    """Return the lines of a log without those of the store of transient messages, which a node makes anew at every start."""
+    """Return the lines of a log without those of the store of transient messages, which a node creates at every start."""
     transient = set(re.findall(r"(<[\d.]+>) Message store \S*_transient", log))
     assert transient
     return [line for line in log.splitlines() if "_transient" not in line and not transient & set(line.split()[:5])]
 
 
-def test_a_node_takes_our_clean_stop_for_one_of_its_own(tmp_path: Path) -> None:
+def test_a_node_accepts_our_clean_stop(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "msg_stores", config=EngineConfig(msg_store_file_size_limit=LIMIT)) as store:
         for name, arguments in QUEUES.items():
             store.declare(name, arguments)

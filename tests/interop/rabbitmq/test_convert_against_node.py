@@ -36,7 +36,7 @@ def declared(case: GoldenCase) -> list[Declared]:
 
 
 def wanted(case: GoldenCase, version: int) -> list[dict[str, Any]]:
-    """What the broker is to deliver from a converted store: the golden rows, in the places of that version."""
+    """The rows that the broker must deliver from a converted store: the golden rows with the locations of that version."""
     return [
         row | {"location": PLACES[version].get(row["location"], row["location"])} for row in goldenkit.expected(case) if row["recovered"]
     ]
@@ -82,7 +82,7 @@ def test_a_node_boots_from_converted_golden_stores_and_delivers_the_same(node: t
     lost_by_the_broker = {(row["queue"], row["seq_id"]) for row in given if not row["recovered"]}
     got = [row for row in adopted.rows if (row["queue"], row["seq_id"]) not in lost_by_the_broker]
     want = [row for case in cases for row in wanted(case, version)]
-    # a consumer never gets a message whose time to live has passed, and the node goes by today's clock
+    # a consumer never receives an expired message, and the node uses the current time
     alive = [row for row in want if not has_expired(row)]
     assert messages == len(adopted.rows) + len(want) - len(alive)
     assert differences(got, alive, ["pos"] if len(got) < messages else []) == []
@@ -142,7 +142,7 @@ def make_writable(root: Path) -> None:
 
 
 def switch(node: Node, queues: list[Declared], version: int) -> None:
-    """Bring all queues of a running node to a version by policy, and wait for it."""
+    """Convert all queues of a running node to a version by policy, and wait for it."""
     for vhost in sorted({queue.vhost for queue in queues}):
         policy = (
             f'rabbit_policy:set(<<"{vhost}">>, <<"version">>, <<".*">>, [{{<<"queue-version">>, {version}}}], 0, <<"queues">>, <<"t">>).'
@@ -158,7 +158,7 @@ def switch(node: Node, queues: list[Declared], version: int) -> None:
 
 
 def queue_files(root: Path) -> dict[str, bytes]:
-    """Return names and bytes of the files of all queues; an empty journal says nothing."""
+    """Return names and bytes of the files of all queues; an empty journal is skipped."""
     found = {}
     for path in sorted(root.glob("msg_stores/vhosts/*/queues/*/*")):
         if path.suffix in (".qi", ".qs", ".idx") or path.name == ".queue_name" or (path.suffix == ".jif" and path.stat().st_size):

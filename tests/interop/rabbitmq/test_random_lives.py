@@ -1,4 +1,4 @@
-"""Random lives of queues, led by a real node and by our engine; then each store is opened by the other.
+"""Random lives of queues, run by a real node and by our engine; then each opens the store of the other.
 
 Two kinds of batches share the boots of a node. In one the node dies when its journals are written (200 ms without work) and nothing
 is in segments yet; in the other, which has queues of both versions, when its queues hibernate: version 2 writes no earlier by itself.
@@ -41,7 +41,7 @@ SEGMENTS = Kind(("stop", "kill", "stop"), (1, 2), True)
 
 
 @pytest.mark.parametrize("kind", [JOURNALS, SEGMENTS], ids=["journals", "segments"])
-def test_what_a_node_and_we_write_is_the_same_to_both(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_node_and_the_engine_read_each_others_stores(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("rabbit_seed")
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     wanted = max(1, (request.config.getoption("rabbit_scripts") + 1) // 2)

@@ -1,4 +1,4 @@
-"""Salvaged messages in a real broker: a fresh store that it boots from, and messages sent to it, confirmed, taken up after a break."""
+"""Salvaged messages in a real broker: a new store that it starts from, and messages sent to it, confirmed, resumed after a break."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ F = case_named(f"{goldenkit.RABBITMQ_VERSION}/f-mixed-features")
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_node_boots_from_what_is_left_of_a_store_it_would_not_boot_from(version: int, tmp_path: Path) -> None:
-    # a segment that ends inside an entry and a delivery that is missing: the node would hang while booting
+def test_a_node_starts_from_the_salvage_of_a_store_on_which_it_does_not_start(version: int, tmp_path: Path) -> None:
+    # a segment that ends inside an entry, and a missing delivery: the node would hang during boot
     torn = segment.publish(9, message_id(9), bytes(400), size=3)[:200]
     files = {
         f"{Q}/0.idx": in_segment(1) + in_segment(0, marked=False) + in_segment(2, embedded=False) + torn,
@@ -67,7 +67,7 @@ def url(node: Node, vhost: str = "%2F") -> str:
 
 
 def waiting(node: Node, queues: list[Declared]) -> dict[str, list[dict[str, Any]]]:
-    """What a broker delivers of each queue, in order."""
+    """The messages that a broker delivers from each queue, in order."""
     found = Adopted()
     drain_all(node, queues, found)
     assert not found.failed, found.failed
@@ -106,7 +106,7 @@ def test_messages_arrive_in_order_with_their_properties(broker: tuple[Node, list
     purge(node, queues)
 
 
-def test_a_run_that_broke_off_is_taken_up_where_the_broker_had_confirmed(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_after_the_last_confirm(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
     node, queues = broker
     note = tmp_path / "sent.json"
     store = open_wreck(goldenkit.opened(B))
@@ -133,7 +133,7 @@ def test_a_run_that_broke_off_is_taken_up_where_the_broker_had_confirmed(broker:
     purge(node, queues)
 
 
-def test_messages_without_a_queue_come_back_and_are_told(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+def test_messages_without_a_queue_are_returned_and_counted(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
     node, _ = broker
     a = case_named(f"{goldenkit.RABBITMQ_VERSION}/a-small-clean")
     done = run_cli("salvage", goldenkit.opened(a), "--to", url(node), "--rate", "200", "-o", "json")
@@ -146,14 +146,14 @@ def test_messages_without_a_queue_come_back_and_are_told(broker: tuple[Node, lis
 @pytest.mark.parametrize(
     ("address", "said"), [("amqp://guest:wrong@127.0.0.1:{}/%2F", "refused the connection"), ("amqp://127.0.0.1:{}/nowhere", "nowhere")]
 )
-def test_a_broker_that_does_not_let_us_in_is_one_sentence(broker: tuple[Node, list[Declared]], address: str, said: str) -> None:
+def test_a_broker_that_refuses_the_connection_is_one_sentence(broker: tuple[Node, list[Declared]], address: str, said: str) -> None:
     done = run_cli("salvage", goldenkit.opened(B), "--to", address.format(broker[0].port), "--vhost", "/")
     assert done.status == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_nobody_listening_is_one_sentence(tmp_path: Path) -> None:
+def test_a_port_without_a_listener_is_one_sentence(tmp_path: Path) -> None:
     done = run_cli("salvage", goldenkit.opened(B), "--to", "amqp://127.0.0.1:1/")
     assert done.status == 2
     assert "refused the connection" in done.stderr

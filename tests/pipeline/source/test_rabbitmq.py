@@ -1,4 +1,4 @@
-"""The Spark source of RabbitMQ stores: the rows of the command `messages`, into however many tasks a store is cut."""
+"""The Spark source of RabbitMQ stores: the rows of the command `messages`, for any number of tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ordered(table: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("count", [None, 1, 3, 7, 100])
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
 @pytest.mark.parametrize("selection", [QueueSelection(), EVERYTHING], ids=["queued", "everything"])
-def test_groups_put_together_are_the_message_table(case: GoldenCase, count: int | None, selection: QueueSelection) -> None:
+def test_concatenated_groups_are_the_message_table(case: GoldenCase, count: int | None, selection: QueueSelection) -> None:
     store = mqstore.open(opened(case))
     wanted = store.to_arrow(RABBITMQ_COLUMNS, selection).to_pylist()
     groups = plan_queues(store, count, selection)
@@ -83,7 +83,7 @@ def test_a_dataframe_has_the_rows_of_the_command(spark: SparkSession, case: Gold
     assert ordered(frame.toArrow()) == ordered(mqstore.open(opened(case)).to_arrow())
 
 
-def test_only_named_columns_come_and_filters_are_options(spark: SparkSession) -> None:
+def test_only_named_columns_are_read_and_filters_are_options(spark: SparkSession) -> None:
     frame = read(spark, opened(MIXED), ["queue", "size", "payload_len"], format="rabbitmq", vhost="/", queue="lazy.mixed,ttl.q")
     rows = frame.collect()
     assert {row["queue"] for row in rows} == {"lazy.mixed", "ttl.q"}
@@ -94,7 +94,7 @@ def test_only_named_columns_come_and_filters_are_options(spark: SparkSession) ->
     assert spark.read.format("rabbitmq").schema(schema).load(str(opened(MIXED))).columns == ["queue", "seq_id"]
 
 
-def test_several_stores_are_told_apart_by_the_column_store(spark: SparkSession) -> None:
+def test_several_stores_are_distinguished_by_the_column_store(spark: SparkSession) -> None:
     paths = [str(opened(MIXED)), str(opened(MERGED))]
     counts = {row["store"]: row["count"] for row in read(spark, paths, format="rabbitmq").groupBy("store").count().collect()}
     assert counts == {paths[0]: 118, paths[1]: 89}
@@ -127,7 +127,7 @@ def test_messages_in_no_queue_come_with_the_option_all(spark: SparkSession) -> N
         ({"verdict": "lost"}, "give one of intact"),
     ],
 )
-def test_an_option_that_means_nothing_is_refused(options: dict[str, str], words: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         RabbitMQOptions.of({"path": str(opened(MERGED)), **options})
 
@@ -139,7 +139,7 @@ def test_a_store_of_the_other_family_and_an_archive_are_refused_with_what_to_do(
         assert words in str(told(caught.value))
 
 
-def test_a_changed_store_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_changed_store_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
     root = unpack(MERGED, tmp_path / "store")
     assert read(spark, root, ["verdict"], format="rabbitmq").where("verdict = 'intact'").count() == 89
     for file in root.rglob("*.rdq"):

@@ -1,4 +1,4 @@
-"""The join by message id on Spark: the rows of the message table, whatever a store is cut into and whatever has happened to it."""
+"""The join by message id on Spark: the rows of the message table, for any number of groups and any damage."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_the_joined_table_is_that_of_the_command(spark: SparkSession, case: Gold
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_wrecks_are_joined_as_they_are_read(spark: SparkSession, seed: int, tmp_path: Path) -> None:
-    """Bytes changed, files cut, filled with zeros, removed or doubled."""
+def test_damaged_stores_are_joined_as_they_are_read(spark: SparkSession, seed: int, tmp_path: Path) -> None:
+    """Bytes changed; files truncated, filled with zeros, removed or duplicated."""
     choice = random.Random(seed)
     root = unpack(choice.choice([case for case in RABBITMQ if case.name[0] in "defg"]), tmp_path / "store")
     files = [
@@ -69,7 +69,7 @@ def test_wrecks_are_joined_as_they_are_read(spark: SparkSession, seed: int, tmp_
     assert ordered(pipeline.read(spark, root, format="rabbitmq", splits=3).toArrow()) == wanted
 
 
-def test_a_queue_that_keeps_its_vhost_down_does_so_in_every_task(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_queue_that_stops_its_vhost_does_so_in_every_task(spark: SparkSession, tmp_path: Path) -> None:
     root = unpack(MERGED, tmp_path / "store")
     queue = next(path.parent for path in sorted(root.rglob("journal.jif")) if b"fan.2" in (path.parent / ".queue_name").read_bytes())
     # an acknowledgement without a publish
@@ -95,7 +95,7 @@ def test_one_vhost_and_several_stores_are_joined(spark: SparkSession) -> None:
     assert counts == {paths[0]: 118, paths[1]: 89}
 
 
-def test_options_of_the_format_choose_rows_and_columns(spark: SparkSession) -> None:
+def test_options_of_the_format_select_rows_and_columns(spark: SparkSession) -> None:
     frame = pipeline.joined(
         spark, opened(MIXED), ["queue", "seq_id", "payload"], vhost="/", queue="prio.q,ttl.q", fromSeq=1, recovered=True
     )
@@ -108,7 +108,7 @@ def test_options_of_the_format_choose_rows_and_columns(spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("options", [{"all": True}, {"view": "index"}])
-def test_what_joins_with_nothing_is_refused(spark: SparkSession, options: dict[str, Any]) -> None:
+def test_views_without_a_join_are_refused(spark: SparkSession, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="gives messages in queues"):
         pipeline.joined(spark, opened(MIXED), **options)
 

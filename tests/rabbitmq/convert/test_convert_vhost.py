@@ -1,4 +1,4 @@
-"""Conversion between the queue versions: every message stays, with its number, its marks and its properties."""
+"""Conversion between the queue versions: every message is kept, with its number, marks and properties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIVEN = [name for name in FIELDS if name != "properties_json"]
 
 
 def rows(store: Path) -> list[dict[str, Any]]:
-    """What a broker would recover of a store, in its order."""
+    """The messages that a broker would recover from a store, in its order."""
     found = RabbitMQStore(store).to_arrow(FIELDS).to_pylist()
     return [row for row in found if row["recovered"]]
 
@@ -47,7 +47,7 @@ def expected(case: GoldenCase) -> list[dict[str, Any]]:
 
 
 def beyond(case: GoldenCase) -> int:
-    """Return messages that are there and that the broker loses: in the left-over of a merge, behind zeros."""
+    """Return messages that exist and that the broker loses: in the left-over of a merge, after zeros."""
     return 6 if case.name == "e3-gc-interrupted-zero-extended" else 0
 
 
@@ -72,12 +72,12 @@ def test_golden_stores_keep_every_field_through_both_versions(case: GoldenCase, 
 
 
 def numbers(store: Path) -> list[int]:
-    """Which messages of `wrecks` a broker would recover."""
+    """The messages of `wrecks` that a broker would recover."""
     return [int(bytes(row["payload"]).split()[1]) for row in RabbitMQStore(store).to_arrow().to_pylist() if row["recovered"]]
 
 
 def test_a_queue_with_nothing_but_a_journal_loses_nothing(tmp_path: Path) -> None:
-    # opened as version 2, a broker would ignore this journal without a word
+    # a broker that opens it as version 2 silently ignores this journal
     journal_bytes = b"".join(in_journal(n) for n in range(300)) + b"".join(journal.acknowledge(n) for n in range(0, 300, 3))
     for v2 in (False, True):
         store = vhost(tmp_path / f"old{v2}", {f"{Q}/journal.jif": journal_bytes}, v2=v2)
@@ -96,8 +96,8 @@ def test_a_missing_delivery_in_segment_0_does_not_bring_an_acknowledged_message_
     assert not report.ok
 
 
-def test_a_journal_without_its_segments_gives_what_it_holds(tmp_path: Path) -> None:
-    # issue 3836: the segments are gone, the journal still delivers and acknowledges what was in them
+def test_a_journal_without_its_segments_yields_its_messages(tmp_path: Path) -> None:
+    # issue 3836: the segments are missing, the journal still delivers and acknowledges their messages
     left = journal.deliver(1) + journal.acknowledge(2) + journal.deliver(3) + journal.acknowledge(3)
     report = convert(vhost(tmp_path / "old", {f"{Q}/journal.jif": left + in_journal(N + 5)}), tmp_path / "new", 2)
     assert numbers(tmp_path / "new") == [N + 5]
@@ -140,7 +140,7 @@ def test_a_message_file_deleted_by_hand_costs_its_own_messages_only(tmp_path: Pa
     assert report.left_out == {MISSING: 2}
 
 
-def test_the_name_of_the_node_says_nothing_of_its_queues(tmp_path: Path) -> None:
+def test_queues_do_not_depend_on_the_name_of_the_node(tmp_path: Path) -> None:
     # issue 984: a data directory copied to another node
     vhost(tmp_path / "rabbit@old" / "msg_stores", {f"{Q}/journal.jif": in_journal(4)})
     report = convert(tmp_path / "rabbit@old", tmp_path / "rabbit@new", 2)
@@ -148,7 +148,7 @@ def test_the_name_of_the_node_says_nothing_of_its_queues(tmp_path: Path) -> None
     assert numbers(tmp_path / "rabbit@new" / "msg_stores") == [4]
 
 
-def test_what_a_merge_has_left_over_and_what_stands_behind_zeros_is_written_to_whole_files(tmp_path: Path) -> None:
+def test_records_left_over_by_a_merge_and_after_zeros_are_written_to_new_files(tmp_path: Path) -> None:
     index = b"".join(in_segment(n, embedded=False) for n in range(5))
     files = {
         f"{Q}/0.idx": index,
@@ -166,7 +166,7 @@ def test_what_a_merge_has_left_over_and_what_stands_behind_zeros_is_written_to_w
     assert (new / "1.rdq").read_bytes() == in_store(3) + in_store(4)
 
 
-def test_a_conversion_cut_short_is_finished(tmp_path: Path) -> None:
+def test_an_interrupted_conversion_is_finished(tmp_path: Path) -> None:
     index, queue = queue_store([0, 1, 2])
     files = {f"{Q}/0.qi": index, f"{Q}/0.qs": queue, f"{Q}/0.idx": b"".join(map(in_segment, range(5))), f"{Q}/1.idx": in_segment(N)}
     for version in (1, 2):
@@ -175,7 +175,7 @@ def test_a_conversion_cut_short_is_finished(tmp_path: Path) -> None:
         assert numbers(tmp_path / f"new{version}") == [0, 1, 2, 3, 4, N]
 
 
-def test_what_has_expired_at_the_head_is_left_out_if_a_time_is_given(tmp_path: Path) -> None:
+def test_expired_messages_at_the_head_are_left_out_if_a_time_is_given(tmp_path: Path) -> None:
     entries = b"".join(
         journal.publish(n, message_id(n), stored(n), size=len(body(n)), expiry=expiry) + journal.deliver(n)
         for n, expiry in enumerate((50, 60, 0, 70))
@@ -197,7 +197,7 @@ def test_only_the_queues_asked_for_change_their_version(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_message_files_are_copies_unless_links_are_asked_for(tmp_path: Path) -> None:
+def test_message_files_are_copied_unless_links_are_requested(tmp_path: Path) -> None:
     case = goldenkit.case_named(f"{goldenkit.RABBITMQ_VERSION}/d-large-fanout")
     source = goldenkit.unpack(case, tmp_path / "old")
     assert convert(source, tmp_path / "copied", 2).store.linked == 0
@@ -232,7 +232,7 @@ def test_the_old_store_is_not_touched_and_a_failed_run_leaves_nothing(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new", "old"]
 
 
-def test_tasks_run_in_any_process_and_again(tmp_path: Path) -> None:
+def test_tasks_run_in_any_process_and_can_be_repeated(tmp_path: Path) -> None:
     case = goldenkit.case_named(f"{goldenkit.RABBITMQ_VERSION}/d-large-fanout")
     source = goldenkit.opened(case)
 

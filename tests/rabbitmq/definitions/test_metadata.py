@@ -1,4 +1,4 @@
-"""Definitions as a real node left them in Mnesia, against what the node itself held; names found in any bytes."""
+"""Definitions as a real node left them in Mnesia, against the contents of the node itself; names found in any bytes."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def unpacked(name: str, target: Path) -> Path:
     return target
 
 
-def test_every_table_is_replayed_to_what_the_node_held(state: str, tmp_path: Path) -> None:
+def test_every_table_is_replayed_to_the_contents_of_the_node(state: str, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in unpacked(state, tmp_path).iterdir()}
     tables = mnesia.replay(files, metadata.TABLES)
     assert tables.damage == ()
     records = [record for table in tables.records.values() for record in table]
     wanted = [decode(base64.b64decode(text))[0] for text in json.loads((DEFINITIONS / f"{state}.json").read_text())]
     if state == "stopped":
-        # the stop itself was the last to write: it changed the state of queues
+        # the stop itself wrote last: it changed the state of queues
         assert {record[STATE] for record in records if record[0] == "amqqueue"} == {"live", "stopped"}
         records, wanted = ([without_state(record) for record in some] for some in (records, wanted))
     assert sorted(map(encode, records)) == sorted(map(encode, wanted))
     assert len(tables.records["rabbit_durable_queue"]) >= 6
 
 
-def test_queues_are_read_with_all_that_concerns_their_messages(tmp_path: Path) -> None:
+def test_queues_are_read_with_their_properties(tmp_path: Path) -> None:
     found = metadata.read_definitions(ReadOnlyDirectory(unpacked("logged", tmp_path)))
     assert found.damage == ()
     assert set(found.vhosts) == {b"/", VHOST}
@@ -94,14 +94,14 @@ def test_a_policy_gives_a_queue_its_version(tmp_path: Path) -> None:
     assert {queue.name for queue in found.queues} == {b"plain", b"prio", b"later", b"last", b"quorum", "Schlange ✓".encode()}
 
 
-def test_definitions_are_found_below_a_directory_and_their_absence_is_no_damage(tmp_path: Path) -> None:
+def test_definitions_are_found_below_a_directory_and_their_absence_is_not_damage(tmp_path: Path) -> None:
     unpacked("dumped", tmp_path / "mnesia" / "rabbit@host")
     directory = ReadOnlyDirectory(tmp_path)
     assert len(metadata.read_definitions(directory, "mnesia/rabbit@host").queues) == 6
     assert metadata.read_definitions(directory) == metadata.Definitions()
 
 
-def test_a_damaged_file_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
     unpacked("dumped", tmp_path)
     whole = metadata.read_definitions(ReadOnlyDirectory(tmp_path))
     path = tmp_path / "rabbit_durable_queue.DCL"
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     assert found.queues
 
 
-def test_changing_any_byte_never_does_worse_than_damage(tmp_path: Path) -> None:
+def test_changing_any_byte_causes_at_most_findings(tmp_path: Path) -> None:
     unpacked("dumped", tmp_path)
     path = tmp_path / "rabbit_durable_queue.DCD"
     sound = path.read_bytes()
@@ -165,14 +165,14 @@ def test_names_are_found_in_any_bytes(atoms: str) -> None:
     assert list(metadata.resource_names(term[: term.index(b"queue") + 12])) == []
 
 
-def test_hostile_bytes_are_searched_in_little_time() -> None:
+def test_hostile_bytes_are_searched_quickly() -> None:
     head = b"h\x04w\x08resourcem\x00\x00\xff\xff"
     started = time.perf_counter()
     assert list(metadata.resource_names(head * 200_000)) == []
     assert time.perf_counter() - started < 10
 
 
-def test_names_in_a_raft_log_name_the_directories_that_they_fit(tmp_path: Path) -> None:
+def test_names_in_a_raft_log_name_the_matching_directories(tmp_path: Path) -> None:
     (tmp_path / "coordination" / "node").mkdir(parents=True)
     names = [(b"/", b"plain"), (b"/", b"prio"), (VHOST, b"other")]
     log = b"RAWA\x01" + b"".join(encode((Atom("put"), (Atom("resource"), vhost, Atom("queue"), name)), "utf8")[1:] for vhost, name in names)

@@ -1,4 +1,4 @@
-"""What the engine leaves when it is closed, and who may open what it has open."""
+"""The side files of a clean stop of the engine, and the lock of an open vhost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lived(place: Path) -> QueueStore:
     return store
 
 
-def test_a_clean_stop_tells_of_every_stored_message_and_every_file(tmp_path: Path) -> None:
+def test_a_clean_stop_records_every_stored_message_and_every_file(tmp_path: Path) -> None:
     store = lived(tmp_path)
     known = store.messages.locations
     store.close()
@@ -58,7 +58,7 @@ def test_a_clean_stop_tells_of_every_stored_message_and_every_file(tmp_path: Pat
     assert Vhost(ReadOnlyDirectory(tmp_path), f"vhosts/{vhost_directory('/')}").clean
 
 
-def test_a_start_takes_the_side_files_away_before_it_changes_anything_else(tmp_path: Path) -> None:
+def test_a_start_removes_the_side_files_before_it_changes_anything_else(tmp_path: Path) -> None:
     lived(tmp_path).close()
     store = QueueStore.open(tmp_path, config=CONFIG)
     names = {path.name for path in tmp_path.rglob("*") if path.suffix in (".ets", ".dot", ".dets")}
@@ -68,7 +68,7 @@ def test_a_start_takes_the_side_files_away_before_it_changes_anything_else(tmp_p
     assert ready == 45
 
 
-def test_files_with_bytes_behind_their_records_get_no_tables_that_a_broker_would_believe(tmp_path: Path) -> None:
+def test_no_tables_are_written_for_files_with_bytes_after_their_records(tmp_path: Path) -> None:
     store = lived(tmp_path)
     store.sync()
     store.abandon()
@@ -80,7 +80,7 @@ def test_files_with_bytes_behind_their_records_get_no_tables_that_a_broker_would
     assert list(tmp_path.rglob("recovery.dets"))
 
 
-def test_a_vhost_is_open_for_writing_once(tmp_path: Path) -> None:
+def test_a_vhost_can_be_opened_for_writing_only_once(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path) as store:
         with pytest.raises(TargetError, match="open for writing already; close the queues there"):
             QueueStore.open(tmp_path)
@@ -94,6 +94,6 @@ def test_a_vhost_is_open_for_writing_once(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if "lock" in path.name]
 
 
-def test_the_lock_of_a_process_that_dies_goes_with_it(tmp_path: Path) -> None:
+def test_the_lock_of_a_process_is_released_when_it_dies(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", OPEN + "; import os; os._exit(9)", str(tmp_path)], check=False)
     QueueStore.open(tmp_path).close()

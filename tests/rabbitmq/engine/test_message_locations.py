@@ -1,4 +1,4 @@
-"""The table of message ids: it says what a dictionary would, whatever is put in and taken out, compiled and as plain Python."""
+"""The table of message ids behaves as a dictionary, compiled and as plain Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def halves(ids: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
-def test_a_table_says_what_a_dictionary_would(kernel: str) -> None:
+def test_a_table_behaves_as_a_dictionary(kernel: str) -> None:
     chance = random.Random(11)
     steps = 40_000 if kernel == "installed" else 4_000
     ids = [chance.randbytes(16) for _ in range(steps // 10)]
@@ -77,7 +77,7 @@ def test_ids_get_the_place_of_their_last_record_in_the_first_file_that_has_one(k
     assert [table.get(each) is not None for each in ids] == [True] * 200 + [False] * 50
 
 
-def test_ids_that_are_numbers_in_a_row_and_ids_that_come_together_stay_apart(kernel: str) -> None:
+def test_consecutive_and_colliding_ids_are_kept_apart(kernel: str) -> None:
     count = 20_000 if kernel == "installed" else 3_000
     table = MessageLocations()
     ids = [number.to_bytes(16, "big") for number in range(count)] + [
@@ -88,7 +88,7 @@ def test_ids_that_are_numbers_in_a_row_and_ids_that_come_together_stay_apart(ker
     assert all(table.get(each) == MessageLocation(1, 0, 0, 0) for each in ids)
 
 
-def test_a_record_beyond_four_gibibytes_is_refused_with_a_sentence() -> None:
+def test_a_record_beyond_four_gibibytes_is_refused() -> None:
     table = MessageLocations()
     table.count_references(*halves([bytes(16)]))
     with pytest.raises(UnsupportedError, match="salvage"):

@@ -1,4 +1,4 @@
-"""The queue engine by itself: what it takes over, what it refuses, what it does when the disk refuses."""
+"""The queue engine alone: what it recovers, what it refuses, and what it does when writes fail."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def golden_rows(case: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_store_of_a_broker_is_taken_over_with_all_that_the_broker_recovers(case: str, tmp_path: Path) -> None:
+def test_a_store_of_a_broker_is_opened_with_all_messages_that_the_broker_recovers(case: str, tmp_path: Path) -> None:
     with tarfile.open(GOLDEN / case / "msg_stores.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     rows = golden_rows(case)
@@ -85,7 +85,7 @@ def test_a_store_of_a_broker_is_taken_over_with_all_that_the_broker_recovers(cas
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_messages_come_in_the_order_of_publishing_and_requeued_ones_in_their_old_place(version: int, tmp_path: Path) -> None:
+def test_messages_are_delivered_in_publish_order_and_requeued_ones_at_their_old_position(version: int, tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s", config=small()) as store:
         store.declare("q", {"x-queue-version": version})
         for number in range(60):
@@ -97,7 +97,7 @@ def test_messages_come_in_the_order_of_publishing_and_requeued_ones_in_their_old
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_clean_stop_keeps_sequence_ids_and_what_was_never_delivered(version: int, tmp_path: Path) -> None:
+def test_a_clean_stop_keeps_sequence_ids_and_redelivered_marks(version: int, tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s", config=small()) as store:
         store.declare("q", {"x-queue-version": version})
         for number in range(40):
@@ -111,7 +111,7 @@ def test_a_clean_stop_keeps_sequence_ids_and_what_was_never_delivered(version: i
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_after_a_kill_all_messages_are_redelivered_and_numbering_goes_on_at_the_next_segment(version: int, tmp_path: Path) -> None:
+def test_after_a_kill_all_messages_are_redelivered_and_numbering_continues_at_the_next_segment(version: int, tmp_path: Path) -> None:
     store = QueueStore.open(tmp_path / "s", config=small())
     store.declare("q", {"x-queue-version": version})
     for number in range(20):
@@ -126,7 +126,7 @@ def test_after_a_kill_all_messages_are_redelivered_and_numbering_goes_on_at_the_
         assert store.deliver("q")[0].seq == (32 if version == 1 else 24)
 
 
-def test_a_large_message_for_many_queues_is_stored_once_and_goes_with_the_last_of_them(tmp_path: Path) -> None:
+def test_a_large_message_for_many_queues_is_stored_once_and_removed_with_its_last_reference(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s", config=small()) as store:
         for queue in "abc":
             store.declare(queue)
@@ -168,7 +168,7 @@ def test_segments_without_messages_are_deleted_and_the_journal_is_empty_after_a_
         assert not (place / "journal.jif").exists() or not (place / "journal.jif").stat().st_size
 
 
-def test_a_purge_drops_what_waits_and_leaves_what_is_out(tmp_path: Path) -> None:
+def test_a_purge_drops_ready_messages_and_keeps_unacknowledged_ones(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s", config=small()) as store:
         store.declare("q")
         for number in range(30):
@@ -218,7 +218,7 @@ def test_transient_messages_are_delivered_but_never_written(tmp_path: Path) -> N
         assert bodies(store.deliver("q", 9)) == [b"1", b"3"]
 
 
-def test_a_segment_that_is_torn_is_written_anew_and_keeps_its_whole_entries(tmp_path: Path) -> None:
+def test_a_torn_segment_is_rewritten_with_its_complete_entries(tmp_path: Path) -> None:
     store = QueueStore.open(tmp_path / "s", config=small())
     store.declare("q")
     for number in range(10):
@@ -235,7 +235,7 @@ def test_a_segment_that_is_torn_is_written_anew_and_keeps_its_whole_entries(tmp_
         assert bodies(store.deliver("q", 99))[-1] == b"more"
 
 
-def test_a_message_that_the_store_does_not_have_any_more_is_dropped_and_told(tmp_path: Path) -> None:
+def test_an_entry_whose_message_is_missing_is_dropped_and_reported(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s", config=small()) as store:
         store.declare("q")
         store.publish("q", b"large" * 1000)
@@ -248,7 +248,7 @@ def test_a_message_that_the_store_does_not_have_any_more_is_dropped_and_told(tmp
         assert "1 entries were dropped" in store.notes[0]
 
 
-def test_a_queue_whose_name_cannot_be_told_keeps_its_messages(tmp_path: Path) -> None:
+def test_a_queue_without_a_known_name_keeps_its_messages(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s", config=small()) as store:
         store.declare("q")
         store.publish("q", b"large" * 1000)
@@ -260,7 +260,7 @@ def test_a_queue_whose_name_cannot_be_told_keeps_its_messages(tmp_path: Path) ->
         assert bodies(store.deliver("q")) == [b"large" * 1000]
 
 
-def test_what_cannot_be_honoured_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_unsupported_arguments_are_refused(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "s") as store:
         with pytest.raises(UnsupportedError, match="x-max-length is not supported"):
             store.declare("q", {"x-max-length": 5})
@@ -294,7 +294,7 @@ def test_a_queue_with_messages_is_not_opened_as_the_other_version(tmp_path: Path
     store.close()
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_a_closed_store_cannot_be_used(tmp_path: Path) -> None:
     store = QueueStore.open(tmp_path / "s")
     store.declare("q")
     store.close()
@@ -302,7 +302,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         store.publish("q", b"")
 
 
-def test_after_a_refused_write_nothing_more_is_taken_until_the_store_is_opened_again(tmp_path: Path) -> None:
+def test_after_a_failed_write_the_store_must_be_opened_again(tmp_path: Path) -> None:
     disk = FailingDisk(0)
     store = QueueStore.open(tmp_path / "s", config=small(recorder=disk))
     store.declare("q")
@@ -318,7 +318,7 @@ def test_after_a_refused_write_nothing_more_is_taken_until_the_store_is_opened_a
 
 
 def _publish_all(directory: Path, disk: FailingDisk) -> list[bytes]:
-    """Bodies that were confirmed before the disk refused anything."""
+    """Bodies that were confirmed before the first failed write."""
     confirmed: list[bytes] = []
     store = None
     try:
@@ -339,7 +339,7 @@ def _publish_all(directory: Path, disk: FailingDisk) -> list[bytes]:
     return confirmed
 
 
-def test_whatever_change_the_disk_refuses_confirmed_messages_are_there(request: pytest.FixtureRequest) -> None:
+def test_whatever_write_fails_confirmed_messages_are_kept(request: pytest.FixtureRequest) -> None:
     def check(directory: Path, fault: Fault[list[bytes]]) -> None:
         assert fault.result is not None
         if not (directory / "s").exists():

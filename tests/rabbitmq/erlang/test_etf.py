@@ -1,4 +1,4 @@
-"""The term decoder: every tag, its limits, and what hostile bytes can do to it."""
+"""The term decoder: every tag, its limits, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_atom_is_never_a_binary() -> None:
     assert term("83 6d 00000002 6f6b") != Atom("ok")
 
 
-def test_what_stands_behind_a_term_is_left_alone() -> None:
+def test_bytes_after_a_term_are_not_read() -> None:
     data = b"junk" + encode([1, b"x"]) + b"\0\0"
     assert decode(data, 4) == ([1, b"x"], len(data) - 2)
 
@@ -123,7 +123,7 @@ values = st.recursive(
 
 @settings(deadline=None)
 @given(values, st.sampled_from(["latin1", "utf8"]))
-def test_what_is_encoded_is_decoded_to_itself(value: Term, atoms: str) -> None:
+def test_encoding_and_decoding_return_the_same_value(value: Term, atoms: str) -> None:
     data = encode(value, atoms)
     found, end = decode(data + b"\0")
     assert end == len(data)
@@ -163,24 +163,24 @@ HOSTILE = {
     "a huge binary": b"\x83\x6d\xff\xff\xff\xff" + b"x" * 1000,
     "a huge bit string": b"\x83\x4d\xff\xff\xff\xff\x08" + b"x" * 1000,
     "a huge integer": b"\x83\x6f\xff\xff\xff\xff\x00" + b"x" * 1000,
-    "an integer nobody can print": b"\x83\x6f\x00\x00\x27\x10\x00" + b"\xff" * 10_000,
+    "an integer that cannot be printed": b"\x83\x6f\x00\x00\x27\x10\x00" + b"\xff" * 10_000,
     "a huge function": b"\x83\x70\xff\xff\xff\xff",
     "a function smaller than itself": b"\x83\x70\x00\x00\x00\x00",
     "a huge reference": b"\x83\x5a\xff\xff\x77\x01a",
     "more elements than allowed": b"\x83\x6c\x00\x2d\xc6\xc0" + b"\x6a" * 3_000_001,
     "strings with more elements than allowed": b"\x83\x68\x40" + (b"\x6b\xff\xff" + b"x" * 65535) * 64,
     "a bomb": b"\x83P\x03\xff\xff\xff" + zlib.compress(b"\x6d\x03\xff\xff\xf9" + bytes((64 << 20) - 6)),
-    "a bomb that lies about its size": b"\x83P\x00\x00\x00\x10" + zlib.compress(bytes(256 << 20)),
+    "a bomb with a wrong size": b"\x83P\x00\x00\x00\x10" + zlib.compress(bytes(256 << 20)),
     "a bomb of 4 GiB": b"\x83P\xff\xff\xff\xff" + zlib.compress(bytes(1 << 20)),
     "a compressed term in a compressed term": b"\x83P\x00\x00\x00\x10" + zlib.compress(b"\x83P" + bytes(14)),
     "a compressed term cut short": b"\x83P\x00\x00\x10\x00" + zlib.compress(b"\x6d" + bytes(4095))[:-5],
     "no zlib": b"\x83P\x00\x00\x00\x01abc",
-    "a float that is no number": b"\x83\x46\x7f\xf8\x00\x00\x00\x00\x00\x00",
+    "a float that is not a number": b"\x83\x46\x7f\xf8\x00\x00\x00\x00\x00\x00",
     "an infinite float": b"\x83\x46\x7f\xf0\x00\x00\x00\x00\x00\x00",
     "a float in words": b"\x83\x63" + b"seven".ljust(31, b"\0"),
     "an atom that is not UTF-8": b"\x83\x77\x02\xff\xff",
     "an atom too long": b"\x83\x64\x01\x00" + b"a" * 256,
-    "an integer with a sign of its own": b"\x83\x6e\x01\x02\x01",
+    "an integer with an invalid sign": b"\x83\x6e\x01\x02\x01",
     "bits of no byte": b"\x83\x4d\x00\x00\x00\x00\x03",
     "nine bits in a byte": b"\x83\x4d\x00\x00\x00\x01\x09x",
     "a pid of a number": b"\x83\x58\x61\x01" + bytes(12),
@@ -193,7 +193,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_terms_are_refused_in_little_time_and_memory(name: str) -> None:
+def test_hostile_terms_are_refused_with_little_time_and_memory(name: str) -> None:
     data = HOSTILE[name]
     tracemalloc.start()
     started = time.perf_counter()
@@ -204,13 +204,13 @@ def test_hostile_terms_are_refused_in_little_time_and_memory(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert 0 <= caught.value.offset <= len(data)
-    # 64 MiB is what a compressed term may have, another 64 its bytes as a value
+    # 64 MiB is the limit of a compressed term, and its value has another 64 MiB
     assert peak < 150 << 20
     # generous: tracing makes it many times slower
     assert time.perf_counter() - started < 20
 
 
-def test_as_deep_as_allowed_is_read_and_no_deeper() -> None:
+def test_terms_are_read_up_to_the_maximum_depth() -> None:
     deep = b"\x83" + b"\x68\x01" * 256 + b"\x6a"
     assert decode(deep)[1] == len(deep)
     with pytest.raises(EtfError, match="deeper than 255"):
@@ -227,7 +227,7 @@ def test_keys_chosen_to_collide_do_not_make_a_map_slow() -> None:
     assert time.perf_counter() - started < 5
 
 
-def test_what_is_no_term_is_not_encoded() -> None:
+def test_a_value_that_is_not_a_term_is_not_encoded() -> None:
     for wrong in (None, True, "text", object(), math.nan, math.inf, [True]):
         with pytest.raises(TypeError):
             encode(wrong)
@@ -240,7 +240,7 @@ ERLANG = shutil.which("erl")
 
 @pytest.mark.skipif(ERLANG is None, reason="needs Erlang")
 def test_erlang_reads_what_we_write_and_writes_the_same(tmp_path: object) -> None:
-    """OTP 25 and older; newer ones write atoms otherwise, which the second encoding follows."""
+    """OTP 25 and older; newer ones write atoms differently, as the second encoding does."""
     assert ERLANG is not None
     terms: list[Term] = [
         *(

@@ -74,7 +74,7 @@ def test_terms_are_read_in_every_notation() -> None:
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_text_that_is_no_row_of_terms_is_refused(text: bytes) -> None:
+def test_text_that_is_not_a_sequence_of_terms_is_refused(text: bytes) -> None:
     with pytest.raises(ErlangTextError):
         read_text(text)
 
@@ -139,7 +139,7 @@ def test_without_a_readable_number_a_segment_has_16384_entries(content: bytes | 
         assert isinstance(vhost_config.stated_entry_count(content), str)
 
 
-def test_a_number_that_segments_have_no_room_for_is_not_written() -> None:
+def test_an_entry_count_that_is_too_large_is_not_written() -> None:
     with pytest.raises(ValueError, match="16384"):
         vhost_config.config_file(16385)
 
@@ -149,7 +149,7 @@ def test_a_printable_reference_is_read_as_text_too() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{client_refs,x}.", b"{client_refs,[1]}.", b"{"])
-def test_a_clean_dot_that_lists_nothing_says_why(content: bytes) -> None:
+def test_an_invalid_clean_dot_has_a_reason(content: bytes) -> None:
     assert isinstance(read_clean_dot(content), str)
 
 
@@ -168,7 +168,7 @@ def test_every_golden_saved_table_is_written_back_byte_by_byte(case: GoldenCase)
         assert disk_log.write_table(table) == data
 
 
-def test_the_golden_message_index_knows_every_record_by_its_place() -> None:
+def test_the_golden_message_index_has_the_place_of_every_record() -> None:
     case = goldenkit.case_named("3.10.8/d-large-fanout")
     (path,) = (path for path in found(case, "msg_store_index.ets") if "persistent" in path.parent.name)
     objects = disk_log.read_table(path.read_bytes()).objects
@@ -180,7 +180,7 @@ def test_the_golden_message_index_knows_every_record_by_its_place() -> None:
 
 
 @given(st.lists(st.binary(max_size=30) | st.integers(), max_size=5), st.booleans(), st.data())
-def test_a_torn_log_is_read_up_to_its_last_whole_item(terms: list[Term], closed: bool, data: st.DataObject) -> None:
+def test_a_torn_log_is_read_up_to_its_last_complete_item(terms: list[Term], closed: bool, data: st.DataObject) -> None:
     whole = disk_log.write_log(terms, closed)
     assert disk_log.read_log(whole) == disk_log.DiskLog(tuple(terms), closed, len(whole))
     cut = data.draw(st.integers(8, len(whole)))
@@ -190,7 +190,7 @@ def test_a_torn_log_is_read_up_to_its_last_whole_item(terms: list[Term], closed:
     assert disk_log.read_log(whole + bytes(64)).terms == tuple(terms)
 
 
-def test_a_long_item_is_believed_only_with_its_checksum() -> None:
+def test_a_long_item_needs_its_checksum() -> None:
     term = bytes(70_000)
     log = disk_log.write_log([term, b"after"])
     assert disk_log.read_log(log).terms == (term, b"after")
@@ -202,7 +202,7 @@ def test_a_long_item_is_believed_only_with_its_checksum() -> None:
     assert [(item.file, item.offset, item.kind) for item in read.damage] == [("LATEST.LOG", 8, Kind.BAD_SIDE_FILE)]
 
 
-def test_an_item_that_is_no_term_is_told_and_passed() -> None:
+def test_an_item_that_is_not_a_term_is_reported_and_skipped() -> None:
     log = bytearray(disk_log.write_log([b"one", b"two", b"three"]))
     log[disk_log.write_log([b"one"]).__len__() + 8] = 0
     read = disk_log.read_log(bytes(log))
@@ -219,7 +219,7 @@ def test_old_items_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01\x02\x03\x04", b"junk" * 100, disk_log.MAGIC + b"????"])
-def test_what_is_no_disk_log_is_told(data: bytes) -> None:
+def test_a_file_that_is_not_a_disk_log_is_reported(data: bytes) -> None:
     log = disk_log.read_log(data)
     assert log.terms == ()
     assert [item.kind for item in log.damage] == [Kind.BAD_SIDE_FILE]
@@ -227,7 +227,7 @@ def test_what_is_no_disk_log_is_told(data: bytes) -> None:
 
 
 @given(st.data())
-def test_a_cut_table_is_not_whole(data: st.DataObject) -> None:
+def test_a_truncated_table_is_not_complete(data: st.DataObject) -> None:
     whole = disk_log.write_table(disk_log.SavedTable((Atom("p"),), tuple(range(30)), True))
     cut = data.draw(st.integers(0, len(whole) - 1))
     assert disk_log.table_is_complete(whole)
@@ -282,7 +282,7 @@ def test_terms_survive_their_table(terms: dict[str, QueueTerms]) -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_a_damaged_table_gives_what_is_left_and_never_more(data: st.DataObject) -> None:
+def test_a_damaged_table_yields_only_objects_that_it_had(data: st.DataObject) -> None:
     case = goldenkit.case_named("3.10.8/f-mixed-features")
     path = found(case, "recovery.dets")[1]
     octets = bytearray(path.read_bytes())
@@ -298,7 +298,7 @@ def test_a_damaged_table_gives_what_is_left_and_never_more(data: st.DataObject) 
         assert isinstance(item, tuple)
     if not table.salvaged:
         assert len(table.objects) == len(sound)
-    # an object whose bytes and head are untouched is found
+    # an object with untouched bytes and header is found
     heads = [octets.find(term) - 12 for term in intact]
     sure = [
         term
@@ -327,7 +327,7 @@ def header(**words: int) -> bytearray:
         "only marks",
     ],
 )
-def test_hostile_tables_are_read_in_little_time(name: str) -> None:
+def test_hostile_tables_are_read_quickly(name: str) -> None:
     table = header()
     if name == "every segment at one place":
         table[dets.SEGMENTS : dets.HEADER_END] = (dets.HEADER_END).to_bytes(4, "big") * 256
@@ -355,7 +355,7 @@ def test_hostile_tables_are_read_in_little_time(name: str) -> None:
     assert 1 <= len(read.damage) <= dets.MAX_FINDINGS + 2
 
 
-def test_a_file_of_another_kind_is_told_and_searched() -> None:
+def test_a_file_of_another_kind_is_reported_and_searched() -> None:
     item = encode((list(b"KEY"), [])).hex()
     block = bytes.fromhex(f"{12 + len(item) // 2:08x}12345678{4 + len(item) // 2:08x}{item}")
     read = dets.read_table(b"no table " * 200 + block, "recovery.dets")
@@ -366,7 +366,7 @@ def test_a_file_of_another_kind_is_told_and_searched() -> None:
 @pytest.mark.parametrize(
     "value", [b"no list", [1, 2], [(Atom("next_seq_id"), Atom("x"))], [(Atom("segments"), 7)], [(Atom("segments"), [(1, -1)])]], ids=repr
 )
-def test_values_that_are_no_terms_of_a_queue_are_left_out(value: Term) -> None:
+def test_values_that_are_not_terms_of_a_queue_are_skipped(value: Term) -> None:
     terms = read_terms([(list(b"KEY"), value), (b"binary", []), ([], [])])
     assert terms in ({}, {"KEY": QueueTerms(None, None, None, None, None, None, None)})
 

@@ -1,4 +1,4 @@
-"""Journal and segments together: each cell of the tables of sections 4.1, 5.2, 5.6 and 7.2, and what the readers make of whole files."""
+"""Journal and segments together: each cell of the tables in sections 4.1, 5.2, 5.6 and 7.2, and complete files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
 PUB, DEL, ACK = queue_index.PUBLISH, queue_index.DELIVER, queue_index.ACKNOWLEDGE
 ACTIONS = {"pub": PUB, "del": DEL, "ack": ACK}
 
-# section 5.2: what is there, the action, what is there then (None: crash), and what we keep then
+# section 5.2: state before, action, state after (None: crash), and the state that we keep
 FOLDS = [
     ((), "pub", JP, JP),
     ((), "del", JD, JD),
@@ -64,7 +64,7 @@ def test_an_entry_removed_from_the_journal_map_may_be_published_again():
     assert folded(("pub", "del", "ack", "pub")) == (JP, False)
 
 
-# section 7.2, then 5.6: journal part, segment part, state after a dirty start (None: the broker crashes), what we keep then
+# section 7.2, then 5.6: journal part, segment part, state after a dirty start (None: the broker crashes), the state that we keep
 ACKED = SPDA
 DIRTY = [
     (JP, NOTHING, SP, SP),
@@ -130,7 +130,7 @@ def test_journal_and_segment_combine_after_a_clean_stop_as_the_table_of_section_
 
 
 @pytest.mark.parametrize("dirty", [True, False])
-def test_an_acknowledgement_of_an_undelivered_entry_is_no_crash_since_3_10_24(dirty):
+def test_an_acknowledgement_of_an_undelivered_entry_does_not_crash_since_3_10_24(dirty):
     assert minus_plus(JA, SP, dirty=dirty, lenient=True) == (ACKED, False)
 
 
@@ -176,7 +176,7 @@ def test_an_incomplete_publish_ends_a_segment_and_would_crash_the_broker(cut):
     assert [(item.offset, item.length, item.kind) for item in found.findings] == [(len(whole), cut, Kind.BAD_SEGMENT)]
 
 
-def test_a_segment_goes_on_behind_damage_at_the_next_publish_that_holds_its_own_id():
+def test_a_segment_continues_after_damage_at_the_next_publish_that_contains_its_id():
     damaged = bytearray(embedded(0) + embedded(1) + embedded(2) + segment.mark(2))
     damaged[len(embedded(0)) + 30] = 0xFF  # the length of the embedded message
     found = segment.read_segment(array(bytes(damaged)), 2048)
@@ -191,7 +191,7 @@ def test_an_entry_beyond_the_segment_entry_count_is_damage():
 
 
 @pytest.mark.parametrize("again", [b"other", b"body"])
-def test_a_second_publish_in_a_segment_counts_and_is_a_finding_where_it_differs(again):
+def test_a_second_publish_in_a_segment_counts_and_is_a_finding_if_it_differs(again):
     first, second = embedded(0) + segment.mark(0), embedded(0, body=again) + segment.mark(0)
     found = segment.read_segment(array(first + second), 2048)
     assert (found.state[0] & 7, found.at[0], found.crash) == (SPD, len(first), None)
@@ -221,7 +221,7 @@ def test_a_torn_record_ends_a_journal(cut):
     assert [(item.offset, item.length, item.kind) for item in found.findings] == [(len(raw), cut, Kind.TORN_RECORD)]
 
 
-def test_the_broker_stops_at_damage_of_a_journal_and_we_go_on_behind_it():
+def test_the_broker_stops_at_damage_of_a_journal_and_we_continue_after_it():
     raw = bytearray(pub(0) + pub(1) + pub(2) + journal.deliver(2))
     raw[len(pub(0)) + 36] = 0xFF
     found = journal.read_journal(array(bytes(raw)))
@@ -230,7 +230,7 @@ def test_the_broker_stops_at_damage_of_a_journal_and_we_go_on_behind_it():
     assert [item.kind for item in found.findings] == [Kind.BAD_JOURNAL]
 
 
-def test_a_publish_without_message_is_believed_behind_damage_when_its_delivery_follows():
+def test_a_publish_without_message_is_valid_after_damage_if_its_delivery_follows():
     stored = journal.publish(5, message_id(5), b"", size=70000) + journal.deliver(5)
     found = journal.read_journal(array(b"\x3f" * 13 + stored))
     assert found.seq.tolist() == [5, 5]
@@ -259,7 +259,7 @@ def test_a_journal_left_without_its_segment_only_acknowledges_nothing(tmp_path):
     assert found.segment(0, dirty=True).crashes == ()
 
 
-def test_a_delivery_without_publish_is_told_and_ignored(tmp_path):
+def test_a_delivery_without_publish_is_reported_and_ignored(tmp_path):
     found = index(tmp_path, {"journal.jif": journal_of(journal.deliver(1), pub(2))})
     segment_found = found.segment(0, dirty=True)
     assert rows(segment_found, "seq", "state") == [(2, SP)]
@@ -287,7 +287,7 @@ def test_a_repeated_publish_keeps_the_first_and_shows_the_second(tmp_path):
     assert rows(found, "seq", "seen", "size") == [(0, SP, 4), (0, 0, 6)]
 
 
-def test_what_stands_behind_damage_is_not_seen_by_the_broker(tmp_path):
+def test_entries_after_damage_are_not_seen_by_the_broker(tmp_path):
     raw = bytearray(pub(0) + pub(1) + pub(2) + journal.deliver(0) + journal.acknowledge(0))
     raw[len(pub(0)) + 36] = 0xFF
     found = index(tmp_path, {"journal.jif": bytes(raw)}).segment(0, dirty=True)
@@ -300,6 +300,6 @@ def test_a_segment_number_of_a_hostile_sequence_id_costs_nothing(tmp_path):
     assert rows(found.segment(found.numbers[0], dirty=True), "seq") == [((1 << 62) - 1,)]
 
 
-def test_files_with_other_names_are_no_segments(tmp_path):
+def test_files_with_other_names_are_not_segments(tmp_path):
     found = index(tmp_path, {"01.idx": embedded(0), "x.idx": embedded(0), "²³.idx": embedded(0), "2.idx": embedded(0)})
     assert found.segment_numbers == [2]

@@ -1,4 +1,4 @@
-"""Message store files: the broker's scan, checked against the broker's own, and the careful one."""
+"""Message store files: our version of the broker's scan, checked against the broker itself, and the careful scan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_careful_scan_proves_every_record_that_the_broker_wrote(case):
         assert (scan.quality == 3).all()
 
 
-def test_the_broker_stops_at_zeros_and_the_careful_scan_goes_on():
+def test_the_broker_stops_at_zeros_and_the_careful_scan_continues():
     data = array(stored(0) + bytes(5000) + stored(1))
     assert message_file.strict_scan(data).at.tolist() == [0]
     assert message_file.careful_scan(data).at.tolist() == [0, len(stored(0)) + 5000]
@@ -56,7 +56,7 @@ def test_a_changed_size_loses_one_record():
     ]
 
 
-def test_a_missing_mark_is_told_and_the_message_kept():
+def test_a_missing_mark_is_reported_and_the_message_kept():
     raw = bytearray(stored(0) + stored(1))
     raw[len(stored(0)) - 1] = 0
     scan = message_file.careful_scan(array(bytes(raw)))
@@ -87,7 +87,7 @@ def test_a_torn_record_ends_a_file():
         assert [item.kind for item in message_file.damage(data, message_file.careful_scan(data), "0.rdq")] == [Kind.TORN_RECORD]
 
 
-def test_client_death_marks_of_old_stores_are_no_messages():
+def test_client_death_marks_of_old_stores_are_not_messages():
     data = array(stored(0) + message_file.record(message_id(9), b"\x83m\x00\x00\x00\x00") + stored(1))
     assert len(message_file.strict_scan(data).at) == 3
     assert message_file.careful_scan(data).at.tolist() == [0, len(stored(0)) + 31]

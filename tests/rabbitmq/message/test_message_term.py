@@ -1,4 +1,4 @@
-"""Message terms: what the broker delivered, from the stored bytes; the same bytes from what was read; and every form there is."""
+"""Message terms: the delivered messages from the stored bytes, the same bytes from the decoded messages, and every form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mqstore.rabbitmq.message.properties import (
 every_case = pytest.mark.parametrize("case", goldenkit.RABBITMQ, ids=case_id)
 
 
-def test_all_golden_stores_are_here() -> None:
+def test_all_golden_stores_exist() -> None:
     assert len(goldenkit.RABBITMQ) == 11
 
 
@@ -66,7 +66,7 @@ def test_every_golden_term_is_written_back_byte_by_byte(case: GoldenCase) -> Non
 
 @every_case
 def test_every_golden_property_block_is_written_back_byte_by_byte(case: GoldenCase) -> None:
-    """But for the second octet of a long and for a bool of 7, which case f has on purpose and which decode to the same."""
+    """Except for the second octet of a long and a bool of 7, which case f has on purpose and which decode to the same values."""
     changed = set()
     for block in {message.properties_bin for message in map(read_message, rabbitterms.terms(case))} - {None}:
         properties = properties_from_bin(block)
@@ -140,7 +140,7 @@ def test_properties_survive_the_block(properties: dict[str, object]) -> None:
 
 
 def _record(properties: dict[str, object]) -> tuple[Term, ...]:
-    """Properties as the broker's own record has them."""
+    """Properties in the form of the broker's record."""
 
     def value(kind: str, found: object) -> Term:
         if kind == "void":
@@ -168,7 +168,7 @@ def test_decoded_properties_are_the_encoded_ones(properties: dict[str, object]) 
     assert properties_from_record(record) == properties
 
 
-def test_a_number_that_is_none_has_a_name_in_json() -> None:
+def test_nan_and_infinities_have_names_in_json() -> None:
     block = properties_to_bin({"headers": [[b"a", "double", float("nan")], [b"b", "float", float("-inf")], [b"c", "double", float("inf")]]})
     assert json_properties(properties_from_bin(block))["headers"] == [
         ["a", "double", "NaN"],
@@ -210,7 +210,7 @@ def nested(levels: int, octet: bytes = b"F", name: bytes = b"\x00") -> bytes:
     ],
     ids=lambda block: block[:12].hex(),
 )
-def test_impossible_properties_are_refused_and_the_message_is_read_all_the_same(block: bytes) -> None:
+def test_invalid_properties_are_refused_and_the_message_is_still_read(block: bytes) -> None:
     message = read_message(write_message(MessageTerm(bytes(16), b"/", b"", (b"q",), True, (b"body",), block)))
     assert message.body == b"body"
     assert message.properties_bin == block
@@ -260,7 +260,7 @@ def test_every_field_type_has_one_octet_that_is_written() -> None:
     ],
     ids=str,
 )
-def test_impossible_decoded_properties_are_refused(change: dict[int, Term]) -> None:
+def test_invalid_decoded_properties_are_refused(change: dict[int, Term]) -> None:
     record = tuple(change.get(k, Atom("P_basic" if not k else "undefined")) for k in range(15))
     message = read_message(write_message(MessageTerm(bytes(16), b"/", b"", (), True, (b"body",), None, record, Atom("none"))))
     assert message.body == b"body"
@@ -307,7 +307,7 @@ def message_term(**changes: Term) -> bytes:
     ],
     ids=str,
 )
-def test_a_term_that_is_no_message_is_refused_with_its_place(changes: dict[str, Term]) -> None:
+def test_a_term_that_is_not_a_message_is_refused_with_its_position(changes: dict[str, Term]) -> None:
     assert read_message(message_term()).body == b"b"
     with pytest.raises(NotAMessageError) as caught:
         read_message(b"junk" + message_term(**changes), 4)
@@ -316,7 +316,7 @@ def test_a_term_that_is_no_message_is_refused_with_its_place(changes: dict[str, 
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_a_changed_byte_never_does_worse_than_an_error(data: st.DataObject) -> None:
+def test_a_changed_byte_causes_at_most_an_error(data: st.DataObject) -> None:
     term = bytearray(message_term())
     for _ in range(data.draw(st.integers(1, 3))):
         term[data.draw(st.integers(0, len(term) - 1))] = data.draw(st.integers(0, 255))
@@ -357,7 +357,7 @@ def container(form: str, data: Term, **annotations: Term) -> bytes:
     return encode((Atom("mc"), Atom(form), data, given_), "utf8")
 
 
-def test_a_container_of_amqp_0_9_1_is_the_message_it_holds() -> None:
+def test_a_container_of_amqp_0_9_1_reads_as_its_message() -> None:
     block = properties_to_bin({"delivery_mode": 2, "headers": [[b"a", "long", 1]]})
     term = container("mc_amqpl", (Atom("content"), 60, Atom("none"), block, Atom("none"), [b"world", b"hello "]))
     message = read_message(term)
@@ -466,7 +466,7 @@ def v1(bare: bytes, properties: Term, application: Term, body: int, code: int) -
     return (Atom("v1"), ANNOTATIONS, bare, properties, application, body, code)
 
 
-def test_a_message_from_amqp_1_0_reads_as_its_bare_bytes_say() -> None:
+def test_a_message_from_amqp_1_0_is_read_from_its_bare_bytes() -> None:
     head = PROPERTIES + APPLICATION
     term = container("mc_amqp", v1(head + DATA + FOOTER, 0, len(PROPERTIES), len(head), 0x75), p=4, ttl=60000)
     message = read_message(term)
@@ -478,7 +478,7 @@ def test_a_message_from_amqp_1_0_reads_as_its_bare_bytes_say() -> None:
     assert old.body == b"payload"
 
 
-def test_a_body_of_amqp_1_0_that_is_no_data_stays_encoded() -> None:
+def test_a_body_of_amqp_1_0_that_is_not_data_stays_encoded() -> None:
     value = section(0x77, text(b"text"))
     message = read_message(container("mc_amqp", (Atom("v1"), [], value + FOOTER, [], [], 0, 0x77)))
     assert message.body == value + FOOTER
@@ -565,7 +565,7 @@ def test_a_container_that_cannot_be_read_is_refused(term: bytes) -> None:
 @pytest.mark.parametrize(
     "bare", [b"\x00\x53\x73\x41", b"\x00\x53\x73\xc0\x02\x02\x41", b"\x00\x53\x74\xc1\x03\x01\x41\x41", b"\x00\x53\x73\xc0\x03\x01\xa1\x05"]
 )
-def test_broken_sections_spoil_the_properties_only(bare: bytes) -> None:
+def test_damaged_sections_affect_only_the_properties(bare: bytes) -> None:
     message = read_message(container("mc_amqp", v1(bare + DATA, 0, [], len(bare), 0x75)))
     assert message.body == b"payload"
     with pytest.raises(PropertiesError):

@@ -1,4 +1,4 @@
-"""Stored messages as columns: the compiled way and the decoder give the same, also side by side in one batch."""
+"""Stored messages as columns: the kernel and the decoder give equal results, also in one batch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_fast_and_slow_messages_keep_their_rows():
     assert found.readable.tolist() == [True, False, True, True]
 
 
-def test_the_struct_and_the_json_of_properties_say_the_same():
+def test_the_struct_and_the_json_of_properties_are_equal():
     for case in RABBITMQ:
         if case.name not in ("f-mixed-features", "d-large-fanout"):
             continue
@@ -81,7 +81,7 @@ def test_names_that_are_not_utf_8_show_replacement_characters():
     assert found.column("payload").to_pylist() == [b"", b"x"]
 
 
-def test_bytes_that_are_not_there_give_rows_without_message():
+def test_missing_bytes_yield_rows_without_a_message():
     data = array(term(message_id(1), b"x"))
     outside = StoredTerms.collect([data, None], np.array([0, 0, 1, -1], np.int32), np.array([0, 5, 0, 0]), np.full(4, len(data)))
     assert outside.present.tolist() == [True, False, False, False]

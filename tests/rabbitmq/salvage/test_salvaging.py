@@ -1,4 +1,4 @@
-"""Salvage: everything whole comes out of any wreck, and nothing acknowledged comes out as if it waited."""
+"""Salvage: every valid message is written, and no acknowledged message counts as intact."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def numbered(rows: list[Row], verdict: str = "intact") -> list[int]:
 
 
 @pytest.mark.parametrize("case", goldenkit.RABBITMQ, ids=case_id)
-def test_whatever_a_broker_recovers_comes_out_intact_and_acknowledged_messages_do_not(case: GoldenCase, tmp_path: Path) -> None:
+def test_messages_that_a_broker_recovers_are_intact_and_acknowledged_ones_are_not(case: GoldenCase, tmp_path: Path) -> None:
     rows = salvaged(goldenkit.opened(case), tmp_path)
     want = [row for row in goldenkit.expected(case) if row["recovered"]]
     intact = [row for row in rows if row["verdict"] == "intact"]
@@ -49,13 +49,13 @@ def test_whatever_a_broker_recovers_comes_out_intact_and_acknowledged_messages_d
     for row in want:
         got = found.pop((row["vhost"], row["queue"], row["priority_level"], row["seq_id"]))
         assert (got["msg_id"], got["properties"], got["payload_sha256"]) == (row["msg_id"], row["properties"], row["payload_sha256"])
-    # the rest is what a broker throws away or loses, as the golden store tells
+    # the rest are messages that a broker discards or loses, according to the golden store
     rest = [row for row in goldenkit.expected(case) if not row["recovered"]]
     assert set(found) <= {(row["vhost"], row["queue"], row["priority_level"], row["seq_id"]) for row in rest}
     assert {row["verdict"] for row in rows} <= {"intact", "consumed", "unindexed", "duplicate"}
 
 
-def test_message_files_alone_give_every_message_as_unindexed(tmp_path: Path) -> None:
+def test_message_files_alone_yield_every_message_as_unindexed(tmp_path: Path) -> None:
     case = goldenkit.case_named(f"{goldenkit.RABBITMQ_VERSION}/d-large-fanout")
     (store,) = goldenkit.opened(case).rglob("msg_store_persistent")
     rows = salvaged(store, tmp_path)
@@ -68,7 +68,7 @@ def test_message_files_alone_give_every_message_as_unindexed(tmp_path: Path) -> 
     assert {row["msg_id"] for row in one} == {row["msg_id"] for row in rows if row["store_file"] == "4.rdq"}
 
 
-def test_a_queue_directory_alone_says_whose_it_is_by_its_messages(tmp_path: Path) -> None:
+def test_a_queue_directory_alone_is_named_by_its_messages(tmp_path: Path) -> None:
     case = goldenkit.case_named(f"{goldenkit.RABBITMQ_VERSION}/a-small-clean")
     (place,) = goldenkit.opened(case).glob("msg_stores/vhosts/*/queues/*")
     alone = tmp_path / place.name
@@ -77,7 +77,7 @@ def test_a_queue_directory_alone_says_whose_it_is_by_its_messages(tmp_path: Path
     rows = salvaged(alone, tmp_path)
     assert {(row["vhost"], row["queue"]) for row in rows} == {("/", "small.embedded")}
     assert [row["verdict"] for row in rows].count("intact") == 71
-    # the routing keys of a file under another directory's name prove nothing
+    # the routing keys of a file in another directory prove nothing
     shutil.copytree(alone, tmp_path / "elsewhere")
     assert {row["queue"] for row in salvaged(tmp_path / "elsewhere", tmp_path)} == {"elsewhere"}
 
@@ -103,13 +103,13 @@ def test_any_single_file_is_read(name: str, content: bytes, verdicts: dict[str, 
         assert numbered(rows, verdict) == verdicts.get(verdict, [])
 
 
-def test_an_index_of_version_2_alone_counts_what_it_cannot_give(tmp_path: Path) -> None:
+def test_an_index_of_version_2_alone_counts_unreachable_messages(tmp_path: Path) -> None:
     (tmp_path / "0.qi").write_bytes(queue_store([0, 1])[0] + index_v2.shared_entry(message_id(9), size=3))
     report = salvage(open_wreck(tmp_path / "0.qi"), tmp_path / "out.jsonl")
     assert (report.messages, report.verdicts, report.ok) == (0, {"unreachable": 3}, False)
 
 
-def test_parts_that_lie_about_are_one_store(tmp_path: Path) -> None:
+def test_scattered_parts_are_one_store(tmp_path: Path) -> None:
     wreck = tmp_path / "lost+found"
     for name, content in {
         "#17/12.idx": in_segment(3, embedded=False) + in_segment(4),
@@ -157,13 +157,13 @@ def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
     assert [row["payload"] for row in table] == [base64.b64decode(row["payload_b64"]) for row in rows]
 
 
-def test_verdicts_choose_what_is_written_and_all_are_counted(tmp_path: Path) -> None:
+def test_verdicts_select_what_is_written_and_all_are_counted(tmp_path: Path) -> None:
     case = goldenkit.case_named(f"{goldenkit.RABBITMQ_VERSION}/a-small-clean")
     report = salvage(open_wreck(goldenkit.opened(case)), tmp_path / "x.jsonl", verdicts=["consumed"])
     assert (report.messages, report.verdicts) == (29, {"intact": 71, "consumed": 29})
 
 
-def test_what_cannot_be_salvaged_is_said(tmp_path: Path) -> None:
+def test_sources_that_cannot_be_salvaged_are_refused(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(NotAStoreError, match="no part of a RabbitMQ message store"):
         open_wreck(tmp_path)
@@ -180,7 +180,7 @@ def test_what_cannot_be_salvaged_is_said(tmp_path: Path) -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_not_touched_comes_out_of_any_wreck(data: st.DataObject) -> None:
+def test_untouched_messages_are_salvaged_from_any_damage(data: st.DataObject) -> None:
     index, queue = queue_store([0, 3, 4])
     files = {
         f"{Q}/journal.jif": b"".join(map(in_journal, range(2048, 2054))) + journal.acknowledge(2048),
@@ -202,7 +202,7 @@ def test_whatever_is_not_touched_comes_out_of_any_wreck(data: st.DataObject) -> 
             raw[at : at + 64] = bytes(len(raw[at : at + 64]))
         case _:
             raw.clear()
-    # messages whose bytes, and the bytes that lead to them, are in files that were not touched
+    # messages whose bytes and index entries are in untouched files
     parts = {"journal.jif": range(2049, 2054), "0.idx": range(6, 12, 2), "0.qi": (0, 3, 4)}
     needed = {"journal.jif": {"journal.jif"}, "0.idx": {"0.idx", ".config"}, "0.qi": {"0.qi", "0.qs"}}
     own = name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""The message table of RabbitMQ stores: equal to what the real broker delivered, field by field, and what it says of damaged ones."""
+"""The message table of RabbitMQ stores: equal to what the real broker delivered, field by field; and of damaged stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, Queu
 
 ALL = RABBITMQ_COLUMNS + RABBITMQ_EXTRA_COLUMNS
 EVERYTHING = QueueSelection(everything=True)
-# in e2 the records of three messages were already gone when the node was killed: no byte of them is in the tree
+# in e2 the records of three messages were already deleted when the node was killed: the tree has no byte of them
 GONE = {"3e8da91bb8f06a3d2fefaa674dba45d6", "087dbef3942faed50b8a4b104864e302", "ce02ac5e86664f5cfeb7af20c3ebcb73"}
 
 
@@ -45,13 +45,13 @@ def test_every_message_is_what_the_broker_delivered_and_would_not_recover(case):
     for row in found:
         row["properties"] = None if row["properties_json"] is None else json.loads(row["properties_json"])
         line = wanted[key(row)]
-        # a message that the broker loses is told without what was in it; we may still have it
+        # the golden data have no contents for a message that the broker loses; we may still have them
         assert {name: row[name] for name in line} == line
         assert row["verdict"] == ("unreachable" if row["msg_id"] in GONE else "intact")
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
-def test_messages_come_by_vhost_queue_priority_and_position(case):
+def test_messages_are_ordered_by_vhost_queue_priority_and_position(case):
     found = rows(mqstore.open(opened(case)), columns=("vhost", "queue", "priority_level", "seq_id", "pos"))
     order = [
         (row["vhost"], row["queue"], -(-1 if row["priority_level"] is None else row["priority_level"]), row["seq_id"]) for row in found
@@ -65,12 +65,12 @@ def test_messages_come_by_vhost_queue_priority_and_position(case):
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
-def test_a_golden_store_has_no_damage_but_messages_that_are_gone(case):
+def test_a_golden_store_has_no_damage_except_missing_messages(case):
     findings = mqstore.open(opened(case)).findings
     assert [item.kind for item in findings] == [Kind.MISSING_BODY] * (3 if case.name == "e2-gc-interrupted" else 0)
 
 
-def test_the_leftover_of_a_merge_gives_what_the_broker_loses():
+def test_the_leftover_of_a_merge_yields_what_the_broker_loses():
     store = mqstore.open(opened(case_named("3.10.8/e3-gc-interrupted-zero-extended")))
     lost = [row for row in rows(store) if not row["recovered"]]
     assert len(lost) == 6
@@ -80,14 +80,14 @@ def test_the_leftover_of_a_merge_gives_what_the_broker_loses():
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
-def test_counts_of_queues_fit_the_rows(case):
+def test_counts_of_queues_match_the_rows(case):
     store = mqstore.open(opened(case))
     wanted = expected(case)
     assert sum(queue.counts.ready for queue in store.queues) == sum(row["recovered"] for row in wanted)
     assert sum(queue.counts.transient for queue in store.queues) == sum(not row["persistent"] for row in wanted)
 
 
-def test_acknowledged_messages_come_only_when_asked_for():
+def test_acknowledged_messages_are_included_only_on_request():
     store = mqstore.open(opened(case_named("3.10.8/a-small-clean")))
     consumed = [row for row in rows(store, EVERYTHING) if row["verdict"] == "consumed"]
     assert len(consumed) == 29
@@ -165,7 +165,7 @@ def verdicts(path: Path, selection: QueueSelection = QueueSelection()) -> list[t
     return [(row["seq_id"], row["verdict"], row["recovered"]) for row in rows(mqstore.open(path), selection)]
 
 
-def test_after_a_crash_every_message_is_redelivered_and_numbers_go_on_at_the_next_segment(tmp_path):
+def test_after_a_crash_every_message_is_redelivered_and_numbering_continues_at_the_next_segment(tmp_path):
     store = mqstore.open(store_of(tmp_path, {"q": {"journal.jif": embedded(2050) + journal.deliver(2050)}}))
     assert [(row["pos"], row["redelivered"]) for row in rows(store)] == [(0, True)]
     assert store.queues[0].next_seq == 4096
@@ -209,7 +209,7 @@ def test_a_dirty_start_keeps_a_stored_message_if_the_scan_finds_its_id(tmp_path)
     assert [item.kind for item in mqstore.open(path).findings] == [Kind.MISSING_BODY]
 
 
-def test_stored_messages_without_an_entry_come_only_when_asked_for(tmp_path):
+def test_stored_messages_without_an_entry_are_included_only_on_request(tmp_path):
     body = b"x" * 5000
     files = {"0.rdq": record(0, body) + record(7, body) + record(0, body), "1.rdq": record(7, body)}
     path = store_of(tmp_path, {"q": {"journal.jif": shared(0, 5000)}}, persistent=files)
@@ -252,7 +252,7 @@ def test_a_leftover_without_its_file_stops_the_broker(tmp_path):
     assert "7.rdq is gone" in store.vhosts[0].refusals[0]
 
 
-def test_one_index_that_crashes_the_broker_keeps_all_queues_of_the_vhost_down(tmp_path):
+def test_one_index_that_crashes_the_broker_stops_all_queues_of_the_vhost(tmp_path):
     broken = segment.publish(0, message_id(0), term(message_id(0), b"body"), size=4) + segment.mark(5)
     path = store_of(tmp_path, {"sound": {"journal.jif": embedded(0)}, "broken": {"0.idx": broken}})
     assert verdicts(path) == [(0, "intact", False), (0, "intact", False)]
@@ -267,12 +267,12 @@ def test_an_embedded_message_that_is_not_a_term_crashes_the_broker(tmp_path):
 
 
 @pytest.mark.parametrize(("identity", "size"), [(6, 4), (5, 9)])
-def test_a_message_that_is_not_what_its_entry_announces_is_damaged(tmp_path, identity, size):
+def test_a_message_that_does_not_match_its_entry_is_damaged(tmp_path, identity, size):
     raw = journal.publish(5, message_id(identity), term(message_id(5), b"body"), size=size)
     assert [row[1] for row in verdicts(store_of(tmp_path, {"q": {"journal.jif": raw}}))] == ["damaged"]
 
 
-def test_an_acknowledgement_behind_damage_of_the_journal_is_told_where_the_broker_brings_the_message_back(tmp_path):
+def test_an_acknowledgement_after_damage_is_reported_if_the_broker_delivers_the_message_again(tmp_path):
     raw = bytearray(embedded(0) + journal.deliver(0) + embedded(1) + embedded(2) + journal.acknowledge(0))
     raw[len(embedded(0)) + 8 + 36] = 0xFF
     path = store_of(tmp_path, {"q": {"journal.jif": bytes(raw)}})
@@ -284,7 +284,7 @@ def test_a_repeated_publish_shows_both(tmp_path):
     assert [row[1] for row in verdicts(path)] == ["intact", "duplicate"]
 
 
-def test_priority_levels_are_one_queue_with_positions_that_go_on(tmp_path):
+def test_priority_levels_are_one_queue_with_continuous_positions(tmp_path):
     files = {".vhost": b"/"}
     for level in (0, 7):
         name = priority_name("p", level)
@@ -296,7 +296,7 @@ def test_priority_levels_are_one_queue_with_positions_that_go_on(tmp_path):
     assert [(row["queue"], row["priority_level"], row["pos"]) for row in found] == [("p", 7, 0), ("p", 0, 1)]
 
 
-def test_expired_messages_are_told_of_and_which_of_them_stand_at_the_head(tmp_path):
+def test_expired_messages_are_counted_also_those_at_the_head(tmp_path):
     raw = embedded(0, expiry=100) + embedded(1) + embedded(2, expiry=100) + embedded(3, expiry=300)
     path = store_of(tmp_path, {"q": {"journal.jif": raw}})
     store = mqstore.open(path, now=200)
@@ -305,7 +305,7 @@ def test_expired_messages_are_told_of_and_which_of_them_stand_at_the_head(tmp_pa
     assert [row["expired"] for row in rows(mqstore.open(path))] == [None] * 4
 
 
-def test_a_queue_without_name_is_called_by_its_directory_or_by_a_name_that_fits(tmp_path):
+def test_a_queue_without_name_is_named_by_its_directory_or_by_a_matching_name(tmp_path):
     path = store_of(tmp_path, {"q": {"journal.jif": embedded(0)}})
     directory = queue_directory("/", "q")
     (path / "msg_stores/vhosts" / VHOST / "queues" / directory / ".queue_name").unlink()
@@ -313,7 +313,7 @@ def test_a_queue_without_name_is_called_by_its_directory_or_by_a_name_that_fits(
     assert [row["queue"] for row in rows(RabbitMQStore(path, names=[("/", "other"), ("/", "q")]))] == ["q"]
 
 
-def test_a_name_that_does_not_fit_its_directory_is_told(tmp_path):
+def test_a_name_that_does_not_match_its_directory_is_reported(tmp_path):
     path = store_of(tmp_path, {"q": {"journal.jif": embedded(0)}})
     target = path / "msg_stores/vhosts" / VHOST / "queues"
     shutil.copytree(target / queue_directory("/", "q"), target / "COPY")
@@ -339,7 +339,7 @@ def test_an_unreadable_config_means_16384_entries(tmp_path):
     assert [item.kind for item in store.findings] == [Kind.BAD_CONFIG]
 
 
-def test_a_damaged_recovery_dets_is_as_good_as_none(tmp_path):
+def test_a_damaged_recovery_dets_counts_as_missing(tmp_path):
     raw = bytearray(dets.write_objects([(list(queue_directory("/", "q").encode()), [])]))
     raw[1340:] = b"\x12\x34\x56\x78" * 40
     path = store_of(tmp_path, {"q": {"journal.jif": embedded(0)}}, **{"recovery.dets": bytes(raw)})
@@ -376,7 +376,7 @@ def test_a_wrong_checksum_loses_the_message_for_the_broker(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 31])
-def test_an_entry_cut_short_kills_the_queue_and_costs_us_one_message(tmp_path, cut):
+def test_an_incomplete_entry_crashes_the_queue_and_costs_us_one_message(tmp_path, cut):
     index, store = v2_files()
     path = store_of(tmp_path, {"q": {"0.qi": index[: 64 + 64 + cut], "0.qs": store}})
     found = mqstore.open(path)
@@ -391,23 +391,23 @@ def test_an_index_without_its_header_is_deleted_by_the_broker(tmp_path):
     assert verdicts(path) == [(seq, "intact", False) for seq in range(3)]
 
 
-def test_a_missing_queue_store_leaves_entries_without_message(tmp_path):
+def test_a_missing_queue_store_yields_entries_without_messages(tmp_path):
     path = store_of(tmp_path, {"q": {"0.qi": v2_files()[0]}})
     assert verdicts(path) == [(seq, "unreachable", False) for seq in range(3)]
 
 
-def test_a_queue_store_without_index_gives_its_messages_as_unindexed(tmp_path):
+def test_a_queue_store_without_index_yields_its_messages_as_unindexed(tmp_path):
     path = store_of(tmp_path, {"q": {"0.qs": v2_files()[1]}})
     assert verdicts(path) == []
     assert verdicts(path, EVERYTHING) == [(None, "unindexed", False)] * 3
 
 
-def test_acknowledged_entries_of_version_2_leave_their_message_behind(tmp_path):
+def test_acknowledged_entries_of_version_2_leave_their_messages(tmp_path):
     index, store = v2_files()
     cleared = index[:64] + bytes(32) + b"\x00" + index[97:]
     path = store_of(tmp_path, {"q": {"0.qi": cleared, "0.qs": store}})
     assert verdicts(path) == [(2, "intact", True)]
-    # of one entry the status alone was cleared, of the other all of it
+    # one entry has only its status cleared, the other is all zeros
     assert verdicts(path, EVERYTHING) == [(1, "consumed", False), (2, "intact", True), (None, "unindexed", False)]
 
 
@@ -424,7 +424,7 @@ def test_a_preallocated_index_and_one_of_another_entry_count_are_read(tmp_path):
     assert verdicts(path) == [(257, "intact", True)]
 
 
-def test_a_conversion_cut_short_is_one_queue_in_order(tmp_path):
+def test_an_interrupted_conversion_is_one_queue_in_order(tmp_path):
     index, store = v2_files(2)
     path = store_of(tmp_path, {"q": {"0.qi": index, "0.qs": store, "journal.jif": b"".join(embedded(seq) for seq in range(4))}})
     found = rows(mqstore.open(path))
@@ -444,7 +444,7 @@ def test_a_journal_alone_opened_as_version_2_would_be_lost(tmp_path):
     assert [item.kind for item in mqstore.open(path).findings] == [Kind.BROKER_LOSES]
 
 
-# asking
+# selections
 
 
 def test_selections_narrow_the_table():
@@ -460,7 +460,7 @@ def test_selections_narrow_the_table():
     assert [row["seq_id"] for row in some] == [3, 4]
 
 
-def test_columns_without_messages_need_none(tmp_path):
+def test_columns_of_entries_need_no_messages(tmp_path):
     path = store_of(tmp_path, {"q": {"journal.jif": journal.publish(0, message_id(0), b"\x83j", size=4)}})
     assert rows(mqstore.open(path), columns=("seq_id", "size")) == [{"seq_id": 0, "size": 4}]
 
@@ -475,7 +475,7 @@ def test_unknown_columns_and_queues_are_refused():
         store.get(msg_id="00" * 16)
 
 
-def test_one_message_is_got_by_id_and_by_place():
+def test_one_message_is_found_by_id_and_by_position():
     store = mqstore.open(opened(case_named("3.10.8/d-large-fanout")))
     row = store.get(vhost="/", queue="fan.1", seq_id=4)
     assert row["seq_id"] == 4
@@ -489,7 +489,7 @@ def test_a_store_of_rabbitmq_is_refused_where_only_rocketmq_is_read():
         open_rocketmq(opened(case_named("3.10.8/a-small-clean")))
 
 
-# verify, and bytes that nobody can believe
+# verify, and damaged bytes
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
@@ -503,7 +503,7 @@ def test_golden_stores_are_verified(case):
     assert {item.kind for item in report.damage} == ({lost} if lost else set())
 
 
-def test_verify_tells_a_message_that_is_not_what_its_entry_announces(tmp_path):
+def test_verify_reports_a_message_that_does_not_match_its_entry(tmp_path):
     raw = journal.publish(5, message_id(5), term(message_id(5), b"body"), size=9)
     report = mqstore.open(store_of(tmp_path, {"q": {"journal.jif": raw}})).verify()
     assert [(item.kind, item.offset, item.messages) for item in report.damage] == [(Kind.BAD_TERM, 40, 1)]
@@ -513,7 +513,7 @@ SMALL = ("a-small-clean", "f-mixed-features", "g1-v2-small-clean")
 
 
 def own_bytes(root: Path, found: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[Path, int, int]]:
-    """Return file, begin and end of the record of each message, by its id and its body; of an embedded one its entry, too."""
+    """Return file, start and end of the record of each message, by its id and body; of an embedded one also its entry."""
     own = {}
     for row in found:
         path, at = root / row["store_file"], row["position"]
@@ -531,7 +531,7 @@ def own_bytes(root: Path, found: list[dict[str, Any]]) -> dict[tuple[str, str], 
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_exactly_the_messages_whose_bytes_were_not_touched_come_out(tmp_path, name, whole, record_property):
+def test_exactly_the_messages_with_untouched_bytes_are_intact(tmp_path, name, whole, record_property):
     """A sweep: a bit, eight or 64 bytes or the rest of one file is changed, and the whole table is read.
 
     Every message whose own bytes are as they were comes out as it was. Two things the format does not let anyone tell: in a journal or a
@@ -575,7 +575,7 @@ def test_exactly_the_messages_whose_bytes_were_not_touched_come_out(tmp_path, na
         assert len(lost) <= most, (path.name, kind, at, lost)
         kept = {tuple(row[column] for column in columns) for row in found}
         if path.suffix in (".jif", ".idx", ".rdq", ".qs") and kind == 0:
-            # a changed bit costs one message of each queue that has it, at most two where it was the size of an entry
+            # a changed bit costs one message of each queue that has it, at most two if it was in the size of an entry
             assert len({row[2:] for row in sound - kept}) <= 3, (path.name, at)
         path.write_bytes(raw)
     assert {tuple(row.values()) for row in rows(mqstore.open(root), columns=columns)} == sound

@@ -224,10 +224,10 @@ def test_the_old_store_is_not_touched_and_a_failed_run_leaves_nothing(tmp_path: 
             convert(source, tmp_path / "new", 2)
         with pytest.raises(TargetError, match="inside the store"):
             convert(source, source / "msg_stores" / "new", 2)
-        with pytest.raises(UsageError, match="version 3"):
+        with pytest.raises(UsageError, match="must be 1 or 2, not 3"):
             convert(source, tmp_path / "third", 3)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAStoreError, match="no vhost"):
+    with pytest.raises(NotAStoreError, match="no RabbitMQ vhost"):
         convert(tmp_path / "empty", tmp_path / "third", 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new", "old"]
 

@@ -82,7 +82,7 @@ def test_no_tables_are_written_for_files_with_bytes_after_their_records(tmp_path
 
 def test_a_vhost_can_be_opened_for_writing_only_once(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path) as store:
-        with pytest.raises(TargetError, match="open for writing already; close the queues there"):
+        with pytest.raises(TargetError, match="already open for writing; close the queues there"):
             QueueStore.open(tmp_path)
         other = subprocess.run([sys.executable, "-c", OPEN, str(tmp_path)], capture_output=True, text=True, check=False)
         assert "open for writing already" in other.stderr

@@ -289,7 +289,7 @@ def test_a_queue_with_messages_is_not_opened_as_the_other_version(tmp_path: Path
         store.publish("q", b"", confirm=True)
     store = QueueStore.open(tmp_path / "s")
     store._declared.clear()
-    with pytest.raises(UnsupportedError, match="has version 1 on the disk, not 2"):
+    with pytest.raises(UnsupportedError, match="has version 1 on disk, not 2"):
         store.declare("q", {"x-queue-version": 2})
     store.close()
 

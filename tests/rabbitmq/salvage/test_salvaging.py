@@ -141,7 +141,7 @@ def test_a_fresh_store_has_no_acknowledged_messages(tmp_path: Path) -> None:
         assert salvage_store(store, tmp_path / f"new{version}", version).messages == 3
         rows = RabbitMQStore(tmp_path / f"new{version}").to_arrow().to_pylist()
         assert [row["payload"] for row in rows if row["recovered"]] == [body(n) for n in (1, 3, 5)]
-    with pytest.raises(UsageError, match="has a queue 'q' of its own"):
+    with pytest.raises(UsageError, match="already has a queue 'q'"):
         salvage_store(open_wreck(tmp_path / "old1"), tmp_path / "third", 2, into="q")
     assert not (tmp_path / "third").exists()
 

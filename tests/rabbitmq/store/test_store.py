@@ -249,7 +249,7 @@ def test_a_leftover_without_its_file_stops_the_broker(tmp_path):
     path = store_of(tmp_path, {"q": {"journal.jif": shared(0, 5000)}}, persistent={"7.rdt": record(0, b"x" * 5000)})
     store = mqstore.open(path)
     assert verdicts(path) == [(0, "intact", False)]
-    assert "7.rdq is gone" in store.vhosts[0].refusals[0]
+    assert "7.rdq is missing" in store.vhosts[0].refusals[0]
 
 
 def test_one_index_that_crashes_the_broker_stops_all_queues_of_the_vhost(tmp_path):

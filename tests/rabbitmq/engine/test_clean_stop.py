@@ -85,7 +85,7 @@ def test_a_vhost_can_be_opened_for_writing_only_once(tmp_path: Path) -> None:
         with pytest.raises(TargetError, match="already open for writing; close the queues there"):
             QueueStore.open(tmp_path)
         other = subprocess.run([sys.executable, "-c", OPEN, str(tmp_path)], capture_output=True, text=True, check=False)
-        assert "open for writing already" in other.stderr
+        assert "already open for writing" in other.stderr
         QueueStore.open(tmp_path, "another").close()
         store.declare("orders")
         store.publish("orders", b"paid", confirm=True)

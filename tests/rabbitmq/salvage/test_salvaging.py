@@ -171,7 +171,7 @@ def test_sources_that_cannot_be_salvaged_are_refused(tmp_path: Path) -> None:
         open_wreck(tmp_path / "nothing")
     (tmp_path / "0.rdq").write_bytes(in_store(1))
     store = open_wreck(tmp_path / "0.rdq")
-    with pytest.raises(UsageError, match="does not tell a format"):
+    with pytest.raises(UsageError, match="is not known from its name"):
         salvage(store, tmp_path / "out")
     (tmp_path / "there.jsonl").write_text("")
     with pytest.raises(TargetError, match="exists already"):

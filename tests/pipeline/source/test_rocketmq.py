@@ -447,7 +447,7 @@ def test_filters_travel_as_text() -> None:
     assert filters_from(filters_as_text([*kept, *others])) == kept
     assert filters_from(None) == filters_from("[]") == ()
     for wrong in ("x", '[["Or", ["topic"], 1]]', "[1]"):
-        with pytest.raises(UsageError, match="give the condition there"):
+        with pytest.raises(UsageError, match="pass the condition there"):
             filters_from(wrong)
 
 

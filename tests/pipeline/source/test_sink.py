@@ -531,7 +531,7 @@ def test_a_stream_without_its_own_checkpoint_needs_a_name(tmp_path: Path, spark:
     from mqstore.pipeline.source.sink import stream_writer
 
     schema = numbered(spark, 1, 1).schema
-    with pytest.raises(UsageError, match="checkpointLocation, or a runId"):
+    with pytest.raises(UsageError, match="checkpointLocation, or runId"):
         stream_writer({"path": str(tmp_path / "store"), "create": "true"}, schema, False)
     with pytest.raises(UsageError, match="cannot be read from"):
         stream_writer({"path": str(tmp_path / "store"), "create": "true", "checkpointLocation": "hdfs://a/b"}, schema, False)

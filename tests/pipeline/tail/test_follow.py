@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_one_sentence(spark: SparkSession, tmp_path: Path) 
         ({"to": path / "out"}, TargetError, "is inside the store"),
         ({"to": tmp_path / "no/where"}, TargetError, "is not a directory; create it first"),
         ({"to": tmp_path / "x", "form": "csv"}, UsageError, "cannot be kept as 'csv'"),
-        ({"to": tmp_path / "x", "form": "store", "columns": ["topic"]}, UsageError, "a store has all there is"),
+        ({"to": tmp_path / "x", "form": "store", "columns": ["topic"]}, UsageError, "a store always holds complete messages"),
         ({"to": tmp_path / "x", "interval": -1}, UsageError, "the interval must be at least 0 seconds"),
     ]
     for options, kind, sentence in refused:

@@ -94,7 +94,7 @@ def _columns(view: str) -> tuple[str, ...]:
 
 
 def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
-    """Arrow fields of these columns of a view, `store` among them. Raises UsageError."""
+    """Return the Arrow fields of these columns of a view, `store` among them. Raises UsageError."""
     import pyarrow as pa
 
     others = [name for name in columns if name != STORE]

@@ -27,7 +27,10 @@ END = 255
 
 @dataclass(frozen=True, slots=True)
 class CopiedFiles:
-    """files: in the new directory; linked: of these, hard links; written: of these, rewritten; bytes: of all; left: bytes left out."""
+    """Counts of a transfer. files: in the new directory; linked: of these, hard links; written: of these, rewritten.
+
+    bytes: of all files; left: bytes left out.
+    """
 
     files: int = 0
     linked: int = 0

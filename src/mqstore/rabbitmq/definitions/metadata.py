@@ -89,7 +89,7 @@ class QueueDefinition:
         return found if found in (1, 2) and type(found) is int else None
 
     def directories(self) -> Iterator[tuple[int | None, str]]:
-        """Priority level and name of each directory; nothing for queues of other types."""
+        """Yield priority level and name of each directory; nothing for queues of other types."""
         if self.type != CLASSIC:
             return
         if self.priorities is None:
@@ -235,7 +235,7 @@ _MIDDLE = re.compile(rb"(?:d\x00|[ws])\x05queuem\x00\x00")
 
 
 def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(vhost, queue) of every {resource, VHost, queue, Name} in any bytes. Names may repeat."""
+    """Yield (vhost, queue) of every {resource, VHost, queue, Name} in any bytes. Names may repeat."""
     for head in _HEAD.finditer(octets):
         start = head.end() + 2
         end = start + int.from_bytes(octets[head.end() : start], "big")
@@ -266,7 +266,7 @@ def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[byt
 
 
 def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
-    """(vhost, queue) of every queue in the metadata of the node whose messages are below this directory.
+    """Return (vhost, queue) of every queue in the metadata of the node whose messages are below this directory.
 
     directory: a node's data directory, its `msg_stores`, the `vhosts` in that, or one of these; for any other the result is empty.
     """
@@ -297,7 +297,7 @@ def _data_directory(root: Location) -> Path | None:
 def named_directories(
     names: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], tuple[bytes, bytes, int | None]]:
-    """For each (vhost directory, queue directory) of one of these (vhost, queue) names, return vhost, queue, level."""
+    """Map each (vhost directory, queue directory) of one of these (vhost, queue) names to vhost, queue, level."""
     missing = set(wanted)
     vhosts = {vhost for vhost, _ in missing}
     found: dict[tuple[str, str], tuple[bytes, bytes, int | None]] = {}

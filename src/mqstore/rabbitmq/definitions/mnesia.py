@@ -42,7 +42,7 @@ Record = tuple[Term, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """records: of each table, in the order of their first write. damage: unreadable parts."""
+    """Replayed tables. records: of each table, in the order of their first write. damage: unreadable parts."""
 
     records: Mapping[str, tuple[Record, ...]]
     damage: tuple[Damage, ...]

@@ -67,7 +67,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _DeclaredQueue:
-    """levels: one queue, or one for each priority level from 0 up. ttl: ms, or None. explicit: declared by the caller, not only found."""
+    """A queue. levels: one, or one per priority level from 0 up. ttl: ms, or None. explicit: declared by the caller, not only found."""
 
     name: str
     levels: list[LiveQueue]

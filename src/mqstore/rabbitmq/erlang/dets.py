@@ -58,7 +58,10 @@ Object = tuple[Term, ...]
 
 @dataclass(frozen=True, slots=True)
 class DetsTable:
-    """objects: in file order; the key is the first element of each. closed: properly. salvaged: read without the slots."""
+    """The objects of a table, in file order; the key is the first element of each.
+
+    closed: it was closed properly. salvaged: read without slots.
+    """
 
     objects: tuple[Object, ...]
     closed: bool

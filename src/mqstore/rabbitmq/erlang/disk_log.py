@@ -54,7 +54,7 @@ class LogItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiskLog:
-    """closed: the log was closed properly. end: where the last complete item ends. damage: unreadable parts."""
+    """The terms of a log. closed: it was closed properly. end: where the last complete item ends. damage: unreadable parts."""
 
     terms: tuple[Term, ...]
     closed: bool

@@ -71,7 +71,7 @@ class EtfError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """depth: of nested terms. terms: total number of elements of one term. inflated: bytes of a compressed term."""
+    """Limits of a decoder. depth: of nested terms. terms: total number of elements of one term. inflated: bytes of a compressed term."""
 
     depth: int = 256
     terms: int = 2_000_000

@@ -231,12 +231,12 @@ def header(first: int, count: int, *, store: bool = False) -> bytes:
 
 
 def stored_entry(at: int, length: int, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
-    """Entry of a message in the queue store. at, length: position and Z of its entry there. size: bytes of the body."""
+    """Return the entry of a message in the queue store. at, length: position and Z of its entry there. size: bytes of the body."""
     return _STORED.pack(1, persistent, 0, QUEUE_STORE, at, length, 0, size, expiry)
 
 
 def shared_entry(message_id: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
-    """Entry of a message in the shared store."""
+    """Return the entry of a message in the shared store."""
     return _SHARED.pack(1, persistent, 0, SHARED, message_id, size, expiry)
 
 

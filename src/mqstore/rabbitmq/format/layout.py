@@ -106,7 +106,7 @@ def _is_vhost(directory: ReadOnlyDirectory, place: str) -> bool:
 
 
 def find_vhosts(directory: ReadOnlyDirectory) -> list[str]:
-    """Places of the vhost directories, relative to the root."""
+    """Return the places of the vhost directories, relative to the root."""
     for base in ("msg_stores/vhosts", "vhosts"):
         if directory.is_directory(base):
             return [

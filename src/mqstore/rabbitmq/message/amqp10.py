@@ -155,7 +155,7 @@ class _ValueReader:
 
 
 def _sections(octets: bytes, pos: int = 0) -> list[tuple[int, Term]]:
-    """(descriptor, value) of the sections from pos on."""
+    """Return (descriptor, value) of the sections from pos on."""
     values, found = _ValueReader(octets), []
     while pos < len(octets):
         section, pos = values.value(pos, MAX_DEPTH)
@@ -293,7 +293,7 @@ def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
 
 
 def _parts(data: Term) -> tuple[list[Term], list[Term], list[Term], list[Term]]:
-    """Fields of the header and of the properties, pairs of the application properties and of the message annotations."""
+    """Return header and property fields, and pairs of application properties and message annotations."""
     if _is_v1(data):
         _, message, bare, *_, body_pos, _ = data
         found = dict(_sections(bare[:body_pos]))

@@ -226,7 +226,7 @@ class StoredTerms:
         return offsets, text, bool(high)
 
     def _strings(self, starts: Longs, lengths: Longs) -> pa.Array:
-        """Spans as text; length -1 is null."""
+        """Return spans as text; length -1 is null."""
         import pyarrow as pa
 
         offsets, text, high = self._copy_spans(starts, lengths)

@@ -51,7 +51,10 @@ def outgoing_messages(
 def outgoing_message(
     store: RabbitMQStore, rows: Rows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
 ) -> OutgoingMessage | None:
-    """One row of the message table as it is sent again; None if its message cannot be read. Other arguments as for `outgoing_messages`."""
+    """Return one row of the message table as it is sent again, None if its message is unreadable.
+
+    Other arguments are those of `outgoing_messages`.
+    """
     source = int(rows.table.source[row])
     name, data = rows.table.sources[source] if source >= 0 else ("", None)
     data = mapped_bytes(store.directory, name) if data is None and name else data

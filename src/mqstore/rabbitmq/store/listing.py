@@ -133,7 +133,7 @@ def _spans(queue: Queue) -> Iterator[_SegmentSpan]:
 
 
 def entry_rows(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Index entries with their state, as `queue` lists them."""
+    """Yield index entries with their state, as `queue` lists them."""
     from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED
     from mqstore.rabbitmq.store import message_table
     from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, UNREACHABLE

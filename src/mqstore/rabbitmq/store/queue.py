@@ -112,7 +112,7 @@ class _QueueSummary:
     next_seq: int = 0
 
 
-class _Located(NamedTuple):
+class _MessagePlaces(NamedTuple):
     """Where the stored messages of a segment's entries are; the columns are those of EntryTable. in_store: the broker finds the id."""
 
     sources: tuple[tuple[str, Bytes | None], ...]
@@ -240,7 +240,7 @@ class Queue:
             findings,
         )
 
-    def _locate(self, segment: IndexSegment, shared: NDArray[np.bool_]) -> _Located:
+    def _locate(self, segment: IndexSegment, shared: NDArray[np.bool_]) -> _MessagePlaces:
         """Find the stored message of each entry. shared: entries whose message is in a message store."""
         entries = segment.entries
         source = np.where(shared, np.int32(-1), entries["place"].astype(np.int32))
@@ -261,7 +261,7 @@ class Queue:
             sources += [(file.name, None) for file in store.files]
             if not transient:
                 in_store[wanted] = store.seen(rows)
-        return _Located(tuple(sources), source, at, length, record, in_store)
+        return _MessagePlaces(tuple(sources), source, at, length, record, in_store)
 
     def _embedded(self, segment: IndexSegment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which embedded messages are marked persistent in their terms, and which are not terms at all."""

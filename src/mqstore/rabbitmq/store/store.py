@@ -155,7 +155,7 @@ class RabbitMQStore:
                 yield batch
 
     def batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
-        """Rows as a batch, filtered by the conditions on message contents; None if no row is left."""
+        """Return rows as a batch, filtered by the conditions on message contents; None if no row is left."""
         searched = selection.grep is not None or selection.verdicts is not None
         messages = message_table.decode_terms(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
         if searched and messages is not None:

@@ -116,7 +116,7 @@ class UsageReport:
         return sum(row["garbage_bytes"] for row in self.rows("file"))
 
     def rows(self, by: str) -> list[dict[str, Any]]:
-        """Rows by `file` or by `queue`."""
+        """Return rows by `file` or by `queue`."""
         return [item.as_dict() for item in (self.files if by == "file" else self.queues)]
 
     def as_dict(self, parts: Sequence[str] = ("files", "queues")) -> dict[str, Any]:

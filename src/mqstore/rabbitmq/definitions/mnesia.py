@@ -11,7 +11,7 @@ A transaction is committed if its Decision is presume_commit, or {decision, Tid,
  On a node that has just booted, all definitions may be in LATEST.LOG alone.
 
     >>> change = ((Atom("t"), b"key"), (Atom("record"), b"key", 1), Atom("write"))
-    >>> log = disklog.write_log(
+    >>> log = disk_log.write_log(
     ...     [(Atom("log_header"), Atom("trans_log")), (Atom("commit"), Atom("n"), Atom("presume_commit"), [], [change])]
     ... )
     >>> replay({"LATEST.LOG": log}, ["t"]).records["t"]

@@ -97,7 +97,7 @@ def test_a_log_without_records_is_intact(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_verified_is_reported_in_one_sentence(tmp_path: Path, spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="cannot be read in 0 splits"):
+    with pytest.raises(UsageError, match="number of splits must be at least 1"):
         pipeline.verify(tmp_path, splits=0)
     archive = tmp_path / "store.tar"
     archive.write_bytes(b"")

@@ -262,7 +262,7 @@ def test_a_stream_begins_where_requested(tmp_path: Path) -> None:
         assert behind in {put.offset + len(put.raw), -(-put.offset // 8192) * 8192}
         assert tail.since(put.time + 1).offset == behind
     assert tail.since(0) == tail.earliest() == tail.at(0)
-    with pytest.raises(UsageError, match=r"startingOffsets is 999999, but the log of .* lies in 0 to"):
+    with pytest.raises(UsageError, match=r"startingOffsets is 999999, but the log of .* covers 0 to"):
         tail.at(999_999)
 
 

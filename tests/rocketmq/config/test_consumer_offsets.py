@@ -191,7 +191,7 @@ def test_a_server_side_reset_comes_first_until_a_pull_takes_it() -> None:
     offsets.assign_reset("g", "t", 0, 7)
     offsets.commit("g", "t", 0, 31)  # a consumer that does not know of the reset yet
     assert (offsets.query("g", "t", 0), offsets.has_reset("g", "t", 0)) == (7, True)
-    assert [offsets.take_reset("g", "t", 0), offsets.take_reset("g", "t", 0)] == [7, None]
+    assert [offsets.pop_reset("g", "t", 0), offsets.pop_reset("g", "t", 0)] == [7, None]
     assert (offsets.query("g", "t", 0), offsets.has_reset("g", "t", 0)) == (31, False)
 
 
@@ -235,7 +235,7 @@ def test_5_3_3_resets_by_time_on_the_server_side_forced_or_not() -> None:
     offsets = made("5.3.3", t={0: 3})
     offsets.reset_by_time("g", "t", [0, 1], -1, offset_by_time=lambda queue_id, timestamp: 0, max_offset=lambda queue_id: 40 + queue_id)
     assert offsets.by_queue("g", "t") == {0: 40, 1: 41}
-    assert (offsets.take_reset("g", "t", 0), offsets.take_reset("g", "t", 1)) == (40, 41)
+    assert (offsets.pop_reset("g", "t", 0), offsets.pop_reset("g", "t", 1)) == (40, 41)
 
 
 def test_skipping_moves_to_the_end() -> None:

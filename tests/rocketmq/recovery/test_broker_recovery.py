@@ -252,7 +252,7 @@ def test_dispatch_of_4_9_skips_the_rest_of_a_file_behind_a_record_that_it_cannot
     written.change(bad + 4, b"\0\0\0\0")
     view = written.recovered()
     assert entries_of(view) == written.physical[:2] + [offset for offset in written.physical if offset >= FILE_SIZE]
-    assert view.notes == (f"dispatch skips {FILE_SIZE - bad} bytes from {bad} on: the broker cannot take what stands there",)
+    assert view.notes == (f"dispatch skips {FILE_SIZE - bad} bytes from {bad} on: the broker cannot accept the bytes there",)
 
 
 def test_dispatch_of_4_9_reads_on_behind_lengths_that_do_not_add_up(written: Written) -> None:
@@ -359,7 +359,7 @@ def test_forced_property_checksums_replace_those_of_bodies(written: Written) -> 
     assert written.recovered("5.3.3", unclean=True, force_verify_prop_crc=True).log_range() == (0, len(raw))
 
 
-# stores on which a broker does not come up
+# stores on which a broker does not start
 
 
 def test_a_log_file_of_another_length_is_refused(written: Written) -> None:

@@ -91,7 +91,7 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
     began = context.clock()
     _check(context, connection, header)
     wanted = _filter(context, request, header)
-    reset = context.store.offsets.take_reset(header.group, header.topic, header.queue_id) if context.profile.is_v5 else None
+    reset = context.store.offsets.pop_reset(header.group, header.topic, header.queue_id) if context.profile.is_v5 else None
     if reset is not None:
         return _moved(context, request, header, reset)
     found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)

@@ -1,7 +1,7 @@
-r"""The broker's own configuration file, as far as it decides how a store is read.
+r"""The broker's own configuration file, as far as it affects how a store is read.
 
-`name=value` lines as Java's Properties take them: `#` and `!` begin a comment, the name ends at `=`, `:` or a blank, a
-backslash escapes, at the end of a line it joins the next one, and bytes are Latin-1. Options that are not named below are ignored.
+`name=value` lines as Java's Properties parse them: `#` and `!` begin a comment; the name ends at `=`, `:` or a blank; a
+backslash escapes, and at the end of a line continues it; bytes are Latin-1. Options that are not named below are ignored.
 
     >>> settings = parse(b"mappedFileSizeCommitLog = 65536\nmappedFileSizeConsumeQueue=2010\n# no comment\nqueueType.bills=BatchCQ\n")
     >>> settings.commit_log_file_size, settings.consume_queue_file_size, settings.batch_topics
@@ -32,7 +32,7 @@ _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Settings that were given; None means not given. Sizes in bytes."""
+    """The settings in a file; None: not set. Sizes in bytes."""
 
     commit_log_file_size: int | None = None
     consume_queue_file_size: int | None = None
@@ -79,7 +79,7 @@ _SWITCHES = {
     "duplicationEnable": "duplication_enable",
     "recheckReputOffsetFromCq": "recheck_reput_offset_from_cq",
 }
-_TEXTS = {
+_STRINGS = {
     "messageDelayLevel": "message_delay_level",
     "storePathRootDir": "store_path_root_dir",
     "storePathCommitLog": "store_path_commit_log",
@@ -90,7 +90,7 @@ _ENTRY_SIZE = 20
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines with continuations joined; comments and blank lines left out."""
+    """Split into lines with continuations joined, without comments and blank lines."""
     lines: list[str] = []
     joined: list[str] = []
     for natural in re.split(r"\r\n|\r|\n", text):
@@ -111,7 +111,7 @@ def _unescape(text: str) -> str:
 
 
 def properties(raw: bytes) -> dict[str, str]:
-    """Names and values of a properties file; of repeated names the last counts."""
+    """Parse a properties file into names and values; the last of equal names wins."""
     found = {}
     for line in _logical_lines(raw.decode("latin-1")):
         end = _NAME_END.match(line)
@@ -122,19 +122,19 @@ def properties(raw: bytes) -> dict[str, str]:
 
 
 def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
-    """The settings in raw. Raises UsageError for a value that is no number where a number is needed."""
+    """Parse the settings in raw. Raises UsageError for a value that must be a number and is not."""
     given: dict[str, int | bool | str] = {}
     batch: list[str] = []
     for name, value in properties(raw).items():
         if name in _SIZES:
             text = value.strip()
             if not (text.isascii() and text.isdigit() and len(text) <= 10 and 0 < int(text) < 1 << 31):
-                raise UsageError(f"{where}: {name}={value} is no number from 1 to 2147483647; correct it or leave the line out")
+                raise UsageError(f"{where}: {name}={value} is not a number from 1 to 2147483647; correct it or remove the line")
             given[_SIZES[name]] = int(text)
         elif name in _SWITCHES:
             given[_SWITCHES[name]] = value.strip().lower() == "true"
-        elif name in _TEXTS:
-            given[_TEXTS[name]] = value
+        elif name in _STRINGS:
+            given[_STRINGS[name]] = value
         elif name.startswith(_QUEUE_TYPE) and value.strip() == "BatchCQ":
             batch.append(name.removeprefix(_QUEUE_TYPE))
     queue_size = given.get("consume_queue_file_size")
@@ -145,21 +145,21 @@ def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
 
 def load(path: Path) -> BrokerConfig:
     """Read a configuration file. Raises CannotOpenError or UsageError."""
-    return parse(_content(path), str(path))
+    return parse(_read_config_file(path), str(path))
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """Names and values of a configuration file whose settings `load` takes. Raises CannotOpenError or UsageError."""
-    raw = _content(path)
+    """Read the names and values of a configuration file that `load` accepts. Raises CannotOpenError or UsageError."""
+    raw = _read_config_file(path)
     parse(raw, str(path))
     return properties(raw)
 
 
-def _content(path: Path) -> bytes:
+def _read_config_file(path: Path) -> bytes:
     parent = path.parent
     raw = ReadOnlyDirectory(parent).read(path.name, LIMIT + 1) if os.path.isdir(parent) else None
     if raw is None:
-        raise CannotOpenError(f"{path} does not exist; --config wants the broker's own file of name=value lines")
+        raise CannotOpenError(f"{path} does not exist; --config expects the broker's own file of name=value lines")
     if len(raw) > LIMIT:
-        raise UsageError(f"{path} has more than {LIMIT} bytes; --config wants the broker's own file of name=value lines")
+        raise UsageError(f"{path} has more than {LIMIT} bytes; --config expects the broker's own file of name=value lines")
     return raw

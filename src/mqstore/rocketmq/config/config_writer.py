@@ -1,10 +1,10 @@
-r"""Configuration files written as a broker writes them: the text, and the steps that put it in place.
+r"""Writes configuration files as a broker does: the text, and the steps that put it in place.
 
-The text is that of the brokers' JSON library in its pretty form; each line but the last ends in a line feed:
+The text is what the brokers' JSON library prints in its pretty form; each line but the last ends in a line feed:
 
-    a value           on a line of its own, one tab per level, `"name":value` without a blank
-    {}, []            what is empty; a property without a value is left out
-    number keys       without quotes and line breaks; only the closing brace stands on a line of its own
+    a value           on a separate line, one tab per level, `"name":value` without a blank
+    {}, []            empty maps and lists; a property without a value is left out
+    number keys       without quotes and line breaks; only the closing brace is on a separate line
     ["a","b"]         sets and arrays, on one line
     escapes           \" \\ \b \f \n \r \t; \u00XX for other control characters (00-1F, 7F-9F), \u2028, \u2029
 
@@ -17,13 +17,13 @@ The text is that of the brokers' JSON library in its pretty form; each line but 
       }
     }
 
-The steps are the broker's, which keep the predecessor as `<name>.bak`; the syncs between them are added here, so that a
-machine that dies at any moment leaves the old or the new value in the file, or the old one in its `.bak`:
+The steps are the broker's, which keep the previous file as `<name>.bak`. The syncs between them are added here, so that a
+crash of the machine at any moment leaves the old or the new value in the file, or the old one in its `.bak`:
 
     4.9.3   NAME.tmp written · NAME copied to NAME.bak · NAME deleted · NAME.tmp renamed to NAME
     5.3.3   NAME copied to NAME.bak · NAME emptied, and written in place
 
-A file that a broker could not load is not copied: its `.bak` is what holds the value then.
+A file that a broker could not load is not copied: then its `.bak` holds the value.
 
 Format: docs/formats/rocketmq.md, section 1.5.
 """
@@ -57,9 +57,9 @@ def _string(text: str) -> str:
 
 
 def to_text(value: Any, depth: int = 0) -> str:
-    """The text of a value made of dicts, lists, texts, numbers, booleans and None. Keys that are int are number keys.
+    """Format a value of dicts, lists, strings, numbers, booleans and None. Keys that are int are written as number keys.
 
-    depth: levels above the value. The order of a dict is kept; `bean` gives the order of a bean's properties.
+    depth: nesting level of the value. The order of a dict is kept; `bean` sorts the properties of a bean.
     """
     if isinstance(value, Mapping):
         return _map(value, depth)
@@ -81,13 +81,13 @@ def _map(value: Mapping[Any, Any], depth: int) -> str:
 
 
 def bean(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties by name, as the brokers write those of a bean."""
+    """Sort the properties by name, as the brokers write those of a bean."""
     return dict(sorted(properties.items()))
 
 
 @dataclass(slots=True)
 class DataVersion:
-    """How often a table has changed, and when last (ms). `stateVersion` is written by 5.x only."""
+    """How often a table has changed, and when it last did (ms). `stateVersion` is written by 5.x only."""
 
     timestamp: int
     counter: int = 0
@@ -95,48 +95,48 @@ class DataVersion:
 
     @classmethod
     def of(cls, value: object, clock: Callable[[], int] = now_ms) -> DataVersion:
-        """The one in a parsed file; a new one of now for what is none."""
+        """Read the data version in a parsed file; a value that is not one gives a new version dated now."""
         found = value if isinstance(value, dict) else {}
         numbers = {name: found.get(name) for name in ("timestamp", "counter", "stateVersion")}
         timestamp, counter, state = (number if type(number) is int else None for number in numbers.values())
         return cls(clock() if timestamp is None else timestamp, counter or 0, state or 0)
 
     def next(self, now: int) -> None:
-        """The table has changed at `now` (ms)."""
+        """Count a change of the table at `now` (ms)."""
         self.timestamp = now
         self.counter += 1
 
     def value(self, is_v5: bool) -> dict[str, int]:
-        """The bean to be written."""
+        """Return the bean to write."""
         state = {"stateVersion": self.state_version} if is_v5 or self.state_version else {}
         return {"counter": self.counter, **state, "timestamp": self.timestamp}
 
 
 def save(directory: DurableDirectory, relative: str, text: str, version: str) -> None:
-    """Put a configuration file in place by the steps of that version; when it returns, the text is on the disk.
+    """Write a configuration file by the steps of that version; on return, the text is on disk.
 
-    Raises TargetError. A lone surrogate, which has no UTF-8, becomes `?` as in Java.
+    Raises TargetError. A lone surrogate, which UTF-8 cannot encode, becomes `?` as in Java.
     """
     above = relative.rpartition("/")[0]
     content = text.encode("utf-8", "replace")
     directory.make_directory(above)
     if version == "4.9.3":
         _write(directory, f"{relative}.tmp", content)
-        there = _keep_predecessor(directory, relative)
+        exists = _keep_previous(directory, relative)
         directory.sync_directory(above)
-        if there:
+        if exists:
             directory.remove(relative)
         directory.rename(f"{relative}.tmp", relative)
     else:
-        if _keep_predecessor(directory, relative):
+        if _keep_previous(directory, relative):
             directory.sync_directory(above)
         _write(directory, relative, content)
     directory.sync_directory(above)
     directory.sync_directory(above.rpartition("/")[0])
 
 
-def _keep_predecessor(directory: DurableDirectory, relative: str) -> bool:
-    """Copy the file to its .bak if a broker could load it. Returns whether the file is there."""
+def _keep_previous(directory: DurableDirectory, relative: str) -> bool:
+    """Copy the file to its .bak if a broker could load it. Returns whether the file exists."""
     if not directory.exists(relative):
         return False
     reading = ReadOnlyDirectory(directory.root)
@@ -146,14 +146,14 @@ def _keep_predecessor(directory: DurableDirectory, relative: str) -> bool:
 
 
 def _write(directory: DurableDirectory, relative: str, content: bytes) -> None:
-    """Make the file hold just that, synced."""
+    """Replace the contents of the file and sync it."""
     if not directory.exists(relative):
         with directory.open_new(relative) as file:
             file.write(content)
             file.sync()
         return
     with directory.open(relative) as file:
-        # empty on the disk before the first byte comes: half of the new text over half of the old might be a text of its own
+        # empty on disk before the first byte is written: half of the new text over half of the old might parse as a third one
         file.truncate(0)
         file.sync()
         file.write(content)
@@ -161,7 +161,7 @@ def _write(directory: DurableDirectory, relative: str, content: bytes) -> None:
 
 
 class ConfigWriter:
-    """Writes one configuration file again and again, from any thread: never two writes at once, and none that changes nothing."""
+    """Writes one configuration file repeatedly, from any thread: one write at a time, and only if the text has changed."""
 
     def __init__(self, relative: str, version: str) -> None:
         self.relative = relative
@@ -170,12 +170,12 @@ class ConfigWriter:
         self._written: str | None = None
 
     def write(self, directory: DurableDirectory, text: Callable[[], str]) -> bool:
-        """Save what `text` returns unless the last write was of the same text. Returns whether something was written."""
+        """Save what `text` returns, unless the last write was the same. Returns whether it was written."""
         with self._lock:
             wanted = text()
             if wanted == self._written:
                 return False
-            self._written = None  # a write that fails half-way has to be made good by the next
+            self._written = None  # a write that fails half-way must be repeated by the next
             save(directory, self.relative, wanted, self.version)
             self._written = wanted
             return True

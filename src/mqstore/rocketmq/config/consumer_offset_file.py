@@ -1,6 +1,6 @@
-"""Consumer offsets: how far each consumer group is in each queue.
+"""Consumer offset files: how far each consumer group is in each queue.
 
-`config/consumerOffset.json`, or `config/lmqConsumerOffset.json` where the broker runs with LMQ:
+`config/consumerOffset.json`, or `config/lmqConsumerOffset.json` if the broker runs with LMQ:
 
     {
         "offsetTable":{
@@ -10,7 +10,7 @@
     }
 
 A key is `topic@group`, its value maps queue ids to the offset of the next message to consume. In `lmqOffsetTable` the
-value is one number, for queue 0. `config/delayOffset.json` has the same shape with delay levels in place of queues.
+value is one number, for queue 0. `config/delayOffset.json` has the same shape, with delay levels instead of queues.
 
     >>> table({"offsetTable": {"orders@billing": {"0": 29}, "a@b@c": {"0": 1}}}, "consumerOffset.json")
     ({('billing', 'orders'): {0: 29}}, {'a@b@c': {0: 1}}, [])
@@ -40,8 +40,8 @@ ByQueue = dict[int, int]
 class OffsetTable:
     """The offsets a broker would load. offsets: (group, topic) -> queue id -> next offset.
 
-    unsplit: keys that are not topic and group with one @ between; a broker keeps them, but finds no group in them.
-    is_v5: the file has what only 5.x writes. used: the main file, its .bak, or None.
+    unsplit: keys that are not a topic and a group separated by one @; a broker keeps them, but finds no group in them.
+    is_v5: the file has properties that only 5.x writes. used: the main file, its .bak, or None.
     """
 
     offsets: dict[tuple[str, str], ByQueue] = field(default_factory=dict)
@@ -63,8 +63,8 @@ def _is_i64(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
-def _numbers(value: object) -> tuple[ByQueue, int]:
-    """(numbers by number, how many items are neither) of one inner map."""
+def _parse_offsets(value: object) -> tuple[ByQueue, int]:
+    """Return (offset by queue id, number of invalid items) of one inner map."""
     if not isinstance(value, dict):
         return {}, 1
     found: ByQueue = {}
@@ -79,7 +79,7 @@ def _numbers(value: object) -> tuple[ByQueue, int]:
 
 
 def table(value: dict[str, Any], relative: str) -> tuple[dict[tuple[str, str], ByQueue], dict[str, ByQueue], list[Damage]]:
-    """(offsets, unsplit, findings) in a parsed file."""
+    """Return (offsets, unsplit, findings) of a parsed file."""
     offsets: dict[tuple[str, str], ByQueue] = {}
     unsplit: dict[str, ByQueue] = {}
     findings: list[Damage] = []
@@ -88,12 +88,12 @@ def table(value: dict[str, Any], relative: str) -> tuple[dict[tuple[str, str], B
         if part is None:
             continue
         if not isinstance(part, dict):
-            findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, f"{name} is no map"))
+            findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, f"{name} is not a map"))
             continue
         for key, inner in part.items():
-            by_queue, odd = ({0: inner}, 0) if name == "lmqOffsetTable" and _is_i64(inner) else _numbers(inner)
+            by_queue, odd = ({0: inner}, 0) if name == "lmqOffsetTable" and _is_i64(inner) else _parse_offsets(inner)
             if odd:
-                sentence = f"{odd} items of {key!r} are no offset of a queue; they are left out"
+                sentence = f"{odd} items of {key!r} are not queue offsets; they are left out"
                 findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, sentence))
             topic, _, group = key.partition("@")
             if group and "@" not in group:
@@ -104,7 +104,7 @@ def table(value: dict[str, Any], relative: str) -> tuple[dict[tuple[str, str], B
 
 
 def load(directory: ReadOnlyDirectory, *, lmq: bool | None = None) -> OffsetTable:
-    """The offset table of a store. lmq: whether the broker runs with LMQ; where None, the LMQ file is read if it is there."""
+    """Read the offset table of a store. lmq: whether the broker runs with LMQ; if None, the LMQ file is read if it exists."""
     if lmq is None:
         lmq = directory.exists(LMQ_OFFSETS) or directory.exists(f"{LMQ_OFFSETS}.bak")
     relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
@@ -115,10 +115,10 @@ def load(directory: ReadOnlyDirectory, *, lmq: bool | None = None) -> OffsetTabl
 
 
 def load_delay_offsets(directory: ReadOnlyDirectory) -> DelayOffsets:
-    """How far the delay levels were delivered."""
+    """Read how far each delay level was delivered."""
     file = fastjson.load(directory, DELAY_OFFSETS)
-    by_level, odd = _numbers(file.value.get("offsetTable", {}))
+    by_level, odd = _parse_offsets(file.value.get("offsetTable", {}))
     findings = list(file.findings)
     if odd:
-        findings.append(Damage(DELAY_OFFSETS, 0, 0, Kind.BAD_CONFIG, f"{odd} items are no offset of a delay level; they are left out"))
+        findings.append(Damage(DELAY_OFFSETS, 0, 0, Kind.BAD_CONFIG, f"{odd} items are not offsets of a delay level; they are left out"))
     return DelayOffsets(by_level, tuple(findings))

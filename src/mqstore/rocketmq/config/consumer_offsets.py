@@ -1,7 +1,7 @@
-"""Consumer offsets of a store that is written: the table in memory, what a broker does with it, and its file.
+"""Consumer offsets of a writable store: the table in memory, the broker's operations on it, and its file.
 
 `topic@group` -> queue id -> queue offset of the next message to consume. Read from and written to `config/consumerOffset.json`,
-or `config/lmqConsumerOffset.json` where the broker runs with LMQ; there a group named `%LMQ%…` has one offset per topic.
+or `config/lmqConsumerOffset.json` if the broker runs with LMQ; there a group named `%LMQ%…` has one offset per topic.
 
     >>> offsets = ConsumerOffsets("4.9.3")
     >>> offsets.commit("billing", "orders", 0, 29), offsets.commit("billing", "orders", 0, 31), offsets.query("billing", "orders", 1)
@@ -14,10 +14,10 @@ or `config/lmqConsumerOffset.json` where the broker runs with LMQ; there a group
       }
     }
 
-5.3.3 adds a `dataVersion`, which counts on with every 500th commit, and `groupTopicMap`, a view of the table that nobody reads.
-Keys stand in the order of the loaded file, new ones behind them; a broker writes them in the order of its hash map.
+5.3.3 adds a `dataVersion`, incremented on every 500th commit, and `groupTopicMap`, a view of the table that is never read.
+Keys keep the order of the loaded file, followed by new ones; a broker writes them in the order of its hash map.
 
-Keys are split as Java does: at each @, without empty parts at the end. A key of other than two parts has neither topic nor group.
+Keys are split as Java does: at each @, without trailing empty parts. A key that does not have two parts has no topic and group.
 
     >>> split("a@b"), split("a@b@"), split("@b"), split("a@"), split("a@b@c")
     (('a', 'b'), ('a', 'b'), ('', 'b'), None, None)
@@ -52,14 +52,14 @@ _OWN = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
 
 
 def split(key: str) -> tuple[str, str] | None:
-    """(topic, group) of a key; None where it has not two parts."""
+    """Split a key into (topic, group); None if it does not have two parts."""
     parts = key.rstrip("@").split("@") if key.strip("@") else []
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """What a reset makes of one queue. before, after: the group's offset, -1 where it has none. target: what was asked for."""
+    """The result of a reset in one queue. before, after: the group's offset, -1 if it has none. target: the requested offset."""
 
     queue_id: int
     before: int
@@ -68,9 +68,9 @@ class OffsetChange:
 
 
 class ConsumerOffsets:
-    """The offset table of a store. Safe for threads. findings: what of the file could not be taken.
+    """The offset table of a store. Thread-safe. findings: invalid parts of the file.
 
-    version: whose rules and dialect are followed. lmq: whether the broker runs with LMQ. clock: ms.
+    version: the broker version whose rules and dialect are followed. lmq: whether the broker runs with LMQ. clock: ms.
     """
 
     def __init__(self, version: str, *, lmq: bool = False, clock: Callable[[], int] = now_ms) -> None:
@@ -90,7 +90,7 @@ class ConsumerOffsets:
 
     @classmethod
     def load(cls, reading: ReadOnlyDirectory, version: str, lmq: bool = False, *, clock: Callable[[], int] = now_ms) -> ConsumerOffsets:
-        """The table of a store; a missing file gives an empty one. Offsets are not laid against the queues."""
+        """Load the table of a store; a missing file gives an empty one. Offsets are not checked against the queues."""
         made = cls(version, lmq=lmq, clock=clock)
         file = fastjson.load(reading, made._writer.relative)
         findings = list(file.findings)
@@ -105,18 +105,18 @@ class ConsumerOffsets:
             elif lmq:
                 made._lmq_table = {key: by_key[key][0] for key in keys if 0 in by_key[key]}
         made.findings = tuple(findings)
-        if not lmq:  # a broker with LMQ begins to count anew
+        if not lmq:  # a broker with LMQ starts counting from 0
             made._data_version = DataVersion.of(file.value.get("dataVersion"), clock)
         made._others = {name: part for name, part in file.value.items() if name not in _OWN and not (lmq and name == "lmqOffsetTable")}
         return made
 
-    # committing and asking
+    # commits and queries
 
     def _is_lmq(self, group: str) -> bool:
         return self.lmq and group.startswith(LMQ_PREFIX)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int:
-        """Set the next offset to consume, greater or smaller. Returns what stood there, -1 for nothing."""
+        """Set the next offset to consume, greater or smaller. Returns the previous offset, or -1."""
         key = f"{topic}@{group}"
         with self._lock:
             if self._is_lmq(group):
@@ -132,7 +132,7 @@ class ConsumerOffsets:
             return before
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The next offset to consume, -1 if unknown. In 5.3.3 a reset that no pull has taken yet comes first."""
+        """Return the next offset to consume, -1 if unknown. In 5.3.3 a pending reset takes precedence."""
         key = f"{topic}@{group}"
         with self._lock:
             if self._is_lmq(group):
@@ -141,7 +141,7 @@ class ConsumerOffsets:
             return reset if reset is not None else self._table.get(key, {}).get(queue_id, UNKNOWN)
 
     def by_queue(self, group: str, topic: str) -> ByQueue:
-        """A copy of the offsets by queue id; empty if there are none. An LMQ group has one, for queue 0."""
+        """Return a copy of the offsets by queue id; an LMQ group has one, for queue 0."""
         key = f"{topic}@{group}"
         with self._lock:
             if self._is_lmq(group):
@@ -158,10 +158,10 @@ class ConsumerOffsets:
         first_entry: Literal["none", "memory", "disk"],
         zero_if_not_found: bool = True,
     ) -> int | None:
-        """What a broker tells a client that asks for its offset; None: not found, the client decides.
+        """Return a broker's answer to a client that queries its offset; None: not found, the client decides.
 
-        min_offset: of the queue. first_entry: where the record of queue offset 0 would be read from; none: there is no such entry.
-        zero_if_not_found: of the request, 5.3.3 only.
+        min_offset: of the queue. first_entry: where the record at queue offset 0 would be read from; none: there is no such entry.
+        zero_if_not_found: field of the request, 5.3.3 only.
         """
         found = self.query(group, topic, queue_id)
         if found >= 0:
@@ -175,11 +175,11 @@ class ConsumerOffsets:
     # groups and topics
 
     def groups_of(self, topic: str) -> frozenset[str]:
-        """Groups with offsets of a topic."""
+        """Return the groups with offsets in a topic."""
         return frozenset(group for of, group in self._pairs() if of == topic)
 
     def topics_of(self, group: str) -> frozenset[str]:
-        """Topics that a group has offsets of."""
+        """Return the topics in which a group has offsets."""
         return frozenset(topic for topic, of in self._pairs() if of == group)
 
     def _pairs(self) -> list[tuple[str, str]]:
@@ -187,7 +187,7 @@ class ConsumerOffsets:
             return [pair for pair in map(split, self._table) if pair is not None]
 
     def clone(self, source: str, target: str, topic: str) -> bool:
-        """Give one group the offsets of another in a topic, in place of its own. Returns False if the source has none."""
+        """Replace a group's offsets in a topic by those of another group. Returns False if the source has none."""
         with self._lock:
             found = self._table.get(f"{topic}@{source}")
             if found is None:
@@ -196,7 +196,7 @@ class ConsumerOffsets:
             return True
 
     def remove(self, group: str) -> int:
-        """Forget a group. Returns how many topics it had offsets of. With LMQ, 4.9.3 never forgets an LMQ group."""
+        """Remove a group and return the number of topics it had offsets in. With LMQ, 4.9.3 never removes an LMQ group."""
         with self._lock:
             if self._is_lmq(group):
                 return self._drop(self._lmq_table, 1, group) if self._is_v5 else 0
@@ -204,7 +204,7 @@ class ConsumerOffsets:
             return self._drop(self._table, 1, group)
 
     def remove_topic(self, topic: str) -> int:
-        """Forget the offsets of a topic. Returns how many groups had any."""
+        """Remove the offsets of a topic and return the number of groups that had any."""
         with self._lock:
             return self._drop(self._table, 0, topic)
 
@@ -216,10 +216,10 @@ class ConsumerOffsets:
         return len(gone)
 
     def min_in_all_groups(self, topic: str, min_offset: Callable[[int], int], *, without: Collection[str] = ()) -> ByQueue:
-        """Queue id -> the smallest offset of any group; offsets below the queue's minimum do not count.
+        """Return the smallest offset of any group by queue id; offsets below the queue's minimum do not count.
 
-        min_offset: of a queue id of the topic. without: groups that do not count. Both versions of the broker *delete* the
-        offsets of those groups, in all topics, from the live table; this one only leaves them out.
+        min_offset: of a queue id of the topic. without: groups to leave out. Both versions of the broker *delete* the
+        offsets of those groups, in all topics, from the live table; this method only leaves them out.
         """
         smallest: ByQueue = {}
         with self._lock:
@@ -233,17 +233,17 @@ class ConsumerOffsets:
         return smallest
 
     def lag(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> ByQueue:
-        """Messages between the group's offset and each queue's maximum, below 0 behind the end. Queues without an offset are left out."""
+        """Return each queue's maximum minus the group's offset. Queues without an offset are left out."""
         found = self.by_queue(group, topic)
         return {queue_id: high - found[queue_id] for queue_id, high in max_offsets.items() if queue_id in found}
 
     # resets
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset on the server side (5.3.3): the next pull begins there whatever the client says. Raises UsageError for numbers below 0."""
+        """Reset on the server side (5.3.3): the next pull starts there whatever the client requests. Raises UsageError."""
         if not topic or not group or queue_id < 0 or offset < 0:
             raise UsageError(
-                f"queue {queue_id} of {topic!r} cannot be reset to {offset} for {group!r}: numbers below 0 and no name are none"
+                f"queue {queue_id} of {topic!r} cannot be reset to {offset} for {group!r}: names must not be empty, nor numbers negative"
             )
         key = f"{topic}@{group}"
         with self._lock:
@@ -251,19 +251,19 @@ class ConsumerOffsets:
             self._table.setdefault(key, {})[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset waits for the next pull."""
+        """Return whether a reset is pending for the next pull."""
         with self._lock:
             return queue_id in self._resets.get(f"{topic}@{group}", {})
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset that waits, which it does no longer; None if there is none."""
+    def pop_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Pop the pending reset, or return None."""
         with self._lock:
             return self._resets.get(f"{topic}@{group}", {}).pop(queue_id, None)
 
     def reset(
         self, group: str, topic: str, targets: Mapping[int, int], *, force: bool, server_side: bool = False
     ) -> tuple[OffsetChange, ...]:
-        """Move a group to the target of each queue id: back only, unless forced. A queue without an offset is moved only if forced.
+        """Move a group to the target of each queue id: only back, unless forced. A queue without an offset is moved only if forced.
 
         server_side: by `assign_reset`, so that running consumers follow.
         """
@@ -290,10 +290,10 @@ class ConsumerOffsets:
         max_offset: Callable[[int], int],
         force: bool = False,
     ) -> tuple[OffsetChange, ...]:
-        """Move a group to the first messages of a time (ms; -1: to the end), as the broker's reset command does.
+        """Move a group to the first messages stored at a time (ms; -1: to the end), as the broker's reset command does.
 
-        offset_by_time(queue_id, timestamp), max_offset(queue_id): of the queue. In 4.9.3 a group needs an offset in every queue
-        already: NotFoundError. In 5.3.3 the reset is made on the server side, forced or not, and running consumers follow.
+        offset_by_time(queue_id, timestamp), max_offset(queue_id): of the queue. In 4.9.3 a group must already have an
+        offset in every queue, else NotFoundError. In 5.3.3 the reset is server-side, forced or not, and running consumers follow.
         """
         ids = list(queue_ids)
         with self._lock:
@@ -301,7 +301,7 @@ class ConsumerOffsets:
                 missing = [queue_id for queue_id in ids if self.query(group, topic, queue_id) < 0]
                 if missing:
                     raise NotFoundError(
-                        f"group {group!r} has no offset in queue {missing[0]} of {topic!r}; 4.9.3 resets only groups that have"
+                        f"group {group!r} has no offset in queue {missing[0]} of {topic!r}; 4.9.3 resets only groups that have one in each"
                     )
             targets = {
                 queue_id: max_offset(queue_id) if timestamp == -1 else max(0, offset_by_time(queue_id, timestamp)) for queue_id in ids
@@ -309,13 +309,13 @@ class ConsumerOffsets:
             return self.reset(group, topic, targets, force=force or self._is_v5, server_side=self._is_v5)
 
     def skip_to_max(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> tuple[OffsetChange, ...]:
-        """Move a group to the end of each queue, past all that waits."""
+        """Move a group to the end of each queue, past all waiting messages."""
         return self.reset(group, topic, max_offsets, force=True)
 
     # the file
 
     def text(self) -> str:
-        """The file in the dialect of the version."""
+        """Return the text of the file in the dialect of the version."""
         with self._lock:
             whole: dict[str, Any] = dict(self._others)
             whole["offsetTable"] = {key: dict(sorted(by_queue.items())) for key, by_queue in self._table.items()}
@@ -333,7 +333,7 @@ class ConsumerOffsets:
         return {group: _java_order(by_group[group], 8) for group in _java_order(by_group, 128)}
 
     def persist(self, directory: DurableDirectory) -> bool:
-        """Write the file unless it holds this already. Returns whether it was written."""
+        """Write the file unless it already has this content. Returns whether it was written."""
         return self._writer.write(directory, self.text)
 
 

@@ -1,11 +1,11 @@
-"""Delay offsets: how far each delay level of SCHEDULE_TOPIC_XXXX was delivered, kept in `config/delayOffset.json`.
+"""Delay offsets: how far each delay level of SCHEDULE_TOPIC_XXXX was delivered, stored in `config/delayOffset.json`.
 
     >>> table = DelayOffsetTable("4.9.3")
     >>> table.update(3, 29)
     >>> table.text()
     '{\\n\\t"offsetTable":{3:29\\n\\t}\\n}'
 
-5.3.3 writes a `dataVersion` as well, which counts on with every 200th update. Written every 10 s and at shutdown.
+5.3.3 also writes a `dataVersion`, incremented on every 200th update. The file is written every 10 s and at shutdown.
 
 Format: docs/formats/rocketmq.md, section 1.5.
 """
@@ -29,7 +29,7 @@ UPDATES_PER_VERSION = 200
 
 
 class DelayOffsetTable:
-    """Delay level -> next queue offset in that level's queue. Safe for threads. findings: what of the file could not be taken."""
+    """Delay level -> next queue offset in that level's queue. Thread-safe. findings: invalid parts of the file."""
 
     def __init__(self, version: str, *, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
@@ -45,7 +45,7 @@ class DelayOffsetTable:
 
     @classmethod
     def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = now_ms) -> DelayOffsetTable:
-        """The table of a store; a missing file gives an empty one."""
+        """Load the table of a store; a missing file gives an empty one."""
         made = cls(version, clock=clock)
         found = consumer_offset_file.load_delay_offsets(reading)
         value = fastjson.load(reading, consumer_offset_file.DELAY_OFFSETS).value
@@ -56,12 +56,12 @@ class DelayOffsetTable:
         return made
 
     def get(self, level: int) -> int | None:
-        """Next queue offset of a delay level; None for one that has delivered nothing yet."""
+        """Return the next queue offset of a delay level; None if it has delivered nothing yet."""
         with self._lock:
             return self._by_level.get(level)
 
     def update(self, level: int, offset: int) -> None:
-        """The messages before that queue offset have been delivered."""
+        """Record that the messages before a queue offset have been delivered."""
         with self._lock:
             self._by_level[level] = offset
             self._updates += 1
@@ -69,16 +69,16 @@ class DelayOffsetTable:
                 self._data_version.next(self._clock())
 
     def levels(self) -> dict[int, int]:
-        """A copy of the table."""
+        """Return a copy of the table."""
         with self._lock:
             return dict(self._by_level)
 
     def text(self) -> str:
-        """The file in the dialect of the version."""
+        """Return the text of the file in the dialect of the version."""
         with self._lock:
             own: dict[str, Any] = {"dataVersion": self._data_version.value(True)} if self._is_v5 else {}
             return to_text(bean({**self._others, **own, "offsetTable": dict(sorted(self._by_level.items()))}))
 
     def persist(self, directory: DurableDirectory) -> bool:
-        """Write the file unless it holds this already. Returns whether it was written."""
+        """Write the file unless it already has this content. Returns whether it was written."""
         return self._writer.write(directory, self.text)

@@ -1,4 +1,4 @@
-r"""Configuration files in the brokers' dialect of JSON, with the brokers' way of falling back.
+r"""Configuration files in the brokers' dialect of JSON, with the brokers' fallback to a backup file.
 
 The brokers write maps with number keys without quotes, so a plain JSON parser stops at them:
 
@@ -9,8 +9,8 @@ The brokers write maps with number keys without quotes, so a plain JSON parser s
         }
     }
 
-Everything else is JSON; quoted number keys are taken as well. Each file has a predecessor `<name>.bak`. A broker reads the
-file; if it is missing, empty or cannot be parsed, the `.bak`; without one it starts with an empty table.
+Everything else is JSON; quoted number keys are accepted too. Each file has a backup `<name>.bak`. A broker reads the
+file; if it is missing, empty or cannot be parsed, it reads the `.bak`; without one it starts with an empty table.
 
     >>> parse('{"offsetTable":{"orders@billing":{0:29,1:27}}}')
     {'offsetTable': {'orders@billing': {'0': 29, '1': 27}}}
@@ -32,18 +32,18 @@ from mqstore.rocketmq.format.java_text import decode_utf8
 
 __all__ = ["ConfigFile", "load", "parse"]
 
-LIMIT = 32 << 20  # bytes of a file that are looked at; real ones have some megabytes at most
+LIMIT = 32 << 20  # largest file that is read, in bytes; real ones have some megabytes at most
 BLANK = " \t\r\n\f\b"
 
-# A string always matches, terminated or not, so that no text is scanned twice.
+# A string always matches, terminated or not, so that text is never scanned twice.
 _TOKEN = re.compile(r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))|(-?[0-9]++)(?=\s*:)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a broker would take from a configuration file. used: which of the two files the value is from; None: neither.
+    """What a broker would load from a configuration file. used: which of the two files the value is from; None: neither.
 
-    value: the outermost object; empty where there is nothing to read.
+    value: the outermost object; empty if neither file can be read.
     """
 
     value: dict[str, Any]
@@ -52,23 +52,23 @@ class ConfigFile:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The object in text; keys are strings. Raises ValueError for anything else, however deep or long it is."""
+    """Parse the object in text; keys are strings. Raises ValueError for anything else, however deep or long."""
     quoted = _TOKEN.sub(lambda found: found[1] or f'"{found[2]}"', text)
     try:
         value = json.loads(quoted, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(value, dict):
-        raise ValueError("the text is no object")
+        raise ValueError("the text is not an object")
     return value
 
 
 def load(directory: ReadOnlyDirectory, relative: str) -> ConfigFile:
-    """Read a configuration file as a broker does. What it could not take is a finding; nothing raises."""
+    """Read a configuration file as a broker does. Problems become findings; nothing raises."""
     findings: list[Damage] = []
     main, present = _read(directory, relative, findings)
     if main is not None:
@@ -79,12 +79,12 @@ def load(directory: ReadOnlyDirectory, relative: str) -> ConfigFile:
             findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, f"the file is missing; {relative}.bak is used instead"))
         return ConfigFile(bak, "bak", tuple(findings))
     if bak_present and not present:
-        findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, "the file is missing, and its .bak is of no use"))
+        findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, "the file is missing, and its .bak cannot be used"))
     return ConfigFile({}, None, tuple(findings))
 
 
 def _read(directory: ReadOnlyDirectory, relative: str, findings: list[Damage]) -> tuple[dict[str, Any] | None, bool]:
-    """(value or None, whether the file is there)."""
+    """Return (value or None, whether the file exists)."""
     try:
         raw = directory.read(relative, LIMIT + 1)
     except CannotOpenError as error:
@@ -100,11 +100,11 @@ def _read(directory: ReadOnlyDirectory, relative: str, findings: list[Damage]) -
         bad("the file is empty")
         return None, True
     if len(raw) > LIMIT:
-        bad(f"the file has more than {LIMIT} bytes, which no broker writes")
+        bad(f"the file has more than {LIMIT} bytes; no broker writes one that large")
         return None, True
     text = decode_utf8(raw)
     if not text.strip(BLANK):
-        bad("the file holds nothing but blanks, which a broker takes for an empty table")
+        bad("the file holds only blanks, which a broker reads as an empty table")
         return {}, True
     if not any(raw):
         bad("the file is full of zeros")

@@ -1,4 +1,4 @@
-"""Settings of a writable store: the broker's own, under names of our style, with the broker's defaults.
+"""Settings of a writable store: the broker's own, in snake_case, with the broker's defaults.
 
     >>> StoreConfig(version="4.9.3").with_broker({"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "65536"}).flush_disk_type
     'SYNC_FLUSH'
@@ -21,7 +21,7 @@ __all__ = ["StoreConfig", "now_ms"]
 
 
 def now_ms() -> int:
-    """The time now in ms since the epoch."""
+    """Return the current time in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -29,11 +29,12 @@ def now_ms() -> int:
 class StoreConfig:
     """How a store is written. Sizes in bytes, times in ms unless the name says otherwise.
 
-    version: whose rules are followed, `4.9.3` or `5.3.3`; None: what the files of an existing store suggest, else `5.3.3`.
-    Geometry (file sizes, slots, positions) that is None is taken from the files of an existing store, else from the broker's defaults.
-    store_host: of messages that name none. clock: ms. disk_ratio: used part of the disk that holds a path, 0 to 1, None if the
-    path is not there; by default the file system is asked. recorder: is told every write (crash tests). services: whether
-    threads for dispatch, flush and retention run; without them the caller drives the store (`dispatch_now`, `flush`, …).
+    version: the broker version whose rules are followed, `4.9.3` or `5.3.3`; None: inferred from an existing store, else `5.3.3`.
+    Geometry (file sizes, slots, positions) that is None is taken from the files of an existing store, else from the broker's
+    defaults. store_host: for messages that do not name one. clock: returns ms. disk_ratio: returns the used fraction of the disk
+    that holds a path, 0 to 1, or None if the path does not exist; by default the file system is queried. recorder: receives every
+    write (crash tests). services: whether threads for dispatch, flush and retention run; without them the caller drives the
+    store (`dispatch_now`, `flush`, …).
     """
 
     version: str | None = None
@@ -85,7 +86,7 @@ class StoreConfig:
     services: bool = True
 
     def with_broker(self, named: Mapping[str, str]) -> StoreConfig:
-        """The settings with the broker's own `name=value` pairs laid over them; unknown names are ignored. Raises UsageError."""
+        """Override settings by the broker's own `name=value` pairs; unknown names are ignored. Raises UsageError."""
         kinds = {each.name: each.type for each in fields(self)}
         changes: dict[str, Any] = {}
         batch = set(self.batch_topics)
@@ -98,16 +99,16 @@ class StoreConfig:
                 continue
             kind = str(kinds[own])
             try:
-                changes[own] = value.lower() == "true" if kind == "bool" else _number(value, kind) if kind != "str" else value
+                changes[own] = value.lower() == "true" if kind == "bool" else _parse_number(value, kind) if kind != "str" else value
             except ValueError:
-                raise UsageError(f"{name}={text} is no number; correct it or leave the line out") from None
+                raise UsageError(f"{name}={text} is not a number; correct it or remove the line") from None
         size = changes.get("consume_queue_file_size")
         if size is not None:
             changes["consume_queue_file_size"] = -(-size // 20) * 20
         return replace(self, **changes, batch_topics=frozenset(batch))
 
 
-def _number(value: str, kind: str) -> int | float:
+def _parse_number(value: str, kind: str) -> int | float:
     return float(value) if "float" in kind else int(value)
 
 

@@ -1,6 +1,6 @@
-"""Topics and subscription groups as the broker is configured with them.
+"""Topics and subscription groups as configured in a broker.
 
-`config/topics.json` lists the topics, `config/subscriptionGroup.json` the groups; both in the dialect of `configjson`:
+`config/topics.json` lists the topics, `config/subscriptionGroup.json` the groups; both in the dialect of `config.fastjson`:
 
     {
         "dataVersion":{"counter":7,"stateVersion":0,"timestamp":1795230249317},
@@ -13,7 +13,7 @@
         }
     }
 
-`attributes` and `stateVersion` are written by 5.x only. An attribute that was set with a leading + keeps the name without it.
+`attributes` and `stateVersion` are written by 5.x only. An attribute that was set with a leading + is stored without it.
 
     >>> topic("orders", {"perm": 6, "attributes": {"queue.type": "BatchCQ"}}).queue_type
     'BatchCQ'
@@ -62,7 +62,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class TopicsConfig:
-    """topics: by name. groups: names of the subscription groups. is_v5: the files have what only 5.x writes."""
+    """topics: by name. groups: names of the subscription groups. is_v5: the files have properties that only 5.x writes."""
 
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
@@ -85,36 +85,36 @@ class TopicsConfig:
         return tuple(sorted(name for name, config in self.topics.items() if config.cleanup_policy == "COMPACTION"))
 
 
-def _number(value: object, default: int) -> int:
+def _int_or_default(value: object, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def topic(name: str, value: dict[str, Any]) -> TopicConfig:
-    """One topic of the parsed file; fields of a wrong type count as not given."""
+    """Read one topic of the parsed file; fields of the wrong type count as missing."""
     attributes = value.get("attributes")
     named = {str(key).removeprefix("+"): item for key, item in attributes.items()} if isinstance(attributes, dict) else {}
     filter_type = value.get("topicFilterType")
     return TopicConfig(
         name,
-        perm=_number(value.get("perm"), 6),
-        read_queues=_number(value.get("readQueueNums"), 0),
-        write_queues=_number(value.get("writeQueueNums"), 0),
+        perm=_int_or_default(value.get("perm"), 6),
+        read_queues=_int_or_default(value.get("readQueueNums"), 0),
+        write_queues=_int_or_default(value.get("writeQueueNums"), 0),
         order=value.get("order") is True,
-        sys_flag=_number(value.get("topicSysFlag"), 0),
+        sys_flag=_int_or_default(value.get("topicSysFlag"), 0),
         filter_type=filter_type if isinstance(filter_type, str) else "SINGLE_TAG",
         attributes={key: item for key, item in named.items() if isinstance(item, str)},
     )
 
 
-def _map(value: dict[str, Any], name: str, relative: str, findings: list[Damage]) -> dict[str, dict[str, Any]]:
-    """The map `name` of a parsed file, without what is no object; an odd one is a finding."""
+def _objects_by_name(value: dict[str, Any], name: str, relative: str, findings: list[Damage]) -> dict[str, dict[str, Any]]:
+    """Return the objects in the map `name` of a parsed file; anything else in it is a finding."""
     part = value.get(name, {})
     if not isinstance(part, dict):
-        findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, f"{name} is no map"))
+        findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, f"{name} is not a map"))
         return {}
     odd = [key for key, item in part.items() if not isinstance(item, dict)]
     if odd:
-        findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, f"{len(odd)} items of {name} are no object, the first is {odd[0]!r}"))
+        findings.append(Damage(relative, 0, 0, Kind.BAD_CONFIG, f"{len(odd)} items of {name} are not objects, the first is {odd[0]!r}"))
     return {key: item for key, item in part.items() if isinstance(item, dict)}
 
 
@@ -123,8 +123,8 @@ def load(directory: ReadOnlyDirectory) -> TopicsConfig:
     topics_file = fastjson.load(directory, TOPICS)
     groups_file = fastjson.load(directory, GROUPS)
     findings = [*topics_file.findings, *groups_file.findings]
-    topics = _map(topics_file.value, "topicConfigTable", TOPICS, findings)
-    groups = _map(groups_file.value, "subscriptionGroupTable", GROUPS, findings)
+    topics = _objects_by_name(topics_file.value, "topicConfigTable", TOPICS, findings)
+    groups = _objects_by_name(groups_file.value, "subscriptionGroupTable", GROUPS, findings)
     versions = (topics_file.value.get("dataVersion"), groups_file.value.get("dataVersion"))
     is_v5 = any(isinstance(version, dict) and "stateVersion" in version for version in versions)
     return TopicsConfig(

@@ -1,4 +1,4 @@
-"""Topics and subscription groups of a store that is written: the tables in memory, what a broker puts into them, and their files.
+"""Topics and subscription groups of a writable store: the tables in memory, what a broker puts into them, and their files.
 
     >>> topics = Topics("4.9.3", clock=lambda: 1795230249317)
     >>> _ = topics.put(TopicConfig("orders", read_queues=4, write_queues=4))
@@ -21,8 +21,8 @@
       }
     }
 
-`config/topics.json` and `config/subscriptionGroup.json` are written at each change and at shutdown. Fields of a loaded file that
-are not known here stay. What 5.x adds (`attributes`, `groupRetryPolicy`, …) is left out by 4.9.3 where it says nothing.
+`config/topics.json` and `config/subscriptionGroup.json` are written at each change and at shutdown. Unknown fields of a loaded
+file are kept. Fields that 5.x adds (`attributes`, `groupRetryPolicy`, …) are left out for 4.9.3 if they have their default.
 
 Format: docs/formats/rocketmq.md, section 1.5.
 """
@@ -66,7 +66,7 @@ _GROUP_ADDED: dict[str, Any] = {
 
 
 def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str = "broker-a") -> tuple[TopicConfig, ...]:
-    """The topics that a broker makes itself. In 4.9.3 the half topic comes some seconds after the start, with the first check-back."""
+    """Return the topics that a broker creates itself. In 4.9.3 the half topic appears some seconds later, with the first check-back."""
 
     def made(name: str, queues: int = 1, perm: int = 6) -> TopicConfig:
         return TopicConfig(name, perm=perm, read_queues=queues, write_queues=queues)
@@ -94,13 +94,13 @@ def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str 
 
 
 def built_in_groups(version: str) -> tuple[str, ...]:
-    """The groups that a broker makes itself."""
+    """Return the groups that a broker creates itself."""
     return BUILT_IN_GROUPS if version == "4.9.3" else (*BUILT_IN_GROUPS, "CID_RMQ_SYS_TRANS")
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig:
-    """One subscription group; what stands behind retry_max_times is rarely changed. From consume_message_orderly on 5.x only."""
+    """One subscription group. The fields after retry_max_times are rarely changed; those from consume_message_orderly on are 5.x only."""
 
     name: str
     consume_enable: bool = True
@@ -133,8 +133,8 @@ _GROUP_FIELDS = {
 }
 
 
-class _Table:
-    """A file of beans by name with a data version. added: what 5.x adds to a bean, with the value that says nothing."""
+class _ConfigTable:
+    """A file of beans by name with a data version. _added: the properties that 5.x adds to a bean, with their defaults."""
 
     _relative: str
     _name: str
@@ -147,14 +147,14 @@ class _Table:
         self._clock = clock
         self._lock = threading.RLock()
         self._beans: dict[str, dict[str, Any]] = {}
-        self._read: dict[str, Any] = {}  # configurations as `get` has made them of beans
+        self._read: dict[str, Any] = {}  # cache of the configurations that `get` parses from beans
         self._data_version = DataVersion(clock())
         self._others: dict[str, Any] = {}
         self._writer = ConfigWriter(self._relative, version)
 
     @classmethod
     def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = now_ms) -> Self:
-        """The table of a store; a missing file gives an empty one. What is no object is a finding, and left out."""
+        """Load the table of a store; a missing file gives an empty one. Items that are not objects are findings and left out."""
         made = cls(version, clock=clock)
         file = fastjson.load(reading, cls._relative)
         findings = list(file.findings)
@@ -162,7 +162,9 @@ class _Table:
         beans = part if isinstance(part, dict) else {}
         made._beans = {name: value for name, value in beans.items() if isinstance(value, dict)}
         if len(made._beans) < len(beans) or beans is not part:
-            findings.append(Damage(cls._relative, 0, 0, Kind.BAD_CONFIG, f"{cls._name} holds what is no object; it is left out"))
+            findings.append(
+                Damage(cls._relative, 0, 0, Kind.BAD_CONFIG, f"{cls._name} holds items that are not objects; they are left out")
+            )
         made.findings = tuple(findings)
         made._data_version = DataVersion.of(file.value.get("dataVersion"), clock)
         made._others = {name: value for name, value in file.value.items() if name not in ("dataVersion", cls._name)}
@@ -170,12 +172,12 @@ class _Table:
 
     @property
     def counter(self) -> int:
-        """How often the table was changed, over all runs."""
+        """Number of changes of the table, over all runs."""
         with self._lock:
             return self._data_version.counter
 
     def names(self) -> tuple[str, ...]:
-        """All names, in the order of the file."""
+        """Return all names, in the order of the file."""
         with self._lock:
             return tuple(self._beans)
 
@@ -184,7 +186,7 @@ class _Table:
             return name in self._beans
 
     def delete(self, name: str) -> bool:
-        """Take one out. Returns False if it is not there."""
+        """Delete an item. Returns False if it does not exist."""
         with self._lock:
             if self._beans.pop(name, None) is None:
                 return False
@@ -192,39 +194,39 @@ class _Table:
             self._data_version.next(self._clock())
             return True
 
-    def _lay(self, name: str, properties: Mapping[str, Any]) -> None:
-        """Lay the properties over what is there."""
+    def _merge(self, name: str, properties: Mapping[str, Any]) -> None:
+        """Merge properties into an item, which is created if missing."""
         self._beans[name] = {**self._beans.get(name, {}), **properties}
         self._read.pop(name, None)
 
-    def _written(self, held: Mapping[str, Any]) -> dict[str, Any]:
+    def _as_written(self, held: Mapping[str, Any]) -> dict[str, Any]:
         if self._is_v5:
             return bean({**self._added, **held})
         return bean({name: value for name, value in held.items() if name not in self._added or value != self._added[name]})
 
-    def _whole(self) -> dict[str, Any]:
-        beans = {name: self._written(held) for name, held in self._beans.items()}
+    def _document(self) -> dict[str, Any]:
+        beans = {name: self._as_written(held) for name, held in self._beans.items()}
         return {**self._others, "dataVersion": self._data_version.value(self._is_v5), self._name: beans}
 
     def text(self) -> str:
-        """The file in the dialect of the version."""
+        """Return the text of the file in the dialect of the version."""
         with self._lock:
-            return to_text(bean(self._whole()))
+            return to_text(bean(self._document()))
 
     def persist(self, directory: DurableDirectory) -> bool:
-        """Write the file unless it holds this already. Returns whether it was written."""
+        """Write the file unless it already has this content. Returns whether it was written."""
         return self._writer.write(directory, self.text)
 
 
-class Topics(_Table):
-    """The topics of a store, `config/topics.json`. Safe for threads. findings: what of the file could not be taken."""
+class Topics(_ConfigTable):
+    """The topics of a store, `config/topics.json`. Thread-safe. findings: invalid parts of the file."""
 
     _relative = TOPICS
     _name = "topicConfigTable"
     _added = _TOPIC_ADDED
 
     def get(self, name: str) -> TopicConfig | None:
-        """The configuration of a topic."""
+        """Return the configuration of a topic, or None."""
         found: TopicConfig | None = self._read.get(name)
         if found is None:
             with self._lock:
@@ -234,19 +236,19 @@ class Topics(_Table):
         return found
 
     def put(self, config: TopicConfig) -> TopicConfig | None:
-        """Make a topic, or change it. Returns what it was before."""
+        """Create or change a topic. Returns its previous configuration."""
         with self._lock:
             before = self.get(config.name)
-            self._lay(config.name, _topic_bean(config))
+            self._merge(config.name, _topic_bean(config))
             self._data_version.next(self._clock())
             return before
 
     def add_system_topics(self, *, cluster: str = "DefaultCluster", broker: str = "broker-a") -> None:
-        """Add those of the topics a broker makes itself that are missing; that does not count as a change."""
+        """Add the missing topics that a broker creates itself; this does not count as a change."""
         with self._lock:
             for config in system_topics(self.version, cluster=cluster, broker=broker):
                 if config.name not in self._beans:
-                    self._lay(config.name, _topic_bean(config))
+                    self._merge(config.name, _topic_bean(config))
 
 
 def _topic_bean(config: TopicConfig) -> dict[str, Any]:
@@ -262,15 +264,15 @@ def _topic_bean(config: TopicConfig) -> dict[str, Any]:
     }
 
 
-class SubscriptionGroups(_Table):
-    """The subscription groups of a store, `config/subscriptionGroup.json`. Safe for threads. findings: as in `Topics`."""
+class SubscriptionGroups(_ConfigTable):
+    """The subscription groups of a store, `config/subscriptionGroup.json`. Thread-safe. findings: as in `Topics`."""
 
     _relative = GROUPS
     _name = "subscriptionGroupTable"
     _added = _GROUP_ADDED
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The configuration of a group; a field of a wrong type counts as not given."""
+        """Return the configuration of a group, or None; a field of the wrong type counts as missing."""
         found: SubscriptionGroupConfig | None = self._read.get(name)
         if found is None:
             with self._lock:
@@ -284,27 +286,27 @@ class SubscriptionGroups(_Table):
         return found
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig | None:
-        """Make a group, or change it. Returns what it was before."""
+        """Create or change a group. Returns its previous configuration."""
         with self._lock:
             before = self.get(config.name)
-            self._lay(config.name, _group_bean(config))
+            self._merge(config.name, _group_bean(config))
             self._data_version.next(self._clock())
             return before
 
     def add_built_in(self) -> None:
-        """Add those of the groups a broker makes itself that are missing; that does not count as a change."""
+        """Add the missing groups that a broker creates itself; this does not count as a change."""
         with self._lock:
             for name in built_in_groups(self.version):
                 if name not in self._beans:
-                    self._lay(name, _group_bean(SubscriptionGroupConfig(name)))
+                    self._merge(name, _group_bean(SubscriptionGroupConfig(name)))
 
-    def _whole(self) -> dict[str, Any]:
-        whole = super()._whole()
+    def _document(self) -> dict[str, Any]:
+        document = super()._document()
         if self._is_v5:
-            whole.setdefault("forbiddenTable", {})
-        elif not whole.get("forbiddenTable"):
-            whole.pop("forbiddenTable", None)
-        return whole
+            document.setdefault("forbiddenTable", {})
+        elif not document.get("forbiddenTable"):
+            document.pop("forbiddenTable", None)
+        return document
 
 
 def _group_bean(config: SubscriptionGroupConfig) -> dict[str, Any]:

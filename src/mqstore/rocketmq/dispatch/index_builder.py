@@ -1,15 +1,15 @@
-"""Writing index files from keys in log order, byte for byte as the broker does.
+"""Writes index files from keys in log order, byte for byte as the broker does.
 
-A file takes `positions - 1` keys; the next one goes into a new file. A new file inherits the end of the one before it as
-its beginning, and the first key put into it shows that: its time difference is counted from the *inherited* begin time,
-and only then does the header get the key's own (docs/formats/rocketmq.md, 5.3 and 5.4). So the first entry of every
-file but the first shows a wrong time, in the broker's files and in these.
+A file takes `positions - 1` keys; the next one goes into a new file. A new file inherits the end of the previous one as
+its beginning. The seconds of the first key put into it are counted from the *inherited* begin time, and only then does
+the header get the key's own time (docs/formats/rocketmq.md, 5.3 and 5.4). So the first entry of every file but the first
+has a wrong time, in the broker's files and in these.
 
-An index file is there as soon as one record was dispatched, even one without keys; and a full last file has an empty
-one behind it once a further record was dispatched.
+An index file exists as soon as one record was dispatched, even one without keys, and a full last file is followed by an
+empty one once another record was dispatched.
 
-Chains are made in memory: the slot table takes four bytes a slot. Only blocks of slots that hold something are written,
-the rest of the file stays a hole.
+Chains are built in memory: the slot table takes four bytes per slot. Only blocks of slots in use are written; the rest of
+the file stays a hole.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, 
 __all__ = ["IndexEnd", "IndexSequence", "IndexTask", "IndexWriter", "build_index", "index_name", "plan_index"]
 
 BLOCK = 1 << 18  # keys chained before they are written
-SLOT_BLOCK = 1 << 14  # slots of which none or all are written
+SLOT_BLOCK = 1 << 14  # slots that are written as one block, if any is in use
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST = 253_402_300_799_999  # the last millisecond that has a name of 17 digits
+_LATEST = 253_402_300_799_999  # the last millisecond with a name of 17 digits
 
 Keys = NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEnd:
-    """Where an index file ends: what the next one inherits. keys: entries in it."""
+    """The end of an index file, which the next one inherits. keys: entries in it."""
 
     name: str
     keys: int
@@ -50,7 +50,7 @@ class IndexEnd:
 
 
 def index_name(begin_timestamp: int, previous: str | None) -> str:
-    """A file name in the broker's form, `yyyyMMddHHmmssSSS`: the first key's time, or a millisecond behind the file before.
+    """Return a file name in the broker's form, `yyyyMMddHHmmssSSS`: the first key's time, or the previous file's plus 1 ms.
 
     >>> index_name(1640995200123, None), index_name(1640995200123, "20220101000000123")
     ('20220101000000123', '20220101000000124')
@@ -71,7 +71,7 @@ class IndexWriter:
     """One index file under way. Its header is written last, by `finish`."""
 
     def __init__(self, stage: DurableDirectory, place: str, name: str, slots: int, positions: int, before: IndexEnd | None) -> None:
-        """place: directory of the file in the stage. before: the file before this one, if any."""
+        """place: directory of the file in the stage. before: the end of the previous file, if any."""
         self._stage = stage
         self._path = f"{place}/{name}"
         self.name = name
@@ -84,19 +84,19 @@ class IndexWriter:
         inherited_offset = before.end_physical_offset if before is not None and before.end_physical_offset > 0 else 0
         self._begin = self._end = (inherited_time, inherited_offset)
         self._count = 0
-        self._taken = 0
+        self._used_slots = 0
 
     @property
     def room(self) -> int:
-        """How many keys still fit."""
+        """Number of keys that still fit."""
         return self._room - self._count
 
     def put(self, keys: Keys) -> None:
-        """Append keys, no more than there is room for."""
+        """Append keys; they must fit into the file."""
         if not len(keys):
             return
         if self._count == 0:
-            # the inherited time counts for the first key only
+            # the inherited time applies to the first key only
             self._chain(keys[:1], self._begin[0])
             self._begin = (int(keys["store_timestamp"][0]), int(keys["physical_offset"][0]))
             keys = keys[1:]
@@ -105,7 +105,7 @@ class IndexWriter:
 
     def _chain(self, keys: Keys, begin: int) -> None:
         rows = keys.view(np.uint8)
-        self._taken += index_chains.build(rows, begin, self._count + 1, self._slots, self._out)
+        self._used_slots += index_chains.build(rows, begin, self._count + 1, self._slots, self._out)
         self._stage.pwrite(self._path, self._base + ENTRY_SIZE * (self._count + 1), self._out[: len(rows)])
         self._count += len(keys)
         self._end = (int(keys["store_timestamp"][-1]), int(keys["physical_offset"][-1]))
@@ -118,14 +118,16 @@ class IndexWriter:
             if len(run):
                 low, high = int(run[0]) * SLOT_BLOCK, (int(run[-1]) + 1) * SLOT_BLOCK
                 self._stage.pwrite(self._path, HEADER_SIZE + SLOT_SIZE * low, slots[low:high].astype(">i4"))
-        # a broker writes the count of an empty file only when it flushes it
-        header = HEADER.pack(self._begin[0], self._end[0], self._begin[1], self._end[1], self._taken, self._count + 1 if self._count else 0)
+        # a broker writes the count of an empty file only on flush
+        header = HEADER.pack(
+            self._begin[0], self._end[0], self._begin[1], self._end[1], self._used_slots, self._count + 1 if self._count else 0
+        )
         self._stage.pwrite(self._path, 0, header)
         return IndexEnd(self.name, self._count, *self._end)
 
 
 class IndexSequence:
-    """All index files of a store, one after the other, from keys that come in log order."""
+    """Writes all index files of a store, one after the other, from keys in log order."""
 
     def __init__(self, stage: DurableDirectory, place: str, slots: int, positions: int) -> None:
         self._stage = stage
@@ -157,7 +159,7 @@ class IndexSequence:
             self._writer = None
 
     def finish(self, last_record: int, last_store_timestamp: int) -> list[IndexEnd]:
-        """The end of every file. last_record: physical offset of the last record dispatched, -1 for none."""
+        """Finish the last file and return the end of every file. last_record: physical offset of the last record dispatched, or -1."""
         self._close()
         if needs_empty_file(self.ends[-1] if self.ends else None, self._geometry[1], last_record):
             self._writer = self._open(last_store_timestamp)
@@ -166,7 +168,7 @@ class IndexSequence:
 
 
 def needs_empty_file(last: IndexEnd | None, positions: int, last_record: int) -> bool:
-    """Whether a broker that has dispatched a record behind the last key has made a further, empty file for it."""
+    """Return whether a broker that has dispatched a record after the last key has created another, empty file for it."""
     if last is None:
         return last_record >= 0
     return last.keys == positions - 1 and last_record > last.end_physical_offset
@@ -199,11 +201,11 @@ def build_index(task: IndexTask) -> IndexEnd:
     with DurableDirectory(task.stage) as stage:
         writer = IndexWriter(stage, task.place, task.name, task.slots, task.positions, task.before)
         for keys in task.keys:
-            writer.put(_staged(task.stage, keys))
+            writer.put(_read_staged(task.stage, keys))
         return writer.finish()
 
 
-def _staged(stage: str, keys: KeyRange) -> Keys:
+def _read_staged(stage: str, keys: KeyRange) -> Keys:
     data = MappedFile(Path(stage) / keys.path).data
     return data[keys.first * KEY_ROW.itemsize : (keys.first + keys.count) * KEY_ROW.itemsize].view(KEY_ROW)
 
@@ -211,14 +213,14 @@ def _staged(stage: str, keys: KeyRange) -> Keys:
 def plan_index(
     stage: str, place: str, slots: int, positions: int, staged: Sequence[tuple[str, int]], last_record: int, last_store_timestamp: int
 ) -> list[IndexTask]:
-    """One task per index file. staged: (path, rows) of all keys in log order. A file learns the end of the one before from its last key."""
+    """Plan one task per index file. staged: (path, rows) of all keys in log order. Each task gets the end of the previous file."""
     tasks: list[IndexTask] = []
     before: IndexEnd | None = None
-    for ranges in _cut(staged, positions - 1):
-        first = _staged(stage, KeyRange(ranges[0].path, ranges[0].first, 1))[0]
+    for ranges in _partition(staged, positions - 1):
+        first = _read_staged(stage, KeyRange(ranges[0].path, ranges[0].first, 1))[0]
         name = index_name(int(first["store_timestamp"]), None if before is None else before.name)
         tasks.append(IndexTask(stage, place, name, slots, positions, tuple(ranges), before))
-        last = _staged(stage, KeyRange(ranges[-1].path, ranges[-1].first + ranges[-1].count - 1, 1))[0]
+        last = _read_staged(stage, KeyRange(ranges[-1].path, ranges[-1].first + ranges[-1].count - 1, 1))[0]
         keys = sum(part.count for part in ranges)
         before = IndexEnd(name, keys, int(last["store_timestamp"]), int(last["physical_offset"]))
     if needs_empty_file(before, positions, last_record):
@@ -227,8 +229,8 @@ def plan_index(
     return tasks
 
 
-def _cut(staged: Sequence[tuple[str, int]], room: int) -> list[list[KeyRange]]:
-    """The staged keys in groups of `room`, the last one shorter."""
+def _partition(staged: Sequence[tuple[str, int]], room: int) -> list[list[KeyRange]]:
+    """Divide the staged keys into groups of `room`; the last one may be shorter."""
     groups: list[list[KeyRange]] = []
     left = 0
     for path, rows in staged:

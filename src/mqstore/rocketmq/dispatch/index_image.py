@@ -1,8 +1,8 @@
-"""The index service as a broker holds it in memory: files that were kept, files that dispatch makes, keys appended to the last one.
+"""The index service as a broker holds it in memory: kept files, files that dispatch creates, keys appended to the last one.
 
-For every dispatched record, in this order: a new file is made where there is none or the last one is full; a record
-before the last indexed one is skipped; each of its keys is put. A new file inherits times and offsets of the full one
-before it, so the first entry of a follow-up file counts its seconds from that file's end.
+For every dispatched record, in this order: a new file is created if there is none or the last one is full; a record
+before the last indexed one is skipped; each of its keys is put. A new file inherits times and offsets of the previous,
+full one, so the first entry of a later file counts its seconds from that file's end.
 
     >>> import numpy as np
     >>> from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
@@ -15,7 +15,7 @@ before it, so the first entry of a follow-up file counts its seconds from that f
     >>> service.files[1].entry(1)
     IndexEntry(key_hash=5, physical_offset=200, seconds=5, previous=0)
 
-The names of new files are made up: a broker would name them by the time of their creation.
+The names of new files are placeholders: a broker would name them by the time of their creation.
 
 Format: docs/formats/rocketmq.md, sections 5.3 to 5.6.
 """
@@ -35,14 +35,14 @@ __all__ = ["IndexImage", "IndexService"]
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]
 
-_BLOCK = 1 << 16  # entries made room for at once
+_BLOCK = 1 << 16  # entries allocated at once
 
 
 class IndexImage:
-    """An index file in memory: new, or laid over one on disk that is only read. Satisfies `indexquery.IndexFileLike`."""
+    """An index file in memory: new, or over one on disk that is only read. Satisfies `query.index_search.IndexFileLike`."""
 
     def __init__(self, name: str, slot_count: int, positions: int, base: IndexFile | None = None, before: IndexImage | None = None) -> None:
-        """base: the file on disk. before: the full file that a new one follows."""
+        """base: the file on disk. before: the previous, full file of a new one."""
         self.name = name
         self.slot_count = slot_count
         self.positions = positions
@@ -50,7 +50,7 @@ class IndexImage:
         self.begin_physical_offset = self.end_physical_offset = 0
         self.hash_slot_count = 0
         self.index_count = 1
-        self.octets: memoryview | None = None  # its entries lie partly in memory
+        self.octets: memoryview | None = None  # its entries are partly in memory
         self._base = base
         if base is not None:
             header = base.header
@@ -71,13 +71,13 @@ class IndexImage:
         return self.index_count >= self.positions
 
     def slot(self, number: int) -> int:
-        """What a slot holds."""
+        """Return the value of a slot."""
         if self._slots is not None:
             return int(self._slots[number])
         return 0 if self._base is None else self._base.slot(number)
 
     def entry(self, number: int) -> IndexEntry:
-        """Entry `number`; zeros where none was written."""
+        """Return entry `number`; zeros if none was written."""
         if self._own_from <= number < self.index_count:
             block, at = divmod(number - self._own_from, _BLOCK)
             row = self._blocks[block][at]
@@ -85,11 +85,11 @@ class IndexImage:
         return IndexEntry(0, 0, 0, 0) if self._base is None else self._base.entry(number)
 
     def put(self, keys: Rows) -> int:
-        """Put as many of the keys as there is room for; returns how many."""
+        """Put as many of the keys as fit and return their number."""
         count = max(0, min(len(keys), self.positions - self.index_count))
         at = 0
         while at < count:
-            # the time of the first key of a file is taken against what the file has inherited
+            # the seconds of a file's first key are counted from the time the file has inherited
             used = (self.index_count - self._own_from) % _BLOCK
             part = keys[at : min(count, at + _BLOCK - used)] if self.index_count > 1 else keys[at : at + 1]
             self._put(part, used)
@@ -97,7 +97,7 @@ class IndexImage:
         return count
 
     def _put(self, keys: Rows, used: int) -> None:
-        """Put keys into the last block of entries, of which so many are used. None are used: into a new block."""
+        """Put keys into the last block of entries. used: entries of it in use; 0: start a new block."""
         if self._slots is None:
             self._slots = np.zeros(self.slot_count, np.int32) if self._base is None else self._base.slots()
         if not used:
@@ -114,7 +114,7 @@ class IndexImage:
 
 
 class IndexService:
-    """All index files, oldest first, and the rule by which keys get into the last one."""
+    """All index files, oldest first, and the rules for putting keys into the last one."""
 
     def __init__(self, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
         """slots, positions: of new files."""
@@ -123,18 +123,18 @@ class IndexService:
         self._positions = max(2, positions)
         self._made = 0
 
-    # where files are: in memory here, on disk in `indexlive`
+    # file storage: in memory here, on disk in `live.index_writer`
 
     def _kept_file(self, file: IndexFile) -> IndexImage:
         return IndexImage(file.name, file.slot_count, file.positions, file)
 
     def _new_file(self, last: IndexImage | None) -> IndexImage:
-        """The file behind the last one, which is full or not there."""
+        """Create the file after the last one, which is full or does not exist."""
         self._made += 1
         return IndexImage(f"recovered-{self._made}", self._slots, self._positions, None, last)
 
     def _last(self) -> IndexImage:
-        """The file that takes the next key; made where there is none or the last one is full."""
+        """Return the file that takes the next key, created if there is none or the last one is full."""
         last = self.files[-1] if self.files else None
         if last is None or last.full:
             last = self._new_file(last)

@@ -1,12 +1,12 @@
-"""Key query: what the broker answers when it is asked for the messages with a key.
+"""Key query: the broker's answer to a query for the messages with a key.
 
-The broker hashes `topic#key`, goes through the index files from the newest to the oldest, in each down one chain, and
-returns every record whose entry has the same 32-bit hash. It compares neither topic nor key. Its rules have edges,
-which are kept here to the letter (docs/formats/rocketmq.md, 5.5 and 5.7):
+The broker hashes `topic#key`, goes through the index files from the newest to the oldest, walks one chain in each, and
+returns every record whose entry has the same 32-bit hash. It compares neither topic nor key. Its rules have special cases,
+which are reproduced here exactly (docs/formats/rocketmq.md, 5.5 and 5.7):
 
-* an entry's time is the file's begin plus whole seconds, so it lies up to a second before the real store time;
-* the first entry older than the asked range ends the search of a chain, whoever's key it is;
-* the time of the first entry of a follow-up file is too late by the pause between the two files;
+* an entry's time is the file's begin plus whole seconds, so it is up to a second before the real store time;
+* the first entry older than the requested range ends the search of a chain, even if it belongs to another key;
+* the time of the first entry of a later file is too late by the pause between the two files;
 * at most 64 offsets are returned.
 """
 
@@ -23,7 +23,7 @@ from mqstore.rocketmq.format.java_text import index_hash
 __all__ = ["MAX_RESULTS", "IndexAnswer", "IndexFileLike", "MessageAnswer", "query_messages", "query_offsets", "search", "time_matches"]
 
 MAX_RESULTS = 64
-MAX_STEPS = 100_000  # steps of one search that are told
+MAX_STEPS = 100_000  # steps of one search that are recorded
 END_OF_TIME = 2**63 - 1
 
 _SMALLEST = -(2**63)
@@ -31,7 +31,7 @@ _COMPILED = is_compiled()
 
 
 class IndexFileLike(Protocol):
-    """What a search needs of an index file, on disk or in memory."""
+    """The part of an index file, on disk or in memory, that a search needs."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ class IndexFileLike(Protocol):
     def index_count(self) -> int: ...
     @property
     def octets(self) -> memoryview | None:
-        """The file's bytes, where they hold every entry."""
+        """The file's bytes, if they hold every entry, else None."""
         ...
 
     def slot(self, number: int) -> int: ...
@@ -59,7 +59,7 @@ class IndexFileLike(Protocol):
 
 
 class IndexAnswer(NamedTuple):
-    """offsets: physical offsets in the broker's order. looping: names of files whose chain leads back into itself."""
+    """offsets: physical offsets in the broker's order. looping: names of files whose chain loops."""
 
     offsets: tuple[int, ...]
     last_update_timestamp: int
@@ -68,7 +68,7 @@ class IndexAnswer(NamedTuple):
 
 
 class MessageAnswer(NamedTuple):
-    """What queryMessage returns: offsets ascending, and zeros as last update where nothing was found."""
+    """The result of queryMessage: offsets ascending, and zeros as last update if nothing was found."""
 
     offsets: tuple[int, ...]
     last_update_timestamp: int
@@ -76,7 +76,7 @@ class MessageAnswer(NamedTuple):
 
 
 def time_matches(file: IndexFileLike, begin: int, end: int) -> bool:
-    """Whether the file's range of store times meets [begin, end], as the broker asks it."""
+    """Return whether the file's range of store times meets [begin, end], by the broker's rule."""
     first, last = file.begin_timestamp, file.end_timestamp
     return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
@@ -84,14 +84,14 @@ def time_matches(file: IndexFileLike, begin: int, end: int) -> bool:
 def search(
     file: IndexFileLike, key_hash: int, max_num: int, begin: int, end: int, found: list[int], steps: list[SearchStep] | None = None
 ) -> bool:
-    """Append to `found` what one file holds for a hash. False if the chain leads back into itself.
+    """Append to `found` the offsets that one file holds for a hash. Returns False if the chain loops.
 
-    On such a chain a broker stays until `max_num` is reached, or for ever where nothing on it matches; the latter is cut here.
+    A broker follows a loop until `max_num` is reached, or for ever if nothing on it matches; the latter is cut short here.
     """
     if steps is None and _COMPILED:
-        known = _search_compiled(file, key_hash, max_num - len(found), begin, end)
-        if known is not None:
-            found += known
+        offsets = _search_compiled(file, key_hash, max_num - len(found), begin, end)
+        if offsets is not None:
+            found += offsets
             return True
     slot = key_hash % file.slot_count
     number = file.slot(slot)
@@ -99,7 +99,7 @@ def search(
 
     def note(at: int, physical: int | None, time: int | None, outcome: str) -> None:
         if steps is not None and len(steps) <= MAX_STEPS:
-            rest = "the search goes on, its further steps are not listed"
+            rest = "the search continues; its further steps are not listed"
             steps.append(SearchStep(file.name, slot, at, physical, time, outcome if len(steps) < MAX_STEPS else rest))
 
     if number <= 0 or number > count or count <= 1:
@@ -136,7 +136,7 @@ def search(
         if previous <= 0 or previous > count or previous == number or time < begin:
             return True
         if previous > number:
-            # Brent: a chain that comes back does so over one of its rises; the mark moves at powers of two, so it gets onto the loop
+            # Brent: a loop contains a link to a newer entry; the mark moves at powers of two of these, so it ends up on the loop
             if number == mark:
                 note(previous, None, None, "the chain loops: cut here")
                 _repeat_loop(found, found_at_mark, max_num)
@@ -147,16 +147,16 @@ def search(
         number = previous
 
 
-def _search_compiled(file: IndexFileLike, key_hash: int, most: int, begin: int, end: int) -> list[int] | None:
-    """What one file holds for a hash, by the compiled way; None where it leaves the chain to the other."""
+def _search_compiled(file: IndexFileLike, key_hash: int, max_results: int, begin: int, end: int) -> list[int] | None:
+    """Return the offsets that one file holds for a hash, by the compiled search; None if it cannot handle the chain."""
     octets = file.octets
-    if octets is None or not 0 < most <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
+    if octets is None or not 0 < max_results <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
         return None
-    return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, most)
+    return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, max_results)
 
 
 def _repeat_loop(found: list[int], found_at_mark: int, max_num: int) -> None:
-    """Repeat what one round of a loop finds until there are max_num, as a broker does; nothing where a round finds nothing."""
+    """Repeat the offsets of one round of a loop until there are max_num, as a broker does. Does nothing if a round finds none."""
     per_round = found[found_at_mark:]
     missing = min(max_num - len(found), MAX_STEPS)
     if per_round and missing > 0:
@@ -175,7 +175,7 @@ def query_offsets(
     cap: int = MAX_RESULTS,
     steps: list[SearchStep] | None = None,
 ) -> IndexAnswer:
-    """What the index service returns: files newest first, at most min(max_num, cap) offsets. files: oldest first."""
+    """Query the index service: files newest first, at most min(max_num, cap) offsets. files: oldest first."""
     max_num = min(max_num, cap)
     key_hash = index_hash(topic, key)
     found: list[int] = []
@@ -203,9 +203,9 @@ def query_messages(
     *,
     cap: int = MAX_RESULTS,
 ) -> MessageAnswer:
-    """What queryMessage returns: the offsets of readable records, ascending; up to three rounds while nothing is readable.
+    """Answer queryMessage: the offsets of readable records, ascending; up to three rounds while nothing is readable.
 
-    store_timestamp_at: store time of the record at a physical offset, None where no record can be read.
+    store_timestamp_at: returns the store time of the record at a physical offset, None if no record can be read.
     """
     last = end
     updated = (0, 0)

@@ -1,13 +1,13 @@
-"""Lookups: single records and single numbers that a broker is asked for.
+"""Lookups: queries to a broker for single records and single numbers.
 
-    record_at(log, p)                      the record at a physical offset; nothing checks that one starts there
-    record_by_id(log, id)                         the same by the message id a put returned: store host and physical offset
+    record_at(log, p)                      the record at a physical offset; not checked for being the start of one
+    record_by_id(log, id)                  the same by the message id that a put returned: store host and physical offset
     query_message(files, log, topic, key)  the records with a key, by the index
     message_ids(queue, lo, hi, host)       message id -> queue offset
     earliest_time, earliest_time_of_log    store time of the oldest message
     …
 
-A broker's answer for "there is none" is kept: -1 for times, 0 for offsets, nothing for records.
+The broker's answers for "not found" are kept: -1 for times, 0 for offsets, None for records.
 
     >>> from mqstore.rocketmq.format.log_slices import LogFiles
     >>> from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
@@ -57,7 +57,7 @@ _SIZE = struct.Struct(">i")
 
 
 def raw_record_at(log: LogSlices, physical: int) -> memoryview | None:
-    """As many bytes at a physical offset as the four bytes there say; None where they are not readable."""
+    """Return the bytes of the record at a physical offset, by the size field there; None if they are not readable."""
     found = log.readable(physical)
     if found is None:
         return None
@@ -70,22 +70,22 @@ def raw_record_at(log: LogSlices, physical: int) -> memoryview | None:
 
 
 def record_at(log: LogSlices, physical: int) -> Record | None:
-    """The record at a physical offset, its body as stored; None where none can be decoded."""
+    """Return the record at a physical offset, its body as stored; None if it cannot be decoded."""
     raw = raw_record_at(log, physical)
     return None if raw is None else record_or_none(raw)
 
 
 def record_by_id(log: LogSlices, message_id: str) -> Record | None:
-    """The record that a message id of the broker leads to. Its store host is not compared. Raises UsageError."""
+    """Return the record of a broker's message id. The store host is not compared. Raises UsageError."""
     try:
         _, physical = parse_message_id(message_id)
     except ValueError:
-        raise UsageError(f"{message_id!r} is no message id of a broker: these are 32 or 56 hexadecimal digits") from None
+        raise UsageError(f"{message_id!r} is not a message id of a broker: these have 32 or 56 hexadecimal digits") from None
     return record_at(log, physical)
 
 
 def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = MAX_MESSAGE_SIZE) -> int:
-    """Store time of the record at the log's minimum, -1 without one. 4.9.3 wants two largest messages to be readable in that file."""
+    """Return the store time of the record at the log's minimum, or -1. 4.9.3 requires room for two maximum messages in that file."""
     start = log.min_offset
     if version == "4.9.3":
         return store_timestamp_at(log, start, 2 * max_message_size, version)
@@ -99,35 +99,35 @@ def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = M
 
 
 def commit_log_offset_in_queue(queue: PagedQueue, offset: int) -> int:
-    """Physical offset that an entry holds, 0 if there is no entry."""
+    """Return the physical offset in an entry, 0 if there is no entry."""
     entry = entry_at(queue, offset)
     return 0 if entry is None else int(entry["physical_offset"])
 
 
 def store_timestamp_of(queue: PagedQueue, log: LogSlices, offset: int, version: str) -> int:
-    """Store time of the message at a queue offset, -1 if there is none."""
+    """Return the store time of the message at a queue offset, or -1."""
     entry = entry_at(queue, offset)
     return -1 if entry is None else store_timestamp_at(log, int(entry["physical_offset"]), int(entry["size"]), version)
 
 
 def earliest_time(queue: PagedQueue, log: LogSlices, version: str) -> int:
-    """Store time of the message at the queue's minimum, -1 if there is none."""
+    """Return the store time of the message at the queue's minimum, or -1."""
     return store_timestamp_of(queue, log, queue.min_offset, version)
 
 
 def message_total(queue: PagedQueue) -> int:
-    """Messages in the queue: maximum less minimum, so -1 less for a batch queue that never had one."""
+    """Return the messages in the queue: maximum minus minimum, which is 1 too many for a batch queue that never had one."""
     return queue.max_offset - queue.min_offset
 
 
 def is_on_disk(queue: PagedQueue, log: LogSlices, offset: int, in_memory_bytes: int) -> bool:
-    """Whether the record of an entry lies so far behind the end of the log that it counts as on disk; False without an entry."""
+    """Return whether the record of an entry is so far before the end of the log that it counts as on disk; False without an entry."""
     entry = entry_at(queue, offset)
     return entry is not None and log.max_offset - int(entry["physical_offset"]) > in_memory_bytes
 
 
 def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict[str, int]:
-    """Message id -> queue offset of the entries low..high-1, as far as the queue has them. store_host: `ip:port` of the broker."""
+    """Return message id -> queue offset of the entries low..high-1, as far as they exist. store_host: `ip:port` of the broker."""
     host = parse_host(store_host)
     found: dict[str, int] = {}
     at, stop = max(low, queue.min_offset), min(high, queue.max_offset)
@@ -148,9 +148,9 @@ def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict
 
 
 class QueryResult(NamedTuple):
-    """What a key query returned: records in the order of the log.
+    """The result of a key query: records in the order of the log.
 
-    The last update is that of the newest index file; zeros where nothing was found.
+    The last update is that of the newest index file; zeros if nothing was found.
     """
 
     slices: tuple[memoryview, ...]
@@ -160,7 +160,7 @@ class QueryResult(NamedTuple):
 
     @property
     def records(self) -> list[Record]:
-        """The records, decoded; bytes that are none are left out. Neither topic nor key has been compared."""
+        """The records, decoded; bytes that are not a record are left out. Neither topic nor key has been compared."""
         return records_of(self.slices)
 
 
@@ -175,7 +175,7 @@ def query_message(
     *,
     cap: int = MAX_RESULTS,
 ) -> QueryResult:
-    """The newest max_num (at most cap) records whose key has the hash of `topic#key`, stored in [begin, end] as far as the index tells."""
+    """Find the newest max_num (at most cap) records with the hash of `topic#key`, stored in [begin, end] by the index's times."""
     raws: dict[int, memoryview] = {}
 
     def stored(physical: int) -> int | None:
@@ -183,7 +183,7 @@ def query_message(
         if raw is None or len(raw) < 64:
             return None
         if physical == 0 and raw[28:36] != bytes(8):
-            return None  # the log begins later; a key query, unlike a pull, does not fall back to its first file
+            return None  # the log starts later; unlike a pull, a key query does not fall back to the first file
         raws[physical] = raw
         return store_timestamp_in(raw)
 

@@ -4,20 +4,20 @@
     maximum is 0                        NO_MESSAGE_IN_QUEUE       next 0
     offset below the minimum            OFFSET_TOO_SMALL          next minimum
     offset at the maximum               OFFSET_OVERFLOW_ONE       next offset
-    offset behind the maximum           OFFSET_OVERFLOW_BADLY     next maximum (4.9.3 with minimum 0: 0)
+    offset past the maximum             OFFSET_OVERFLOW_BADLY     next maximum (4.9.3 with minimum 0: 0)
     no queue file holds the offset      OFFSET_FOUND_NULL         next file of the queue
     otherwise a scan over the entries of one queue file:
         at least one message            FOUND
-        no entry passes the filter      NO_MATCHED_MESSAGE        next behind the last entry looked at
+        no entry passes the filter      NO_MATCHED_MESSAGE        next after the last entry examined
         the records have left the log   MESSAGE_WAS_REMOVING
 
-A scan ends at the end of the queue file, after 800 entries (more if more messages are asked for), or when the batch is
-full: so many messages as asked for, 32 messages, or 256 KiB; 8 messages or 64 KiB where the records are so far behind the
-end of the log that they are taken to be on disk only. The first message always fits. Of a record that has left the log
-the scan learns that its whole log file has, and skips all entries that lead into it.
+A scan ends at the end of the queue file, after 800 entries (more if more messages are requested), or when the batch is
+full: the requested number of messages, 32 messages, or 256 KiB; 8 messages or 64 KiB if the records are so far before the
+end of the log that they count as on disk. The first message always fits. If a record has left the log, so has its whole
+log file, and the scan skips all entries that point into it.
 
-5.3.3 differs: it goes on to the next queue file while nothing is found (as often as it is told to, once by default), the
-caller may limit the bytes, and what is skipped counts as looked at before the batch is.
+5.3.3 differs: it continues with the next queue file while nothing is found (up to a configured number of files, 1 by
+default), the caller may limit the bytes, and skipped entries count as examined.
 
 `_scan_slow` applies these rules entry by entry. `_scan_fast` does the same for ordinary stretches and leaves all others to it.
 A store that is open asks the pull kernel first, which handles the same stretches without a Python call in between.
@@ -76,11 +76,11 @@ class GetStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRules:
-    """What limits a pull; the defaults are a broker's.
+    """The limits of a pull; the defaults are a broker's.
 
-    in_memory_bytes: records farther behind the end of the log count as on disk (a broker takes 40 % of the machine's memory).
-    max_total_bytes: of one answer, 5.3.3 only. max_filter_bytes: of queue entries that one scan looks at. travel_files: queue files
-    that 5.3.3 looks through. corrects_offsets: False on a slave that leaves the offsets it was asked for as they are.
+    in_memory_bytes: records farther from the end of the log count as on disk (a broker uses 40 % of the machine's memory).
+    max_total_bytes: of one answer, 5.3.3 only. max_filter_bytes: of queue entries that one scan examines. travel_files: queue
+    files that 5.3.3 searches. corrects_offsets: False on a slave, which returns the requested offsets unchanged.
     """
 
     version: str
@@ -100,16 +100,16 @@ class PullRules:
 
     @property
     def total_limit(self) -> int:
-        """Bytes of one answer, within what the broker accepts."""
+        """Bytes of one answer, within the range the broker accepts."""
         return min(max(self.max_total_bytes, 100), _LARGEST_TOTAL)
 
 
 class GetResult(Pulled):
-    """What a pull returned: one slice of the log per record, not copied; valid as long as somebody holds it.
+    """The result of a pull: one slice of the log per record, not copied; valid as long as it is referenced.
 
     status, next_begin_offset. min_offset, max_offset: of the queue. slices, queue_offsets, physical_offsets, sizes: lists, one item per
     record. total_bytes: of the records. message_count: messages, of which a record in a batch queue holds several.
-    suggest_pulling_from_slave: what was looked at lies far behind the end of the log.
+    suggest_pulling_from_slave: the examined records are far before the end of the log.
     """
 
     __slots__ = ()
@@ -122,7 +122,7 @@ class GetResult(Pulled):
         return f"GetResult({', '.join(f'{name}={fact!r}' for name, fact in zip(_FACTS, _facts(self), strict=True))})"
 
     def records(self, tags: TagFilter | None = None) -> list[Record]:
-        """The records, decoded; bytes that are none are left out. tags: as a client filters, by the tags themselves."""
+        """Decode the records; bytes that are not a record are left out. tags: filter by the tags themselves, as a client does."""
         if self.view is not None and self.rows is not None:
             found = records_in(self.view, self.start, self.rows)
         else:
@@ -132,9 +132,9 @@ class GetResult(Pulled):
         return [record for record in found if tags.matches_tags(decode_properties(record.properties).get("TAGS"))]
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The records as a batch with the columns of the message table, by default those in `pulledbatch.PULL_COLUMNS`.
+        """Return the records as a batch with columns of the message table, by default `query.pull_batch.PULL_COLUMNS`.
 
-        Bytes that are no record are left out. Raises UsageError for a column that a record does not hold.
+        Bytes that are not a record are left out. Raises UsageError for a column that a record does not hold.
         """
         if columns is None and self.view is not None and self.rows is not None:
             batch = batch_fast(self.view, self.start, self.rows)
@@ -175,7 +175,7 @@ def get_message(
 ) -> GetResult:
     """Pull at most max_count messages from a queue offset on.
 
-    tags_code_of: the tags code at an address of the extended queue, None where none can be read.
+    tags_code_of: returns the tags code at an address of the extended queue, None if it cannot be read.
     """
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, _next_offset(rules, offset, 0), 0, 0)
@@ -200,20 +200,20 @@ def _next_offset(rules: PullRules, asked: int, corrected: int) -> int:
 
 
 def _scan_limit(rules: PullRules, max_count: int, unit: int) -> int:
-    """Bytes of queue entries that a scan looks at; the product is one of 32 bits."""
+    """Return the bytes of queue entries that a scan examines; the product wraps at 32 bits."""
     return max(rules.max_filter_bytes, (max_count * unit + (1 << 31)) % (1 << 32) - (1 << 31))
 
 
 def _is_full(rules: PullRules, max_count: int, result: GetResult, messages: int, size: int, on_disk: bool) -> bool:
-    """Whether there is no room for a record. The first one always has room."""
+    """Return whether the batch has no room for another record. The first one always fits."""
     if not result.total_bytes or not result.message_count:
         return False
     if result.message_count + (messages if rules.is_v5 else 1) > max_count:
         return True
-    most_bytes = rules.max_bytes_on_disk if on_disk else rules.max_bytes_in_memory
+    max_bytes = rules.max_bytes_on_disk if on_disk else rules.max_bytes_in_memory
     if rules.is_v5:
-        most_bytes = min(most_bytes, rules.total_limit)
-    return result.total_bytes + size > most_bytes or result.message_count >= (
+        max_bytes = min(max_bytes, rules.total_limit)
+    return result.total_bytes + size > max_bytes or result.message_count >= (
         rules.max_count_on_disk if on_disk else rules.max_count_in_memory
     )
 
@@ -227,7 +227,7 @@ def _scan_slow(
     rules: PullRules,
     tags_code_of: TagsCodeOf | None,
 ) -> GetResult:
-    """The scan, entry by entry: the readable truth, for both versions and both kinds of queue."""
+    """Scan entry by entry: the reference implementation, for both versions and both kinds of queue."""
     is_v5 = rules.is_v5
     unit = unit_size(queue)
     limit = _scan_limit(rules, max_count, unit)
@@ -293,9 +293,9 @@ def _resolve_tags_code(code: int, tags_code_of: TagsCodeOf | None) -> int | None
 def _scan_fast(
     log: LogSlices, queue: PagedQueue, offset: int, max_count: int, tags: TagFilter | None, rules: PullRules, low: int, high: int
 ) -> GetResult | None:
-    """The scan of an ordinary stretch; None where it takes the rules one by one.
+    """Scan an ordinary stretch; None if it needs `_scan_slow`.
 
-    Ordinary: entries of a plain queue without addresses, whose records all lie in one file of the log.
+    Ordinary: entries of a plain queue without addresses, whose records are all in one file of the log.
     """
     page = None if queue.batch or not _COMPILED else page_from(queue, offset)
     if page is None or rules.travel_files < 1:
@@ -325,21 +325,21 @@ def _scan_fast(
 
 @lru_cache(64)
 def kernel_limits(rules: PullRules) -> Limits:
-    """The rules as the kernel wants them."""
-    most = rules.total_limit if rules.is_v5 else 1 << 62
+    """Convert the rules for the kernel."""
+    max_total = rules.total_limit if rules.is_v5 else 1 << 62
     return Limits(
         five=rules.is_v5,
         in_memory_bytes=rules.in_memory_bytes,
         travel_files=rules.travel_files,
         max_filter_bytes=rules.max_filter_bytes,
         count_in_memory=rules.max_count_in_memory,
-        bytes_in_memory=min(rules.max_bytes_in_memory, most),
+        bytes_in_memory=min(rules.max_bytes_in_memory, max_total),
         count_on_disk=rules.max_count_on_disk,
-        bytes_on_disk=min(rules.max_bytes_on_disk, most),
+        bytes_on_disk=min(rules.max_bytes_on_disk, max_total),
     )
 
 
 @lru_cache(256)
 def filter_hashes(tags: TagFilter) -> NDArray[np.int32]:
-    """The hashes of a filter as the kernel wants them."""
+    """Return the hashes of a filter, sorted, for the kernel."""
     return np.array(sorted(tags.hashes), np.int32)

@@ -1,13 +1,13 @@
 """Pulled messages as an Arrow record batch.
 
-A pull brings a few dozen records. Making some twenty Arrow columns from Python costs more than those records, so the batch
-of ordinary records is written by one kernel as the body of an Arrow IPC message, and read back without a copy. Its head is the
-same for every batch but for a few numbers, whose places are looked up once in a batch that Arrow itself has written:
+A pull returns a few dozen records. Creating some twenty Arrow columns from Python costs more than reading those records, so
+the batch of ordinary records is written by one kernel as the body of an Arrow IPC message, and read back without a copy. Its
+header is the same for every batch except for a few numbers, whose positions are looked up once in a batch that Arrow wrote:
 
     ffffffff, size of the head | Message: length of the body | RecordBatch: rows, nodes (rows, nulls), buffers (begin, length) | body
 
-Records that are not ordinary (`kernels.messagebatch`), and columns other than the usual ones, go through `columns.RecordColumns`,
-which is the truth about every column.
+Records that are not ordinary (`kernels.rocketmq.pull_batch`), and columns other than the default ones, go through
+`scan.columns.RecordColumns`, the reference implementation of every column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_IN_RECORD", "PULL_COLUMNS", "batch_fast", "batch_of_records"]
 
-NOT_IN_RECORD = ("store_file", "verdict")  # columns that a record cannot tell by itself
+NOT_IN_RECORD = ("store_file", "verdict")  # columns that cannot be computed from a record alone
 PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*NOT_IN_RECORD, "body_crc_ok"))
 
 _COMPILED = is_compiled()
@@ -43,9 +43,9 @@ Longs = NDArray[np.int64]
 
 
 def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The records at some positions of a buffer as a batch; what is no record, or longer than its size here, is left out.
+    """Return the records at some positions of a buffer as a batch; bytes that are not a record of at most that size are left out.
 
-    columns: by default those that come at the price of reading the record; `body_crc_ok` and those about bodies can be named.
+    columns: by default those that cost no more than reading the record; `body_crc_ok` and columns about bodies can be requested.
     Raises UsageError for a column that a record does not hold.
     """
     if columns is None or tuple(columns) == PULL_COLUMNS:
@@ -65,18 +65,18 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
 
 
 def batch_fast(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
-    """The usual columns of records in one stroke; None where one is not ordinary. start, rows: as `kernels.messagebatch` wants them."""
+    """Return the default columns of records by one kernel call; None if a record is not ordinary. start, rows: as the kernel takes them."""
     if not _COMPILED:
         return None
-    head, schema, read = _head()
+    head, schema, read = _ipc_template()
     found = pull_batch.written(data, start, rows, head)
     batch: pa.RecordBatch | None = None if found is None else read(found, schema)
     return batch
 
 
 @cache
-def _head() -> tuple[pull_batch.Head, pa.Schema, Callable[..., pa.RecordBatch]]:
-    """The head of a message, its schema, and what reads a message."""
+def _ipc_template() -> tuple[pull_batch.Head, pa.Schema, Callable[..., pa.RecordBatch]]:
+    """Return the header of a message, its schema, and the function that reads a message."""
     import pyarrow as pa
 
     schema = rocketmq_schema(PULL_COLUMNS)
@@ -89,7 +89,7 @@ def _head() -> tuple[pull_batch.Head, pa.Schema, Callable[..., pa.RecordBatch]]:
         return found
 
     def field(table: int, number: int) -> int:
-        """Place of a field of a flatbuffer table."""
+        """Return the position of a field of a flatbuffer table."""
         return table + at(table - at(table, "i") + 4 + 2 * number, "H")
 
     def target(place: int) -> int:

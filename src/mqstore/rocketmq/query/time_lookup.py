@@ -1,20 +1,20 @@
-"""Lookup by time: the queue offset of the message that was stored at a time, or near it.
+"""Lookup by time: the queue offset of the message stored at a time, or nearest to it.
 
 Ten messages, stored at 0, 20, 40 … 180 ms:
 
-    time asked      -10    0   10   11   60   500
-    4.9.3             0    0    0    1    3     9      the nearest, the earlier of two equally near ones
-    5.3.3 lower       0    0    1    1    3    10      the first that is not earlier
-    5.3.3 upper       0    0    0    0    3     9      the last that is not later
+    query time      -10    0   10   11   60   500
+    4.9.3             0    0    0    1    3     9      the nearest, the earlier one in a tie
+    5.3.3 lower       0    0    1    1    3    10      the first not earlier
+    5.3.3 upper       0    0    0    0    3     9      the last not later
 
 Both versions bisect one queue file. 4.9.3 chooses the first file that was modified at or after the time, by the file
-system's clock. Such times are unreliable for mapped files and are lost when a store is copied; where the caller does not
-give them, a file counts as modified when its last message was stored. 5.3.3 goes by the messages itself.
+system's clock. Such times are unreliable for mapped files and are lost when a store is copied; if the caller does not
+give them, a file counts as modified when its last message was stored. 5.3.3 uses the store times of messages.
 
-Records that have left the log count as earlier than any time; an entry that leads nowhere else ends the search with 0.
+Records that have left the log count as earlier than any time; any other entry without a record ends the search with 0.
 
-Batch queues (5.3.3 only) look at the times in their units: `lower` is the first unit that is not earlier, except at or
-behind the end of a file, where it is the last unit. `upper` is defective: its bisection compares the wrong way round, so a
+Batch queues (5.3.3 only) compare the times in their units: `lower` is the first unit that is not earlier, except at or
+after the end of a file, where it is the last unit. `upper` is defective: its bisection compares the wrong way round, so a
 time between two units mostly finds nothing (and the answer is the minimum), sometimes the next later unit.
 
 Format: docs/formats/rocketmq.md, sections 4.7 and 4.10.
@@ -46,9 +46,9 @@ def offset_by_time(
     boundary: Boundary = "lower",
     modified: Sequence[int] | None = None,
 ) -> int:
-    """The queue offset for a time in ms, by the rules of a version.
+    """Return the queue offset for a time in ms, by the rules of a version.
 
-    boundary: for 5.3.3. modified: for 4.9.3, when each queue file was modified, ms, in the order of the files.
+    boundary: for 5.3.3. modified: for 4.9.3, the modification time of each queue file, ms, in the order of the files.
     """
     if version == "4.9.3":
         return _nearest(queue, log, timestamp, modified)
@@ -111,12 +111,12 @@ def _bisect(times: _Times, timestamp: int, floor: int, log_min: int) -> _Bisecti
 
 
 def _floor(queue: PagedQueue, file: PagedFile) -> int:
-    """The first row of a file that is not below the queue's minimum."""
+    """Return the first row of a file that is not below the queue's minimum."""
     return max(0, queue.min_offset - file.start // ENTRY_SIZE)
 
 
 def _queue_offset(file: PagedFile, row: int) -> int:
-    """Queue offset of a row. -1, where the search met nothing, is the *byte* before the file, divided toward zero."""
+    """Return the queue offset of a row. Row -1, nothing found, is the *byte* before the file, divided toward zero."""
     return file.start // ENTRY_SIZE + row if row >= 0 else max(0, file.start - 1) // ENTRY_SIZE
 
 
@@ -182,7 +182,7 @@ def _bound(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary
 
 
 def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary) -> PagedFile | None:
-    """Lower: the first file whose last message is not earlier, else the last file. Upper: the last file that does not begin later."""
+    """Choose the file. lower: the first whose last message is not earlier, else the last. upper: the last that does not begin later."""
 
     def time_at(file: PagedFile, row: int) -> int:
         times = _Times(log, file, "5.3.3")
@@ -197,7 +197,7 @@ def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: B
 
 
 def _batch_by_time(queue: PagedQueue, timestamp: int, boundary: Boundary) -> int:
-    """Base of a unit, -1 where nothing is usable."""
+    """Return the base of a unit, -1 if nothing is found."""
     begun = [(int(file.part(0, 1)["store_timestamp"][0]), file) for file in queue.files if file.written]
     if not begun:
         return -1
@@ -208,12 +208,12 @@ def _batch_by_time(queue: PagedQueue, timestamp: int, boundary: Boundary) -> int
         file = max(fitting, key=lambda pair: pair[0])[1] if fitting else begun[0][1]
     rows = file.part(0, file.written // UNIT_SIZE)
     times, bases = rows["store_timestamp"], rows["base_offset"]
-    row = len(rows) - 1 if timestamp >= times[-1] else _bisected(times, timestamp, boundary)
+    row = len(rows) - 1 if timestamp >= times[-1] else _bisect_units(times, timestamp, boundary)
     return int(bases[row]) if row >= 0 else -1
 
 
-def _bisected(times: NDArray[np.int64], timestamp: int, boundary: Boundary) -> int:
-    """The broker's bisection of a batch queue file. Its ends ask for a time that is not earlier, whichever boundary is wanted."""
+def _bisect_units(times: NDArray[np.int64], timestamp: int, boundary: Boundary) -> int:
+    """Bisect a batch queue file as the broker does. At its ends it requires a time that is not earlier, for either boundary."""
     left, right = 0, len(times) - 1
     while left <= right:
         middle = (left + right) // 2

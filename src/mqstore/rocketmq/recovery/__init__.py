@@ -1,1 +1,1 @@
-"""The broker's own load of a store directory, carried out in memory."""
+"""A broker's load of a store directory, simulated in memory."""

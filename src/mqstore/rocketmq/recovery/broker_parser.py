@@ -1,22 +1,22 @@
-"""The broker's own reading of a record, which believes less and more than this package does elsewhere.
+"""The broker's own parsing of records, which is both stricter and laxer than the rest of this package.
 
-At load and while it dispatches, a broker parses record after record and stops at the first one it cannot take. It checks
-the magic, the lengths and, at load, the CRC of the body; it never compares a record's physical offset with the place where
-the record stands, and it trips over things that say nothing about the bytes, such as a delay level that is no number.
+At load and during dispatch, a broker parses record after record and stops at the first one it cannot accept. It checks
+the magic, the lengths and, at load, the CRC of the body. It never compares a record's physical offset with the record's
+position, and it fails on values unrelated to the integrity of the bytes, such as a delay level that is not a number.
 
-    what stands there                       4.9.3                        5.3.3
-    version 2 record                        stops                        taken
-    size field beyond the end of the file   memory for it is asked for   stops
+    bytes found                             4.9.3                        5.3.3
+    version 2 record                        stops                        accepted
+    size field beyond the end of the file   allocates that much memory   stops
                                             first, which may fail
-    lengths that do not add up              stops; while dispatching it goes on where it has read to
-    BLANK record                            the next file, whatever      stops if its size leads
-                                            its size                     behind the file
+    lengths that do not add up              stops; dispatch goes on from where it has read to
+    BLANK record                            goes on with the next        stops if its size leads
+                                            file, whatever its size      past the file
 
     >>> import numpy as np
     >>> from mqstore.rocketmq.format.record import Record, encode
     >>> log = np.frombuffer(encode(Record("T", b"x")) + encode(Record("T", b"y")) + bytes(8), np.uint8)
     >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in RecordParser("4.9.3").runs(log, 0)]
-    [[0, 93], ParseStop(position=186, blank=False, size=-1, behind=194)]
+    [[0, 93], ParseStop(position=186, blank=False, size=-1, read_to=194)]
 
 Format: docs/formats/rocketmq.md, section 6.3.
 """
@@ -42,11 +42,11 @@ __all__ = ["LARGEST_ARRAY", "ParseStop", "RecordParser", "java_integer"]
 
 Longs = NDArray[np.int64]
 
-LARGEST_ARRAY = 640 << 20  # what a heap of 1 GiB still has in one piece
-SECTOR = 512  # bytes that a disk writes whole or not at all
-ROOM = 32768  # records that a run holds at the most
-FIRST = 256  # records of the first run, which tells how long they are
-STRETCH = 32 << 20  # bytes that a run is to have
+LARGEST_ARRAY = 640 << 20  # what a heap of 1 GiB can still allocate in one piece
+SECTOR = 512  # bytes that a disk writes all or not at all
+ROOM = 32768  # maximum number of records in a run
+FIRST = 256  # records of the first run, which shows how long they are
+STRETCH = 32 << 20  # target bytes of a run
 
 _SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), np.uint8)
 _INT = struct.Struct(">i")
@@ -54,19 +54,19 @@ _INT = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class ParseStop:
-    """Where a run of records ends. blank: an end-of-file record. size: what the broker takes the bad record's size to be, -1 for unknown.
+    """Where and why parsing stops. blank: at an end-of-file record. size: of the bad record, as the broker sees it; -1: unknown.
 
-    behind: the position up to which the broker has read.
+    read_to: the position up to which the broker has read.
     """
 
     position: int
     blank: bool
     size: int
-    behind: int
+    read_to: int
 
 
 def java_integer(text: str, bits: int) -> bool:
-    """Whether Java would read the text as a signed integer of so many bits."""
+    """Return whether Java would parse the text as a signed integer of that many bits."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits or not all(character.isdecimal() for character in digits):
         return False
@@ -76,9 +76,9 @@ def java_integer(text: str, bits: int) -> bool:
 class RecordParser:
     """Parses records as a broker of a version does.
 
-    check_crc: body CRCs are checked, as at load unless checkCRCOnRecover is off. property_crc: the `__CRC32#` property instead
-    (forceVerifyPropCRC). largest_array: bytes of memory that the broker can get in one piece. strict: a record of which some
-    sectors never reached the disk is not taken either, though a broker takes the zeros in its topic or properties.
+    check_crc: check body CRCs, as at load unless checkCRCOnRecover is off. property_crc: check the `__CRC32#` property instead
+    (forceVerifyPropCRC). largest_array: bytes that the broker can allocate in one piece. strict: also reject a record some of
+    whose sectors never reached the disk, although a broker accepts the zeros in its topic or properties.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class RecordParser:
         self._strict = strict
 
     def runs(self, data: Bytes, start: int) -> Iterator[Longs | ParseStop]:
-        """Positions of the records that the broker takes, from start on, and last why it stops. It can read up to the end of data."""
+        """Yield positions of the records that the broker accepts, from start on, and finally the reason it stops."""
         positions = np.empty(ROOM, np.int64)
         room = FIRST
         status = frames.FULL
@@ -106,17 +106,17 @@ class RecordParser:
             begun = at
             count, at, status = frames.walk(data, at, len(data), 0, False, positions[:room])
             room = min(ROOM, max(1, count * STRETCH // max(1, at - begun)))
-            taken = self._taken(data, positions[:count])
-            if taken:
-                yield positions[:taken].copy()
-            if taken < count:
-                bad = int(positions[taken])
+            accepted = self._count_accepted(data, positions[:count])
+            if accepted:
+                yield positions[:accepted].copy()
+            if accepted < count:
+                bad = int(positions[accepted])
                 yield ParseStop(bad, False, -1, bad)
                 return
-        yield self._stop(data, at)
+        yield self._stop_at(data, at)
 
-    def _taken(self, data: Bytes, positions: Longs) -> int:
-        """How many leading records with sound frames the broker takes."""
+    def _count_accepted(self, data: Bytes, positions: Longs) -> int:
+        """Return how many leading records, whose frames are valid, the broker accepts."""
         if not len(positions):
             return 0
         fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
@@ -127,15 +127,15 @@ class RecordParser:
         if self._check_crc:
             lengths = fields[frames.BODY_LENGTH]
             good &= (crc_of_spans(data, fields[frames.BODY_START], lengths) == fields[frames.BODY_CRC]) | (lengths == 0)
-        for k in self._suspects(data, positions, fields).tolist():
-            good[k] &= self._reads(data, fields[:, k], int(positions[k]))
+        for k in self._to_check_singly(data, positions, fields).tolist():
+            good[k] &= self._properties_accepted(data, fields[:, k], int(positions[k]))
         if self._strict:
             for k in self._across_sectors(data, positions, fields).tolist():
-                good[k] &= not self._torn(data, fields[:, k], int(positions[k]))
+                good[k] &= not self._has_lost_sector(data, fields[:, k], int(positions[k]))
         return len(positions) if good.all() else int(np.argmin(good))
 
-    def _suspects(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
-        """Records whose properties the broker may trip over."""
+    def _to_check_singly(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
+        """Return the records whose properties the broker may reject."""
         if self._property_crc:
             return np.arange(len(positions))
         found = np.flatnonzero(fields[frames.TOPIC_LENGTH] == len(_SCHEDULE))
@@ -151,13 +151,13 @@ class RecordParser:
         return found
 
     def _across_sectors(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
-        """Records whose topic and properties lie in several sectors and may hold zeros as a torn one does."""
+        """Return the records whose topic and properties span sectors and may hold zeros, as in a torn record."""
         starts, ends = fields[frames.TOPIC_START], positions + fields[frames.SIZE]
         across = starts // SECTOR != (ends - 1) // SECTOR
         return np.flatnonzero(across & ((data[ends - 1] == 0) | (ends - starts > SECTOR)))
 
-    def _torn(self, data: Bytes, fields: Longs, position: int) -> bool:
-        """Whether a whole sector's part of the topic or the properties is zeros."""
+    def _has_lost_sector(self, data: Bytes, fields: Longs, position: int) -> bool:
+        """Return whether the topic or the properties are all zeros within one sector."""
         parts = (
             (int(fields[frames.TOPIC_START]), int(fields[frames.TOPIC_LENGTH])),
             (int(fields[frames.PROPERTIES_START]), max(0, int(fields[frames.PROPERTIES_LENGTH]))),
@@ -170,8 +170,8 @@ class RecordParser:
                     return True
         return False
 
-    def _reads(self, data: Bytes, fields: Longs, position: int) -> bool:
-        """Whether the numbers and the CRC in the properties of a record can be read."""
+    def _properties_accepted(self, data: Bytes, fields: Longs, position: int) -> bool:
+        """Return whether the broker accepts the numbers and the CRC in the properties of a record."""
         start = int(fields[frames.PROPERTIES_START])
         properties = decode_properties(data[start : start + int(fields[frames.PROPERTIES_LENGTH])].tobytes())
         if self._property_crc:
@@ -191,8 +191,8 @@ class RecordParser:
         delay = properties.get("DELAY")
         return delay is None or decode_utf8(topic) != SCHEDULE_TOPIC or java_integer(delay, 32)
 
-    def _stop(self, data: Bytes, at: int) -> ParseStop:
-        """What the broker makes of the bytes at a position where no record with a sound frame stands."""
+    def _stop_at(self, data: Bytes, at: int) -> ParseStop:
+        """Return how the broker stops at a position without a valid frame."""
         left = len(data) - at
         if left < 8:
             return ParseStop(at, False, -1, len(data))
@@ -205,17 +205,17 @@ class RecordParser:
             return ParseStop(at, False, -1, at + 8)
         if size > self._largest_array:
             raise RefusedError(
-                f"a 4.9.3 broker does not come up on this store: the record at byte {at} of a log file claims {size} bytes, and the "
-                f"broker asks for that much memory at once before it looks further (more than {self._largest_array} bytes are assumed "
-                "not to be there); look at it with --view disk"
+                f"a 4.9.3 broker does not start on this store: the record at byte {at} of a log file claims {size} bytes, and the "
+                f"broker allocates that much memory at once before it checks further (at most {self._largest_array} bytes are assumed "
+                "to be available); inspect it with --view disk"
             )
-        behind = self._read(data, at, size, 1 if magic == frames.MAGIC_V1 else 2)
-        return ParseStop(at, False, -1, at + 8) if behind is None else ParseStop(at, False, size, behind)
+        read_to = self._end_of_misfit(data, at, size, 1 if magic == frames.MAGIC_V1 else 2)
+        return ParseStop(at, False, -1, at + 8) if read_to is None else ParseStop(at, False, size, read_to)
 
-    def _read(self, data: Bytes, at: int, size: int, topic_width: int) -> int | None:
-        """The position behind a record whose lengths do not add up, read field by field; None where a field cannot be read at all.
+    def _end_of_misfit(self, data: Bytes, at: int, size: int, topic_width: int) -> int | None:
+        """Return the position after a record whose lengths do not add up, read field by field; None if a field cannot be read.
 
-        The broker reads into an array of TOTALSIZE bytes: a field that does not fit into it is an error as well.
+        The broker reads into an array of TOTALSIZE bytes, so a field that does not fit into it cannot be read either.
         """
         view = data.data
         try:

@@ -1,24 +1,25 @@
-"""What a broker would hold in memory after loading and starting on a directory, without the directory being touched.
+"""Simulates a broker's load and start on a directory, in memory by default, without touching the directory.
 
-    load    1  log, queue and index files are mapped; after an unclean exit (`abort` is there) index files that end later
+    load    1  log, queue and index files are mapped; after an unclean exit (`abort` exists) index files that end later
                than the checkpoint's index time are deleted
             2  each consume queue is recovered (`dispatch.consume_queue_image`)
-            3  the log is parsed from a start file on, up to the first thing the broker cannot take: the truncation point
-                   clean    4.9.3 the third-last file; 5.3.3 the newest file that starts at or before the last listed record
+            3  the log is parsed from a start file on, up to the first record the broker cannot accept: the truncation point
+                   clean    4.9.3 the third-last file; 5.3.3 the newest file that starts at or before the last dispatched record
                    unclean  the newest file whose first record was stored before the checkpoint; none: the oldest
-               what is dispatched again: 4.9.3 unclean all records parsed, clean none; 5.3.3 unclean all, clean those behind
-               the last listed one (but for the first of them: its offset is where the queues end, and only greater ones count)
-            4  log and queues are cut at the truncation point, log files behind it go
+               dispatched again: 4.9.3 unclean all parsed records, clean none; 5.3.3 unclean all, clean those after the last
+               dispatched one (except the first of them: its offset is where the queues end, and only greater ones count)
+            4  log and queues are cut at the truncation point, later log files are removed
             5  the minimum of each queue is corrected
-    start   6  4.9.3 dispatches what no queue lists yet, up to the end of the log; at a record it cannot parse it skips
-               the rest of that file
+    start   6  4.9.3 dispatches the records without queue entries, up to the end of the log; at a record it cannot parse it
+               skips the rest of that file
 
-Some of it is odd, and kept: after an unclean exit 4.9.3 does not know the delay levels yet, so waiting messages get the
-tags code of an ordinary message; keys of records before the start file are lost with a deleted index file; with a clean
-flag 5.3.3 shifts a queue that lags behind. The broker is taken for a master without duplication, controller or DLedger.
+Some of this is odd but reproduced: after an unclean exit 4.9.3 does not know the delay levels yet, so delayed messages get
+the tags code of an ordinary message; keys of records before the start file are lost with a deleted index file; after a
+clean exit 5.3.3 shifts a queue that lags behind. The broker is assumed to be a master without duplication, controller or
+DLedger.
 
-With extended consume queues the entries that are dispatched again would hold addresses of new units; here they hold the
-plain tags code.
+With extended consume queues, entries dispatched again would hold addresses of new units; here they hold the plain tags
+code.
 
 Format: docs/formats/rocketmq.md, sections 4, 5, 6 and 8.
 """
@@ -55,16 +56,16 @@ __all__ = ["LogFile", "Recovery"]
 
 Longs = NDArray[np.int64]
 
-_WORTH_A_THREAD = 4 << 20  # bytes of a log file from which parsing and dispatch run side by side
-_DROP = 64 << 20  # bytes of log after which pages that were read are let go
+_WORTH_A_THREAD = 4 << 20  # size of a log file from which parsing and dispatch run in parallel
+_DROP = 64 << 20  # bytes of log after which the pages already read are released
 
 
-def _long(data: Bytes, at: int, width: int = 8) -> int:
+def _read_long(data: Bytes, at: int, width: int = 8) -> int:
     return int.from_bytes(data[at : at + width].tobytes(), "big", signed=True)
 
 
 def _physical(data: Bytes, positions: Longs) -> Longs:
-    """The physical offset fields of records."""
+    """Return the physical offset fields of records."""
     found: Longs = data[(positions + 28)[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
     return found
 
@@ -103,16 +104,16 @@ class Recovery:
         target: DispatchTarget | None = None,
         strict: bool = False,
     ) -> None:
-        """rules: for dispatch, of that version. largest_array: bytes of memory the broker can get in one piece.
+        """rules: for dispatch, of that version. largest_array: bytes that the broker can allocate in one piece.
 
-        strict: an unclean recovery also stops at a record whose end never reached the disk, where a broker sees zeros in its
-        topic or properties and takes them.
+        strict: an unclean recovery also stops at a record whose end never reached the disk, although a broker accepts the zeros
+        in its topic or properties. target: where queues and index files are; in memory by default.
         """
         self.version = version
         self.is_v5 = version != "4.9.3"
         self.notes: list[str] = []
-        self.recovered_from = 0  # physical offset at which the log was parsed from
-        self.last_record = -1  # physical offset of the last record parsed; after an unclean exit without one, where parsing began
+        self.recovered_from = 0  # physical offset from which the log was parsed
+        self.last_record = -1  # physical offset of the last record parsed; after an unclean exit, if there is none, where parsing began
         self.queues: dict[tuple[str, int, bool], AnyQueueImage] = {}
         self.touched_queues: set[tuple[str, int]] | None = None  # queues dispatch added to; None: not collected
         self._directory = directory
@@ -174,11 +175,11 @@ class Recovery:
 
     @property
     def log_max(self) -> int:
-        """Physical offset behind the last byte of the log that counts; 0 without files."""
+        """Physical offset after the last byte of the log that counts; 0 without files."""
         return self.log_files[-1].end if self.log_files else 0
 
     def load(self) -> None:
-        """Recover queues and log, cut both, correct the minimums."""
+        """Recover queues and log, cut both, and correct the minimums."""
         for queue in self.queues.values():
             queue.recover()
         self._target.on_queues_recovered(list(self.queues.values()))
@@ -195,15 +196,16 @@ class Recovery:
                     queue.truncate(end)
             clear &= self._cut_log(end)
             if not clear:
-                self.notes.append(f"the log is cut at {end}: the broker cannot take what stands there, and gives up everything behind it")
+                self.notes.append(f"the log is cut at {end}: the broker cannot accept the bytes there and discards everything after them")
         self.correct_minimums()
 
     def correct_minimums(self) -> None:
+        """Move the minimum of each queue to the first entry whose record is still in the log."""
         for queue in self.queues.values():
             queue.correct_min(self.log_min, self.version)
 
     def _recover_log(self, listed: int) -> tuple[int, bool]:
-        """The truncation point, and whether nothing is written there. Dispatches what is to be dispatched again."""
+        """Parse the log and dispatch again what the version does. Returns (truncation point, whether nothing is written there)."""
         rules = self.rules if self.is_v5 else replace(self.rules, delays=())
         config = self._config
         parser = RecordParser(
@@ -222,7 +224,7 @@ class Recovery:
             data = self._log.mapped(file).data
             stop = ParseStop(0, False, -1, 0)
             runs = self._runs(parser, file, 0, file.size)
-            for run in runs if file.size < _WORTH_A_THREAD else _one_ahead(runs):
+            for run in runs if file.size < _WORTH_A_THREAD else _prefetch(runs):
                 if isinstance(run, ParseStop):
                     stop = run
                     continue
@@ -236,7 +238,7 @@ class Recovery:
             number += 1
 
     def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | ParseStop]:
-        """Runs of records of one file. Who asks for the next one is done with the one before the last: its pages are let go."""
+        """Yield the runs of records of one file. The pages of a run are released two runs later, when the caller has finished with it."""
         mapped = self._log.mapped(file)
         kept = done = last = start
         for run in parser.runs(mapped.data[:limit], start):
@@ -248,26 +250,26 @@ class Recovery:
         mapped.drop(kept, limit - kept)
 
     def _first_clean(self, listed: int) -> int:
-        """Number of the file from which the log is parsed after a clean exit."""
+        """Return the number of the file from which the log is parsed after a clean exit."""
         if not self.is_v5:
             return max(0, len(self.log_files) - 3)
         return max(0, bisect_right([file.start for file in self.log_files], listed) - 1)
 
     def _first_unclean(self) -> int:
-        """Number of the newest file whose first record was stored before the checkpoint; 0 if there is none."""
+        """Return the number of the newest file whose first record was stored before the checkpoint, or 0."""
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
         limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
         magics = (frames.MAGIC_V1, frames.MAGIC_V2) if self.is_v5 else (frames.MAGIC_V1,)
         for number in range(len(self.log_files) - 1, 0, -1):
             data = self._log.mapped(self.log_files[number].file).data
-            if _long(data, 4, 4) in magics:
-                stored = _long(data, 68 if _long(data, 36, 4) & BORN_HOST_IPV6 else 56)
+            if _read_long(data, 4, 4) in magics:
+                stored = _read_long(data, 68 if _read_long(data, 36, 4) & BORN_HOST_IPV6 else 56)
                 if stored != 0 and stored <= limit:
                     return number
         return 0
 
     def _cut_log(self, end: int) -> bool:
-        """Cut the log; whether nothing that looks like a record goes with the files behind the cut."""
+        """Cut the log. Returns whether the files after the cut hold nothing that looks like a record."""
         kept = []
         clear = True
         for file in self.log_files:
@@ -284,7 +286,7 @@ class Recovery:
     # dispatch
 
     def dispatch(self, data: Bytes, positions: Longs, rules: DispatchRules) -> int:
-        """List records in their queues and in the index, in log order; the store time of the last one, 0 for none.
+        """Add records to their queues and to the index, in log order. Returns the store time of the last one, 0 for none.
 
         positions: of parsed records in the bytes of one log file.
         """
@@ -294,7 +296,7 @@ class Recovery:
         if rules.multi_dispatch and not self.is_v5:
             self._refuse_without_properties(data, positions)
         physical = _physical(data, positions)
-        # records with odd physical offset fields are dispatched in pieces within which the fields ascend
+        # records with wrong physical offset fields are dispatched in parts within which the fields ascend
         cuts = np.flatnonzero(physical[1:] <= physical[:-1]) + 1
         for part, offsets in zip(np.split(positions, cuts), np.split(physical, cuts), strict=True):
             found = dispatch_positions(data, np.ascontiguousarray(part), rules)
@@ -309,7 +311,7 @@ class Recovery:
         return last
 
     def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> AnyQueueImage:
-        """The image of a queue, made where there is none."""
+        """Return the image of a queue, created if there is none."""
         key = (topic, queue_id, batch)
         found = self.queues.get(key)
         if found is None:
@@ -325,14 +327,14 @@ class Recovery:
         if bare.any():
             offset = int(fields[frames.PHYSICAL_OFFSET, int(np.argmax(bare))])
             raise RefusedError(
-                f"a 4.9.3 broker with enableMultiDispatch does not come up on this store: the record at {offset} has no properties, "
-                "and dispatching it fails each time; look at it with --view disk, or switch enableMultiDispatch off"
+                f"a 4.9.3 broker with enableMultiDispatch does not start on this store: the record at {offset} has no properties, "
+                "and dispatching it always fails; inspect it with --view disk, or switch enableMultiDispatch off"
             )
 
     # start
 
     def start(self) -> None:
-        """Dispatch what load has not dispatched, as far as the version does that, and correct the minimums again."""
+        """Dispatch what load has not dispatched, if the version does that, and correct the minimums again."""
         if not self.is_v5 or self._config.recheck_reput_offset_from_cq:
             self._catch_up()
         if not self.is_v5:
@@ -347,15 +349,15 @@ class Recovery:
             if place is None:
                 if not self.is_v5:
                     raise RefusedError(
-                        f"a 4.9.3 broker does not come up on this store: at start it waits until everything up to {self.log_max} "
-                        f"is dispatched, but no log file holds {at}; look at the store with --view disk"
+                        f"a 4.9.3 broker does not start on this store: it waits until everything up to {self.log_max} "
+                        f"is dispatched, but no log file holds {at}; inspect the store with --view disk"
                     )
                 return
             file, at = place
             at = self._catch_up_file(parser, file, at)
 
     def _readable(self, physical: int) -> tuple[LogFile, int] | None:
-        """The file to read on from, and where; a broker that finds no file for offset 0 takes the first one."""
+        """Return the file and the offset to continue at; a broker that finds no file for offset 0 reads the first one."""
         for file in self.log_files:
             if file.start <= physical < file.start + file.file.size:
                 return (file, physical) if physical < file.end else None
@@ -364,10 +366,10 @@ class Recovery:
         return None
 
     def _catch_up_file(self, parser: RecordParser, log_file: LogFile, start: int) -> int:
-        """Dispatch the records of one file from a physical offset on; where the broker goes on.
+        """Dispatch the records of one file from a physical offset on. Returns the offset at which the broker goes on.
 
-        After a record whose lengths do not add up it counts the size that the record claims, but reads on where it has
-        read to; what it counts and where it reads are two numbers from then on.
+        After a record whose lengths do not add up, the broker counts the size that the record claims but goes on reading from
+        where it has read to; from then on its count and its read position differ.
         """
         file = log_file.file
         data = self._log.mapped(file).data
@@ -389,15 +391,15 @@ class Recovery:
                 return counted - counted % file.size + file.size
             if stop.size <= 0:
                 where = file.start + stop.position
-                self.notes.append(f"dispatch skips {left} bytes from {where} on: the broker cannot take what stands there")
+                self.notes.append(f"dispatch skips {left} bytes from {where} on: the broker cannot accept the bytes there")
                 return counted + left
             counted += stop.size
-            position = stop.behind
+            position = stop.read_to
         return counted
 
 
-def _one_ahead(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]:
-    """The same runs; each is parsed, and its bodies checked, while the one before it is dispatched."""
+def _prefetch(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]:
+    """Yield the same runs; each is parsed, and its bodies checked, while the previous one is dispatched."""
     with ThreadPoolExecutor(1, thread_name_prefix="mqstore-parse") as pool:
         coming = pool.submit(next, runs, None)
         while (run := coming.result()) is not None:
@@ -406,6 +408,6 @@ def _one_ahead(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]
 
 
 def _common_size(queues: Iterable[FileQueue]) -> int:
-    """The file size that most queues show; 0 without files."""
+    """Return the file size of most queues; 0 without files."""
     counts = Counter(queue.file_size for queue in queues if queue.files and queue.file_size)
     return counts.most_common(1)[0][0] if counts else 0

@@ -1,7 +1,7 @@
-"""From walked records to columns: the one way from commit log bytes to the message table.
+"""Columns of records: the conversion from commit log bytes to the message table.
 
-`RecordColumns` holds the fixed fields of a run of records as NumPy rows and makes every other column when it is asked
-for, so that a question about topics never touches a body. All columns come out as Arrow arrays.
+`RecordColumns` holds the fixed fields of a run of records as NumPy rows and computes every other column on demand, so that
+a query for topics never touches a body. All columns are Arrow arrays.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_MS = (2**63 - 1) // 1000
 
 
 class RecordColumns:
-    """The columns of a run of records. `fields` has a row per fixed field (`kernels.frames`), a column per record."""
+    """The columns of a run of records. `fields` has a row per fixed field (`kernels.rocketmq.frames`) and a column per record."""
 
     def __init__(self, records: Records, fields: Longs | None = None) -> None:
         self.records = records
@@ -63,14 +63,14 @@ class RecordColumns:
         return int(self.fields.shape[1])
 
     def take(self, mask: Mask) -> RecordColumns:
-        """The records where mask is true."""
+        """Return the records where mask is true."""
         if mask.all():
             return self
         kept = Records(self.records.file, self._data, np.ascontiguousarray(self.records.positions[mask]))
         return RecordColumns(kept, np.ascontiguousarray(self.fields[:, mask]))
 
     def pieces(self, limit: int) -> Iterator[RecordColumns]:
-        """The records in pieces of at most `limit` bytes of log each, or of one record."""
+        """Yield the records in pieces of at most `limit` bytes of log each, or of one record."""
         ends = np.cumsum(self.row(frames.SIZE))
         at = 0
         while at < len(self):
@@ -84,7 +84,7 @@ class RecordColumns:
             at = stop
 
     def row(self, field: int) -> Longs:
-        """One fixed field, as int64."""
+        """Return one fixed field as int64."""
         row: Longs = self.fields[field]
         return row
 
@@ -150,7 +150,7 @@ class RecordColumns:
         import pyarrow.compute as pc
 
         stored = self.stored_keys
-        # blanks in a row, or at an end, would give empty keys
+        # repeated blanks, or blanks at an end, would give empty keys
         if pc.any(pc.match_substring_regex(stored, "^ | $|  ")).as_py():
             return pa.array([None if keys is None else split_keys(keys) for keys in stored.to_pylist()], pa.list_(pa.string()))
         return pc.split_pattern(stored, " ").cast(pa.list_(pa.string()))
@@ -176,7 +176,7 @@ class RecordColumns:
             np.cumsum(counts, out=offsets[1:])
             return pa.MapArray.from_arrays(pa.array(offsets), names, values)
         owner = np.repeat(np.arange(len(self)), counts)
-        # equal names (or hashes) within a record: the last one counts
+        # equal names (or hashes) within a record: the last one wins
         rows: list[dict[str, str]] = [{} for _ in range(len(self))]
         for record, name, value in zip(owner.tolist(), names.to_pylist(), values.to_pylist(), strict=True):
             rows[record][name] = value
@@ -191,7 +191,7 @@ class RecordColumns:
         return [bytes(view[start : start + (20 if is_ipv6 else 8)]) for start, is_ipv6 in zip(starts, wide, strict=True)]
 
     def _ipv4(self, start_row: int, ipv6_bit: int) -> NDArray[np.uint8] | None:
-        """The 8 host bytes of every record; None if one of them is IPv6."""
+        """Return the 8 host bytes of every record; None if one of them is IPv6."""
         if (self.row(frames.SYS_FLAG) & ipv6_bit).any():
             return None
         found: NDArray[np.uint8] = self._data[self.row(start_row)[:, None] + np.arange(8)]
@@ -224,7 +224,7 @@ class RecordColumns:
 
     @cached_property
     def crc_ok(self) -> Mask:
-        """Whether the stored body fits the stored CRC. A record without a body is never checked by a broker, and counts as fitting."""
+        """Whether the stored body matches the stored CRC. A broker never checks a record without a body; it counts as matching."""
         lengths = self.row(frames.BODY_LENGTH)
         found = crc_of_spans(self._data, self.row(frames.BODY_START), lengths)
         mask: Mask = (found == self.row(frames.BODY_CRC)) | (lengths == 0)
@@ -236,7 +236,7 @@ class RecordColumns:
 
     @cached_property
     def _expanded(self) -> dict[int, bytes | None]:
-        """Bodies of compressed records by row; None where decompression fails."""
+        """Bodies of compressed records by row; None if decompression fails."""
         found: dict[int, bytes | None] = {}
         for k in self._compressed.tolist():
             start = int(self.fields[frames.BODY_START, k])
@@ -248,7 +248,7 @@ class RecordColumns:
         return found
 
     def body(self, k: int) -> bytes | None:
-        """The body of one record, decompressed; None where that fails."""
+        """Return the body of one record, decompressed; None if that fails."""
         if k in self._expanded:
             return self._expanded[k]
         start = int(self.fields[frames.BODY_START, k])
@@ -276,7 +276,7 @@ class RecordColumns:
         bodies = (self.body(k) for k in range(len(self)))
         return pa.array([None if body is None else hashlib.sha256(body).hexdigest() for body in bodies], pa.string())
 
-    # what can be believed
+    # checks
 
     @cached_property
     def decompressible(self) -> Mask:
@@ -287,7 +287,7 @@ class RecordColumns:
 
     @cached_property
     def property_crc_ok(self) -> Mask:
-        """False where a record contradicts the `__CRC32#` property at its end, or that property's name is wrong; true where it has none."""
+        """False where a record does not match the `__CRC32#` property at its end, or that property's name is damaged."""
         mask = np.ones(len(self), np.bool_)
         ends = self.records.positions + self.row(frames.SIZE)
         shaped = np.empty(len(self), np.uint8)
@@ -298,7 +298,7 @@ class RecordColumns:
             tail = bytes(view[end : end + CRC_PROPERTY_SIZE])
             digits = tail[9:19]
             fits = digits.isdigit() and tail[19] == 2 and int(digits[::-1]) == crc32(view[start:end]) & 0x7FFFFFFF
-            # digits that fit the record behind another name: it is the name that was damaged
+            # if the digits match the record but the name differs, the name is damaged
             mask[k] = fits if tail.startswith(CRC_PROPERTY) else not fits
         return mask
 
@@ -311,9 +311,9 @@ class RecordColumns:
 
     @cached_property
     def pairs_ok(self) -> Mask:
-        """False where a part of the property text is no name/value pair: no broker writes a part without a separator.
+        """False where a part of the property text is not a name/value pair: a broker always writes the separator.
 
-        Nor does text end in a zero byte or hold four of them in a row: a block of zeros that was written over it does.
+        Also false where the text ends in a zero byte or holds four in a row: it was overwritten by a block of zeros.
         """
         odd = np.empty(len(self), np.uint8)
         frames.odd_parts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
@@ -322,15 +322,15 @@ class RecordColumns:
 
     @cached_property
     def valid(self) -> Mask:
-        """True where every check that a record carries in itself holds."""
+        """True where every check within the record itself passes."""
         return self.crc_ok & self.property_crc_ok & self.decompressible & self.text_ok & self.pairs_ok
 
     # the table
 
     def column(self, name: str, *, milliseconds: bool = False) -> pa.Array:
-        """One column of the message table except `verdict`.
+        """Return one column of the message table, except `verdict`.
 
-        milliseconds: the JSON form, with times as int64 and keys as stored text; else timestamps and a list.
+        milliseconds: the JSON form, with times as int64 and keys as stored; else timestamps and a list.
         """
         import pyarrow as pa
 
@@ -367,7 +367,7 @@ class RecordColumns:
         return made[name]()
 
     def batch(self, names: Sequence[str], verdict: pa.Array | None = None, *, milliseconds: bool = False) -> pa.RecordBatch:
-        """The named columns as a batch; `verdict` is given by who knows the queues."""
+        """Return the named columns as a batch. verdict: that column, computed by the caller from the queues."""
         import pyarrow as pa
 
         arrays = [verdict if name == "verdict" else self.column(name, milliseconds=milliseconds) for name in names]

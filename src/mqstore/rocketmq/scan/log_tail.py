@@ -1,15 +1,15 @@
-"""Tailing a commit log that grows: from one position to the next, record by record, never behind what is whole.
+"""Tails a growing commit log: from one position to the next, record by record, and never past the last complete record.
 
-    position = {"off": physical offset behind the last record taken, "gen": what stands in front of it}
+    position = {"off": physical offset after the last record read, "gen": identifies a record before it}
 
-A torn tail is no data: the walk ends behind the last complete record. A record whose frame is whole may still lack pages of
-its body, because a writer copies it in pieces; so the very last record of a log counts only when its body fits its CRC and
-its properties have an end. A BLANK record leads to the next file, and a file of zeros is where the log ends for now. Damage
-in the middle is passed over, as by every other reader: a record stands behind it, so nobody is writing there any more.
+A torn tail is not data: the walk ends after the last complete record. A record with a valid frame may still lack pages of
+its body, because a writer copies it in pieces; so the very last record of a log counts only if its body matches its CRC and
+its properties are terminated. A BLANK record leads to the next file, and a file of zeros is the end of the log for now.
+Damage in the middle is skipped, as by every other reader: a record follows it, so it is not being written any more.
 
-`gen` names a record that was read, by its physical offset and the CRC of its first 88 bytes (store time and body CRC are among
-them). If another one stands there later, the directory was replaced, or a recovery has cut the log and it was written anew.
-A copy of a store, or one that was moved, goes on where the other one was left.
+`gen` identifies a record that was read, by its physical offset and the CRC of its first 88 bytes (which include store time and
+body CRC). If it differs later, the directory was replaced, or a recovery has cut the log and it was rewritten. A copy of a
+store, or a store that was moved, continues at the same position.
 
     >>> LogPosition.from_json({"off": 184, "gen": "0:9f3c11aa"})
     LogPosition(offset=184, generation='0:9f3c11aa', lost=0)
@@ -38,23 +38,23 @@ from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
 __all__ = ["Advance", "LogPosition", "LogTail", "Piece"]
 
-NAMED = 88  # bytes of a record that tell it from others: all of them are longer
+GENERATION_BYTES = 88  # leading bytes that identify a record; every record is longer
 MIN_PIECE = 8 << 20
 MAX_PIECE = 64 << 20
 PIECES = 16
-CUT = 1 << 16  # bytes between the record starts that are remembered
+CUT = 1 << 16  # minimum distance of the record starts that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """How far a log was read. offset: physical offset. generation: the record to be found again, "" for none. lost: bytes jumped so far."""
+    """How far a log was read. offset: physical offset. generation: the record to recognise, or "". lost: bytes skipped so far."""
 
     offset: int
     generation: str = ""
     lost: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The position as a checkpoint holds it."""
+        """Return the position as stored in a checkpoint."""
         document: dict[str, Any] = {"off": self.offset, "gen": self.generation}
         return document | {"lost": self.lost} if self.lost else document
 
@@ -65,7 +65,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """A step of a tail: where it led, and how many records lie in it."""
+    """A step of a tail: its end and number of records."""
 
     end: LogPosition
     records: int
@@ -73,7 +73,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Physical offsets start..stop-1; a record begins at start, or what stands between two. files: where its log files begin."""
+    """Physical offsets start..stop-1, starting at the end of a record. files: starts of the log files involved."""
 
     start: int
     stop: int
@@ -84,8 +84,8 @@ def _size_at(data: Bytes, position: int) -> int:
     return int.from_bytes(data[position : position + 4].tobytes(), "big")
 
 
-def _whole(data: Bytes, position: int) -> bool:
-    """Whether all pages of a record with a sound frame are there."""
+def _is_complete(data: Bytes, position: int) -> bool:
+    """Return whether all pages of a record with a valid frame have been written."""
     field = np.empty((frames.FIELD_COUNT, 1), np.int64)
     frames.fields(data, np.array([position], np.int64), field)
     start, length = int(field[frames.BODY_START, 0]), int(field[frames.BODY_LENGTH, 0])
@@ -95,7 +95,7 @@ def _whole(data: Bytes, position: int) -> bool:
 
 
 def _generation(log: CommitLog, offset: int) -> str:
-    """The name of the record at an offset, "" where none stands."""
+    """Return the generation of the record at an offset, or ""."""
     file = log.file_at(offset)
     if file is None:
         return ""
@@ -103,14 +103,14 @@ def _generation(log: CommitLog, offset: int) -> str:
     at = offset - file.start
     if frames.status_at(mapped.data, at, file.start, True) != frames.STOP:
         return ""
-    return f"{offset}:{crc32(mapped.bytes(at, at + NAMED)):08x}"
+    return f"{offset}:{crc32(mapped.bytes(at, at + GENERATION_BYTES)):08x}"
 
 
 class LogTail:
-    """Follows the log of one store. Nothing stays open between two calls.
+    """Follows the log of one store. Nothing stays open between calls.
 
-    path: the store. file_size: of a log file where it cannot be inferred. tolerate_loss: go on behind what retention removed, and
-    count it, where an error would name the lost range. fail_fast: damage is an error. Errors are PipelineError, CannotOpenError.
+    path: the store. file_size: of a log file, if it cannot be inferred. tolerate_loss: skip and count what retention removed,
+    instead of raising an error. fail_fast: damage is an error. Raises PipelineError and CannotOpenError.
     """
 
     def __init__(self, path: str, file_size: int | None = None, *, tolerate_loss: bool = False, fail_fast: bool = False) -> None:
@@ -124,22 +124,22 @@ class LogTail:
     def _open(self) -> CommitLog:
         return CommitLog(ReadOnlyDirectory(Path(self.path)), file_size=self._file_size)
 
-    # where to begin
+    # start positions
 
     def earliest(self) -> LogPosition:
-        """In front of the first record."""
+        """Return the position before the first record."""
         log = self._open()
         return LogPosition(log.start, _generation(log, log.start))
 
     def latest(self) -> LogPosition:
-        """Behind the last whole record."""
+        """Return the position after the last complete record."""
         log = self._open()
         number = log.last_written()
         start = log.files[number].start if number >= 0 else log.start
         return self._advance(log, LogPosition(start, _generation(log, start))).end
 
     def at(self, offset: int) -> LogPosition:
-        """In front of the first record at or behind a physical offset. Raises UsageError for one behind the log."""
+        """Return the position before the first record at or after a physical offset. Raises UsageError for an offset past the log."""
         log = self._open()
         file = log.file_at(offset)
         if file is None and offset < log.start:
@@ -147,12 +147,12 @@ class LogTail:
         if file is None:
             end = log.files[-1].start + log.files[-1].size if log.files else 0
             raise UsageError(
-                f"startingOffsets is {offset}, but the log of {self.path} lies in {log.start} to {end}; give an offset in there"
+                f"startingOffsets is {offset}, but the log of {self.path} covers {log.start} to {end}; give an offset in that range"
             )
-        return self._first(log, file, lambda records: np.flatnonzero(records.positions >= offset - file.start))
+        return self._before_first(log, file, lambda records: np.flatnonzero(records.positions >= offset - file.start))
 
     def since(self, timestamp: int) -> LogPosition:
-        """In front of the first record that was stored at or after a time, ms."""
+        """Return the position before the first record stored at or after a time, ms."""
         log = self._open()
         written = log.files[: log.last_written() + 1]
         chosen = None
@@ -169,10 +169,10 @@ class LogTail:
             frames.fields(records.data, records.positions, field)
             return np.flatnonzero(field[frames.STORE_TIMESTAMP] >= timestamp)
 
-        return self._first(log, chosen, late)
+        return self._before_first(log, chosen, late)
 
-    def _first(self, log: CommitLog, file: QueueFile, wanted: Any) -> LogPosition:
-        """In front of the first wanted record of a file, or behind that file."""
+    def _before_first(self, log: CommitLog, file: QueueFile, wanted: Any) -> LogPosition:
+        """Return the position before the first wanted record of a file, or after that file."""
         end = LogPosition(file.start)
         for event in self._events(log, file.start, file.start + file.size):
             if isinstance(event, int):
@@ -185,12 +185,12 @@ class LogTail:
             end = LogPosition(last + _size_at(event.data, int(event.positions[-1])), _generation(log, last))
         return end
 
-    # going on
+    # advancing
 
     def advance(self, start: LogPosition, *, rows: int | None = None, size: int | None = None, stop: int | None = None) -> Advance:
-        """As far as whole records go from a position, at most `rows` of them or `size` bytes (one at least), none from `stop` on.
+        """Advance from a position over complete records: at most `rows` or `size` bytes, but at least one record, and none from `stop` on.
 
-        Where nothing has come the end is `start` itself.
+        If there are no new records, the end is `start` itself.
         """
         return self._advance(self._open(), start, rows, size, stop)
 
@@ -199,7 +199,7 @@ class LogTail:
     ) -> Advance:
         begin = self.checked(log, start)
         at, count = begin.offset, 0
-        taken: Records | None = None  # the event that holds the last record taken, which is its number `index`
+        taken: Records | None = None  # the event that holds the last record read, as its number `index`
         index = 0
         before = begin.generation
         lost = begin.lost
@@ -231,9 +231,9 @@ class LogTail:
                 limited = True
                 break
         if taken is not None and not limited and not ended and (stop is None or at < stop):
-            # nothing stands behind it: it may be under way
+            # nothing follows it: it may be being written
             position = int(taken.positions[index])
-            if not _whole(taken.data, position):
+            if not _is_complete(taken.data, position):
                 at, count = taken.file.start + position, count - 1
                 if index:
                     index -= 1
@@ -248,10 +248,10 @@ class LogTail:
     @staticmethod
     def _name(records: Records, index: int) -> str:
         position = int(records.positions[index])
-        return f"{records.file.start + position}:{crc32(records.data[position : position + NAMED].data):08x}"
+        return f"{records.file.start + position}:{crc32(records.data[position : position + GENERATION_BYTES].data):08x}"
 
     def _events(self, log: CommitLog, at: int, stop: int | None) -> Iterator[Records | int]:
-        """Records that start in [at, stop), and where a file is through, the offset at which the log goes on."""
+        """Yield the records that start in [at, stop) and, at the end of each file, the offset at which the log continues."""
         last = log.last_written()
         for number, file in enumerate(log.files[: last + 1]):
             end = file.start + max(file.size, log.file_size)
@@ -273,7 +273,7 @@ class LogTail:
             yield at
 
     def _file_events(self, log: CommitLog, file: QueueFile, at: int, upto: int) -> Generator[Records, None, bool]:
-        """Records of one file. Returns whether its end-of-file record was met."""
+        """Yield the records of one file. Returns whether its end-of-file record was reached."""
         while True:
             for event in log.scan_file(file, at, upto):
                 if isinstance(event, Records):
@@ -281,7 +281,7 @@ class LogTail:
                 elif isinstance(event, EndOfFile):
                     return True
                 elif frames.status_at(log.mapped(file).data, event.offset, file.start, True) == frames.STOP:
-                    at = event.offset  # it was being written when the walk came by
+                    at = event.offset  # the record appeared after the walk had read its position
                     break
                 elif self._fail_fast and event.kind != Kind.TORN_RECORD:
                     self._refuse(event)
@@ -290,19 +290,18 @@ class LogTail:
 
     def _refuse(self, damage: Damage) -> NoReturn:
         raise PipelineError(
-            f"{self.path}/{damage.file}: {damage.length} bytes at {damage.offset} are damaged ({damage.detail}); "
-            "mode=PERMISSIVE goes on behind them"
+            f"{self.path}/{damage.file}: {damage.length} bytes at {damage.offset} are damaged ({damage.detail}); mode=PERMISSIVE skips them"
         )
 
-    # what may have happened meanwhile
+    # changes of the log
 
     def checked(self, log: CommitLog, position: LogPosition) -> LogPosition:
-        """The position, or where the log begins now if it lies in front of that. Raises PipelineError for another log, and for a loss."""
+        """Return the position, or the start of the log if that is later. Raises PipelineError for a different log, or for a loss."""
         if not log.files:
             if position.offset == 0:
                 return position
             raise CannotOpenError(
-                f"{self.path} has no log files any more, but was read up to {position.offset}; bring them back, or start a new query "
+                f"{self.path} has no log files any more, but was read up to {position.offset}; restore them, or start a new query "
                 "with a new checkpointLocation"
             )
         if position.offset < log.start:
@@ -311,14 +310,14 @@ class LogTail:
         end = log.files[-1].start + log.files[-1].size
         if position.offset > end:
             raise PipelineError(
-                f"the log of {self.path} ends at {end}, in front of {position.offset}, up to which it was read: the directory was "
+                f"the log of {self.path} ends at {end}, but was read up to {position.offset}: the directory was "
                 "replaced, or files were removed; start a new query with a new checkpointLocation"
             )
         where, _, _ = position.generation.partition(":")
         if where and log.file_at(int(where)) is not None and _generation(log, int(where)) != position.generation:
             raise PipelineError(
-                f"the log of {self.path} is not the one that was read up to {position.offset}: at physical offset {where} another record "
-                "stands now, because the directory was replaced, or a recovery has cut the log and it was written anew; start a new query "
+                f"the log of {self.path} is not the one that was read up to {position.offset}: the record at physical offset {where} "
+                "differs, because the directory was replaced, or a recovery has cut the log and it was rewritten; start a new query "
                 "with a new checkpointLocation"
             )
         return position
@@ -327,10 +326,10 @@ class LogTail:
         if not self._tolerate_loss:
             raise PipelineError(
                 f"the log of {self.path} has lost physical offsets {start} to {stop - 1} before they were read: retention has removed the "
-                "files; failOnDataLoss=false goes on behind them"
+                "files; failOnDataLoss=false skips them"
             )
 
-    # cutting a batch
+    # cutting a batch into pieces
 
     def _remember(self, cuts: list[int], offsets: np.ndarray[Any, Any]) -> None:
         at = 0
@@ -347,20 +346,20 @@ class LogTail:
         self._covered = (self._covered[0], stop)
 
     def forget(self, offset: int) -> None:
-        """Nothing in front of an offset will be asked for again."""
+        """Forget the record starts before an offset; they will not be needed again."""
         if self._covered[0] < offset <= self._covered[1]:
             del self._cuts[: bisect_left(self._cuts, offset)]
             self._covered = (offset, self._covered[1])
 
     def pieces(self, start: LogPosition, end: LogPosition, *, least: int = 0) -> list[Piece]:
-        """What lies between two positions, cut at starts of records. least: how many pieces are wanted, as far as there are records."""
+        """Cut the log between two positions at starts of records. least: minimum number of pieces, if there are enough records."""
         log = self._open()
         begin = self.checked(log, start)
         self.checked(log, end)
         if begin.offset >= end.offset:
             return []
         if not self._covered[0] <= begin.offset <= end.offset <= self._covered[1]:
-            # after a restart, or when the head has gone meanwhile
+            # after a restart, or if the head was removed meanwhile
             self._cuts, self._covered = [], (begin.offset, begin.offset)
             self._advance(log, begin, stop=end.offset)
         total = end.offset - begin.offset

@@ -1,17 +1,17 @@
-"""Splits: a commit log cut into ranges that are read independently, on as many cores or hosts as there are.
+"""Splits: a commit log cut into ranges that are read independently, on any number of cores or hosts.
 
-A split is a range of physical offsets; it owns the records that *start* in it. Where it begins inside a file, its first
-record is found by its magic and believed because its own physical offset is where it stands. A body may hold copies of
-records that look just like that, so a split says where it began and how far it reached, and `check_seams` compares: the
-records of a file form one chain, and a split is right if the chain of the split before it leads to its first record.
-A split that began elsewhere is walked again, from where the chain arrives.
+A split is a range of physical offsets; it owns the records that *start* in it. If it begins inside a file, its first
+record is found by its magic and validated by its own physical offset. A body may hold a copy of a record that passes this
+test, so a split records where it began and how far it reached, and `check_seams` compares these: the records of a file
+form one chain, and a split is right if the chain of the previous split leads to its first record. A split that began
+elsewhere is walked again from where the chain arrives.
 
     |-- split 0 ------------|-- split 1 ------------|        file of two splits
     [rec][rec][rec][rec][rec  ][rec][rec][rec][BLANK]
                            ^ reach of 0 = begin of 1
 
-`SplitWalk(lead=...)` needs no neighbour: it starts reading some MiB before its split, further than a body can reach,
-and has joined the chain when it arrives.
+`SplitWalk(lead=...)` does not depend on the previous split: it starts reading some MiB before its own, more than the length
+of any body, and is on the chain when it arrives.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Split:
 
 
 def open_log(directory: ReadOnlyDirectory, file_size: int | None) -> CommitLog:
-    """A log to be walked in splits."""
+    """Open a log to walk in splits."""
     return CommitLog(directory, file_size=file_size)
 
 
 def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:
-    """The files that hold records, each with its length; a file that is too long reaches into the next one, where the next one counts."""
+    """Return the files that hold records, each with its length; a file that is too long is cut where the next one starts."""
     files = log.files[: log.last_written() + 1]
     return [
         *((file, min(file.size, after.start - file.start)) for file, after in pairwise(files)),
@@ -58,18 +58,18 @@ def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:
 
 
 def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
-    """The files that hold records, each with how many of its leading bytes can hold any: the last one without the zeros at its end."""
+    """Return the files that hold records, each with its length; the last one without the zeros at its end."""
     found = _extents(log)
     if found:
         last = found[-1][0]
         mapped = log.mapped(last)
-        # where its end must be fetched to be looked at, whoever walks it finds it
+        # the end of a remote file is not fetched for this; the walk finds it
         found[-1] = (last, last.size if mapped.remote else mapped.last_nonzero(0, last.size) + 1)
     return found
 
 
 def log_bytes(log: CommitLog, splits: Sequence[Split]) -> int:
-    """Bytes of log in a plan; what is missing between files is not counted."""
+    """Return the bytes of log in a plan, without gaps between files."""
     end = splits[-1].stop if splits else 0
     return sum(max(0, min(size, end - file.start)) for file, size in _extents(log))
 
@@ -77,13 +77,13 @@ def log_bytes(log: CommitLog, splits: Sequence[Split]) -> int:
 def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1) -> tuple[Split, ...]:
     """Cut a log into splits, in log order.
 
-    count: exactly so many splits of about equal size (fewer only in a log of fewer bytes); for tests and for callers that know.
-    tasks: how many splits are wanted at least, as far as they do not fall below 64 MiB; none is above 256 MiB.
+    count: exact number of splits, of about equal size (fewer only if the log has fewer bytes).
+    tasks: minimum number of splits, as long as they do not fall below 64 MiB; none is above 256 MiB.
     """
     files = [(file, size) for file, size in written(log) if size]
     total = sum(size for _, size in files)
     if count is not None and count < 1:
-        raise UsageError(f"a log cannot be read in {count} splits; ask for one or more")
+        raise UsageError(f"the number of splits must be at least 1 (got {count})")
     if not files:
         return ()
     end = files[-1][0].start + files[-1][1]
@@ -95,16 +95,16 @@ def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1) -> tuple[S
 
 
 def _physical(files: Sequence[tuple[QueueFile, int]], byte: int) -> int:
-    """The physical offset of the byte-th byte of the files laid end to end."""
+    """Return the physical offset of the byte-th byte of the concatenated files."""
     for file, size in files:
         if byte < size:
             return file.start + byte
         byte -= size
-    raise ValueError("the byte lies behind the last file")
+    raise ValueError("the byte is past the last file")
 
 
 def _cuts(files: Sequence[tuple[QueueFile, int]], size: int) -> list[int]:
-    """Where splits start: large files are cut into equal parts, small ones are put together."""
+    """Return where splits start: large files are cut into equal parts, small ones are combined."""
     cuts: list[int] = []
     room = 0
     for file, length in files:
@@ -118,13 +118,13 @@ def _cuts(files: Sequence[tuple[QueueFile, int]], size: int) -> list[int]:
 
 
 class SplitWalk:
-    """Walks the records that a split owns. `begin`, `reach` and `end` are valid once it is through.
+    """Walks the records that a split owns. `begin`, `reach` and `end` are valid after the walk.
 
-    begin: physical offset at which the split's chain was joined; None where no record was found in its first file.
-    reach: physical offset that the chain arrived at in the split's last file; the file's end once nothing follows in it.
-    end: physical offset behind the last record, or the record that ends a file; -1 where there was none.
+    begin: physical offset at which the split joined the chain; None if no record was found in its first file.
+    reach: physical offset at which the chain arrived in the split's last file; the file's end if no record follows in it.
+    end: physical offset after the last record or end-of-file record; -1 if there was none.
 
-    first: the physical offset to begin at, if it is known. lead: bytes to start before the split, so as to join the chain before it.
+    first: the physical offset to begin at, if known. lead: bytes to start before the split, in order to join the chain early.
     """
 
     def __init__(self, log: CommitLog, split: Split, *, first: int | None = None, lead: int = 0) -> None:
@@ -149,7 +149,7 @@ class SplitWalk:
                 found = self._join(file, start, stop)
                 self.begin = None if found is None else file.start + found
                 if found is None:
-                    # nothing starts here any more, as far as this split can see
+                    # no record starts in this file, as far as this split can see
                     self.reach = file.start + start
                     continue
                 start = found
@@ -157,7 +157,7 @@ class SplitWalk:
             if at < stop:
                 mapped.will_need(at, stop - at)
             for event in self._log.scan_file(file, at, stop, chunk=CHUNK):
-                at = _behind(event)
+                at = _end_of(event)
                 if not isinstance(event, Damage):
                     self.end = file.start + at
                 yield event
@@ -165,7 +165,7 @@ class SplitWalk:
             mapped.drop(start, stop - start)
 
     def _join(self, file: QueueFile, start: int, stop: int) -> int | None:
-        """Where the chain enters the split: by its first record, or by walking towards it from some way before."""
+        """Return where the chain enters the split: at its first record, or where a walk from `lead` bytes before arrives."""
         if not self._lead:
             return self._log.first_record(file, start, stop)
         early = max(0, start - self._lead)
@@ -174,12 +174,12 @@ class SplitWalk:
             return found
         at = found
         for event in self._log.scan_file(file, found, start):
-            at = _behind(event)
+            at = _end_of(event)
         return at if at >= start else None
 
 
-def _behind(event: LogEvent) -> int:
-    """Position in the file behind what an event tells of."""
+def _end_of(event: LogEvent) -> int:
+    """Return the position in the file after an event."""
     if isinstance(event, Records):
         last = int(event.positions[-1])
         return last + int.from_bytes(event.data[last : last + 4].tobytes(), "big")
@@ -189,7 +189,7 @@ def _behind(event: LogEvent) -> int:
 
 
 class SplitResult(Protocol):
-    """The outcome of reading one split."""
+    """The result of reading one split."""
 
     @property
     def split(self) -> Split: ...
@@ -203,10 +203,10 @@ S = TypeVar("S", bound=SplitResult)
 
 
 def check_seams(log: CommitLog, outcomes: Iterable[S], again: Callable[[Split, int], S]) -> Iterator[tuple[S, S | None]]:
-    """Check that each split began where the chain of the one before it arrived.
+    """Check that each split began where the chain of the previous one arrived.
 
-    outcomes: of all splits, in log order. again(split, first) reads a split anew from a known first record.
-    Yields each outcome that holds, and the one it replaces if that began elsewhere.
+    outcomes: of all splits, in log order. again(split, first): reads a split again from a known first record.
+    Yields each valid outcome with the one it replaces, if that began elsewhere, else None.
     """
     arrived = log.start
     for outcome in outcomes:

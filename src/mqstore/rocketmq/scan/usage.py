@@ -1,13 +1,13 @@
-"""What fills a commit log: bytes and messages by file, topic, queue, day and key, from the fixed fields of records alone.
+"""Usage of a commit log: bytes and messages by file, topic, queue, day and key, from the fixed fields of records alone.
 
 Every byte of the log's files is one of these, so their sum is the size of the log:
 
-    record       a believable record: its body as stored, its properties, and the rest (overhead)
+    record       a valid record: its body as stored, its properties, and the rest (overhead)
     filler       the end-of-file record of a log file
-    damaged      what is no believable record, or the bytes of one that lost its frame
-    unwritten    zeros behind the last record
+    damaged      bytes that are not a valid record
+    unwritten    zeros after the last record
 
-A split is counted by itself; tallies of splits are added up. No body is touched.
+Each split is counted separately, and the tallies are added up. Bodies are not read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_REPORTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class UsageTask:
-    """Count one split. prefix: how many characters of the first key to count by, None for no count by keys. first: see SplitWalk."""
+    """Count one split. prefix: leading characters of the first key to count by; None: none. first: see SplitWalk."""
 
     store: str | Url
     file_size: int | None
@@ -65,7 +65,7 @@ class Tally:
         return self.bytes - self.body - self.properties
 
     def add(self, other: Tally) -> None:
-        """Count the messages of another tally too."""
+        """Add the messages of another tally."""
         self.messages += other.messages
         self.bytes += other.bytes
         self.body += other.body
@@ -80,7 +80,7 @@ Group = tuple[int, str, int, int]
 
 @dataclass(slots=True)
 class SplitUsage:
-    """The outcome of one split. filler, damaged: bytes, by the start of the log file. by_key: None stands for messages without a key."""
+    """The usage of one split. filler, damaged: bytes, by the start of the log file. by_key: None means messages without a key."""
 
     split: Split
     begin: int | None
@@ -115,7 +115,7 @@ def usage_of_split(task: UsageTask) -> SplitUsage:
             _count(found, RecordColumns(event), event.file.start, task.prefix)
         elif isinstance(event, EndOfFile):
             found.filler[event.file.start] = found.filler.get(event.file.start, 0) + event.length
-        elif event.messages or event.kind != Kind.TORN_RECORD:  # a file that is only short is not damaged bytes
+        elif event.messages or event.kind != Kind.TORN_RECORD:  # a file that is merely too short holds no damaged bytes
             start = starts[event.file]
             found.damaged[start] = found.damaged.get(start, 0) + event.length
             if len(found.damage) < MAX_REPORTED:
@@ -140,13 +140,13 @@ def _count(found: SplitUsage, columns: RecordColumns, start: int, prefix: int | 
         keys = [None if stored is None else next(iter(split_keys(stored)), "")[:prefix] for stored in columns.stored_keys.to_pylist()]
         numbers: dict[str | None, int] = {}
         labels = np.array([numbers.setdefault(key or None, len(numbers)) for key in keys], np.int64)
-        told = list(numbers)
+        names_of_keys = list(numbers)
         for rows in _groups((labels,)):
-            found.by_key.setdefault(told[labels[rows[0]]], Tally()).add(_tally(columns, rows))
+            found.by_key.setdefault(names_of_keys[labels[rows[0]]], Tally()).add(_tally(columns, rows))
 
 
 def _groups(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """The numbers of the rows that agree in all parts, group by group."""
+    """Group the row numbers that agree in all parts."""
     label: np.ndarray | None = None
     for part in parts:
         _, number = np.unique(part, return_inverse=True)

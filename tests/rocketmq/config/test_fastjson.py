@@ -12,7 +12,7 @@ from support.golden import PLAIN, GoldenCase, case_id, opened
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rocketmq.config import fastjson as configjson
+from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.fastjson import load, parse
 
 REAL = '{\n\t"offsetTable":{\n\t\t"%RETRY%g2@g2":{0:5000000000\n\t\t},\n\t\t"TestTopic@TestTopicGroup":{0:0,1:1,2:1,3:0\n\t\t}\n\t}\n}'
@@ -112,7 +112,7 @@ def test_bytes_that_are_not_utf_8_are_replaced_and_told(tmp_path: Path) -> None:
 
 
 def test_a_file_beyond_all_measure_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configjson, "LIMIT", 10)
+    monkeypatch.setattr(fastjson, "LIMIT", 10)
     found = load(write(tmp_path, REAL.encode()), "a.json")
     assert (found.value, found.used) == ({}, None)
     assert [item.kind for item in found.findings] == [Kind.BAD_CONFIG]

@@ -1,4 +1,4 @@
-"""Walking a commit log: files, ends, damage, and going on behind it."""
+"""Walking a commit log: files, ends, damage, and resuming after it."""
 
 from __future__ import annotations
 

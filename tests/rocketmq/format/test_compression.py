@@ -1,4 +1,4 @@
-"""Compressed bodies: every codec back to its text, and nothing but one kind of error for what is no stream."""
+"""Compressed bodies: every codec restores its text, and invalid streams raise a single kind of error."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("flags", STREAMS, ids=hex)
-def test_each_codec_gives_its_text_back(flags: int) -> None:
+def test_each_codec_restores_its_text(flags: int) -> None:
     assert decompress(STREAMS[flags], flags) == TEXT
     assert decompress(STREAMS[flags], flags & ~COMPRESSED) == STREAMS[flags]
 
 
 @pytest.mark.parametrize("flags", STREAMS, ids=hex)
 @pytest.mark.parametrize("raw", [b"", b"\0", b"no stream at all", TEXT])
-def test_what_is_no_stream_is_refused(flags: int, raw: bytes) -> None:
+def test_an_invalid_stream_is_refused(flags: int, raw: bytes) -> None:
     with pytest.raises(BadCompressionError, match="not a valid"):
         decompress(raw, flags)
 

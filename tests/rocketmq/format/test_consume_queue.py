@@ -1,4 +1,4 @@
-"""Consume queues as they lie on disk."""
+"""Consume queues as stored on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extended consume queues: addresses, units, and the tags codes behind them."""
+"""Extended consume queues: addresses, units, and the tags codes they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index files: the bytes of the worked examples, and the geometry that no file tells."""
+"""Index files: the bytes of the worked examples, and the geometry, which is not stored."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_geometry_is_inferred_from_length_and_content(tmp_path: Path, slots:
 
 
 def test_a_file_of_one_length_lends_its_proof_to_an_empty_one(tmp_path: Path) -> None:
-    # 7 slots and 100 positions have the length of no file with four positions a slot; alone, an empty file would tell nothing
+    # a file of 7 slots and 100 positions fits no ratio of four positions per slot; an empty file alone would not show its geometry
     found = load(write(tmp_path, made(7, 100, 60), bytes(40 + 28 + 2000)))
     assert [(file.slot_count, file.positions) for file in found.files] == [(7, 100), (7, 100)]
 

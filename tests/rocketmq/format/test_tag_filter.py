@@ -28,7 +28,7 @@ def test_nothing_and_a_star_stand_for_everything(expression: str | None) -> None
         ("TagA | TagB", {"TagA | TagB"}),
         ("TagA || *", {"TagA", "*"}),
         ("标签", {"标签"}),
-        ("\u00a0x", {"\u00a0x"}),  # trim() leaves what is no control character
+        ("\u00a0x", {"\u00a0x"}),  # trim() removes only ASCII control characters and blanks
         (" || ", set()),
     ],
 )

@@ -58,7 +58,7 @@ def test_every_read_of_the_brokers_is_answered_alike(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
-def test_the_scan_in_one_stroke_answers_the_brokers_reads_like_the_plain_one(case: GoldenCase) -> None:
+def test_the_fast_scan_answers_the_brokers_reads_like_the_slow_one(case: GoldenCase) -> None:
     broker = started(case)
     for row in reads(case):
         queue = broker.queue(row["topic"], row["queue_id"])
@@ -74,7 +74,7 @@ def test_the_scan_in_one_stroke_answers_the_brokers_reads_like_the_plain_one(cas
 # both scans
 
 
-def test_the_scan_in_one_stroke_agrees_with_the_plain_one_on_random_queues() -> None:
+def test_the_fast_scan_agrees_with_the_slow_one_on_random_queues() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -147,7 +147,7 @@ def test_each_status_and_where_to_go_on(version: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "following"), [("4.9.3", 0), ("5.3.3", 5)])
-def test_4_9_sends_whoever_is_far_behind_the_end_of_a_whole_queue_back_to_its_beginning(version: str, following: int) -> None:
+def test_4_9_sends_a_consumer_far_past_the_end_of_a_complete_queue_back_to_its_beginning(version: str, following: int) -> None:
     store = made(messages(5))
     assert get_message(store.log, store.queue, 9, 32, None, rules(version)).next_begin_offset == following
 
@@ -172,7 +172,7 @@ def test_so_many_messages_as_asked_for(version: str) -> None:
 
 
 @both_versions
-def test_whoever_asks_for_none_gets_one(version: str) -> None:
+def test_a_pull_of_no_messages_returns_one(version: str) -> None:
     store = made(messages(3))
     for asked in (0, -4):
         assert get_message(store.log, store.queue, 1, asked, None, rules(version)).queue_offsets == [1]
@@ -261,7 +261,7 @@ def test_entries_of_a_deleted_log_file_are_skipped_up_to_the_next_file(version: 
 def test_the_last_thing_that_went_wrong_decides_when_nothing_is_found(version: str) -> None:
     store = made(messages(9, "TagA TagB"))
     log = LogFiles([(8192, memoryview(b""))], 4096)
-    # the first TagA is found to be gone, which is why the others are not looked at; a TagB that comes first does not match
+    # the first TagA has left the log, so the others are not examined; an earlier TagB does not match
     assert get_message(log, store.queue, 0, 32, TagFilter.parse("TagA"), rules(version)).status == GetStatus.MESSAGE_WAS_REMOVING
     assert get_message(log, store.queue, 8, 32, TagFilter.parse("TagB"), rules(version)).status == GetStatus.NO_MATCHED_MESSAGE
 

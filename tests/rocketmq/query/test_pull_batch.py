@@ -31,14 +31,14 @@ ODD_PORTS = {0x7EADBEE1: -1, 0x7EADBEE2: -(1 << 31), 0x7EADBEE3: -77}
 
 
 def laid_out(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The records' bytes one behind the other, their positions and sizes."""
+    """The concatenated bytes of the records, their positions and sizes."""
     raws = [_with_odd_ports(encode(record)) for record in records]
     sizes = np.array([len(raw) for raw in raws], np.int64)
     return np.frombuffer(b"".join(raws), np.uint8), np.cumsum(sizes) - sizes, sizes
 
 
 def _with_odd_ports(raw: bytes) -> bytes:
-    """Ports that no host has, but that bytes may hold, in place of those that stand for them."""
+    """Replace placeholder ports by values that are not valid ports but that the bytes may hold."""
     for stands, port in ODD_PORTS.items():
         raw = raw.replace(stands.to_bytes(4, "big"), port.to_bytes(4, "big", signed=True))
     return raw

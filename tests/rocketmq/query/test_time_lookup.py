@@ -1,4 +1,4 @@
-"""Lookup by time, against what the original brokers answered and against runs that are told in the format pages."""
+"""Lookup by time, against the answers of the original brokers and the examples in the format pages."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_5_3_lists_nothing_at_start_unless_told_to(written: Written) -> None:
     sizes = sizes_of(written)
     written.queue_file("T", [(offset, sizes[offset], 0) for offset in written.physical[:5]])
     assert entries_of(written.recovered("5.3.3"))[:5] == written.physical[:5]
-    # the record at which the queues end is passed over, those behind it move down by one
+    # the record at which the queues end is skipped, later ones move down by one
     assert entries_of(written.recovered("5.3.3")) == written.physical[:5] + written.physical[6:]
     assert entries_of(written.recovered("5.3.3", unclean=True)) == written.physical
     (written.root / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
@@ -343,7 +343,7 @@ def test_records_whose_own_offset_is_wrong_are_taken_at_their_word(written: Writ
     written.change(written.physical[2] + 28, (5000).to_bytes(8, "big"))
     view = written.recovered(unclean=True)
     assert view.log_range() == (0, written.position)
-    # the one behind it ends before 5000 plus its size, so it counts as listed
+    # the next one ends before 5000 plus its size, so it counts as a duplicate
     assert entries_of(view) == [written.physical[0], written.physical[1], 5000]
 
 

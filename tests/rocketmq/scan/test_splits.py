@@ -67,12 +67,12 @@ def test_a_split_with_a_lead_needs_no_neighbour(case: GoldenCase) -> None:
 
 
 def forged(root: Path) -> CommitLog:
-    """A log in which a body holds a chain of records that claim to stand exactly where they stand."""
+    """A log in which a body holds a chain of records whose physical offsets match their positions."""
     store = Store(root, file_size=1 << 19)
     for number in range(20):
         store.put(message("orders", b"x" * 1000, keys=f"k{number}"))
     base = len(store.files[0])
-    # the body starts 88 bytes behind its record's start
+    # the body starts 88 bytes after its record's start
     copies = b""
     while len(copies) < 200_000:
         copy = message("forged", b"y" * 500, keys="evil", physical_offset=base + 88 + len(copies), queue_offset=5)

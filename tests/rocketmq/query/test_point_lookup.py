@@ -87,10 +87,10 @@ def test_bytes_that_are_no_record_are_returned_raw_and_not_decoded() -> None:
     assert point_lookup.raw_record_at(LogFiles([(0, memoryview(b"\xff\xff\xff\xffabcd"))], 64), 0) is None
 
 
-def test_an_id_that_is_none_is_refused() -> None:
+def test_an_invalid_id_is_refused() -> None:
     store = made([tagged("TagA")])
     for text in ("", "xyz", "7F00000100002A9F", "7F00000100002A9F00000000000043E8FF"):
-        with pytest.raises(UsageError, match="no message id"):
+        with pytest.raises(UsageError, match="is not a message id"):
             point_lookup.record_by_id(store.log, text)
     assert point_lookup.record_by_id(store.log, offset_message_id(parse_host("[::1]:10911"), 0)) is not None
     assert point_lookup.record_by_id(store.log, "7F00000100002A9F00000000000043E8") is None

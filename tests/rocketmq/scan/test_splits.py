@@ -147,8 +147,8 @@ def test_a_log_without_records_has_no_splits(tmp_path: Path) -> None:
     assert log_bytes(log, ()) == 0
 
 
-def test_no_splits_is_a_question_without_an_answer(tmp_path: Path) -> None:
+def test_zero_splits_are_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(replace(message("orders"), queue_id=1))
-    with pytest.raises(UsageError, match="one or more"):
+    with pytest.raises(UsageError, match="must be at least 1"):
         plan(CommitLog(ReadOnlyDirectory(store.write())), count=0)

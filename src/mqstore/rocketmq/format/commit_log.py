@@ -31,6 +31,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.record import MAGIC_AT, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 
 __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "size_at", "status_at"]
 
@@ -89,12 +90,13 @@ def size_in(mapped: MappedFile, position: int) -> int:
 
 def _extent(data: Bytes, at: int, end: int, base: int) -> int:
     """Return how many bytes from `at` on are needed to validate the record there, judging by the bytes before `end`."""
-    if end - at < 36:
-        return 36
-    magic = int.from_bytes(data[at + 4 : at + 8].tobytes(), "big", signed=True)
-    if magic not in (frames.MAGIC_V1, frames.MAGIC_V2) or int.from_bytes(data[at + 28 : at + 36].tobytes(), "big") != base + at:
-        return 36
-    return max(36, size_at(data, at)) if size_at(data, at) <= len(data) - at else 36
+    if end - at < SYS_FLAG_AT:
+        return SYS_FLAG_AT
+    magic = int.from_bytes(data[at + MAGIC_AT : at + MAGIC_AT + 4].tobytes(), "big", signed=True)
+    physical = int.from_bytes(data[at + PHYSICAL_OFFSET_AT : at + SYS_FLAG_AT].tobytes(), "big")
+    if magic not in (frames.MAGIC_V1, frames.MAGIC_V2) or physical != base + at:
+        return SYS_FLAG_AT
+    return max(SYS_FLAG_AT, size_at(data, at)) if size_at(data, at) <= len(data) - at else SYS_FLAG_AT
 
 
 def reach_record(mapped: MappedFile, at: int, base: int) -> Bytes:
@@ -309,7 +311,7 @@ class CommitLog:
         """Return where the walk goes on after the bad bytes at `at`: at a record, or at the file's BLANK record."""
         if mapped.size - at >= 8:
             size = size_in(mapped, at)
-            if 91 <= size <= mapped.size - at - 8 and self._is_valid_at(mapped, file, at + size):
+            if MIN_RECORD_SIZE <= size <= mapped.size - at - 8 and self._is_valid_at(mapped, file, at + size):
                 return at + size
         end = mapped.data_end(at)
         found = self._search(mapped, file, at + 1, end)

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Protocol
 
-from mqstore.rocketmq.format.record import BORN_HOST_IPV6
+from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_TIMESTAMP_AT, STORE_TIMESTAMP_AT_IPV6, SYS_FLAG_AT
 
 __all__ = ["LogFiles", "LogSlices", "roll_next_file", "store_timestamp_at", "store_timestamp_in"]
 
@@ -93,7 +93,8 @@ def roll_next_file(log: LogSlices, physical: int) -> int:
 
 def store_timestamp_in(raw: memoryview) -> int:
     """Return the store time of the record at the start of raw, or -1 if raw is too short."""
-    at = 68 if len(raw) >= 40 and raw[39] & BORN_HOST_IPV6 else 56
+    wide = len(raw) >= SYS_FLAG_AT + 4 and raw[SYS_FLAG_AT + 3] & BORN_HOST_IPV6
+    at = STORE_TIMESTAMP_AT_IPV6 if wide else STORE_TIMESTAMP_AT
     stored: int = _TIME.unpack_from(raw, at)[0] if len(raw) >= at + 8 else -1
     return stored
 

@@ -70,6 +70,17 @@ CRC_NAME = b"__CRC32#"
 CRC_PROPERTY = CRC_NAME + b"\x01"
 CRC_PROPERTY_SIZE = 20
 
+# positions of fixed fields in a record; those after the born host are 12 bytes later if it is IPv6
+MAGIC_AT = 4
+PHYSICAL_OFFSET_AT = 28
+SYS_FLAG_AT = 36
+BORN_HOST_AT = 48
+STORE_TIMESTAMP_AT = 56
+STORE_TIMESTAMP_AT_IPV6 = 68
+BODY_AT = 88  # of a record whose hosts are both IPv4
+HOST_SIZE, IPV6_HOST_SIZE = 8, 20
+MIN_RECORD_SIZE = 91
+
 _HEAD = struct.Struct(">iiiiiqqiq")
 _TAIL = struct.Struct(">iqi")
 _IPV4 = struct.Struct(">iiiiiqqiq8sq8siqi")  # all fixed fields of a record whose hosts are both IPv4
@@ -199,7 +210,7 @@ def parse_message_id(text: str) -> tuple[str, int]:
 def decode(raw: bytes | memoryview) -> Record:
     """Decode the record at the start of raw. Raises BadRecordError if its magic or lengths are not valid."""
     raw = bytes(raw)
-    if len(raw) < 91:
+    if len(raw) < MIN_RECORD_SIZE:
         raise BadRecordError(f"{len(raw)} bytes are fewer than the smallest record")
     (
         size,
@@ -219,15 +230,15 @@ def decode(raw: bytes | memoryview) -> Record:
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise BadRecordError(f"magic {magic & 0xFFFFFFFF:08x} is not that of a record")
     wide = 1 if magic == MAGIC_V1 else 2
-    at = 88
+    at = BODY_AT
     if sys_flag & (BORN_HOST_IPV6 | STORE_HOST_IPV6):
-        born = 48 + (20 if sys_flag & BORN_HOST_IPV6 else 8)
-        at = born + 8 + (20 if sys_flag & STORE_HOST_IPV6 else 8) + 16
+        born = BORN_HOST_AT + (IPV6_HOST_SIZE if sys_flag & BORN_HOST_IPV6 else HOST_SIZE)
+        at = born + 8 + (IPV6_HOST_SIZE if sys_flag & STORE_HOST_IPV6 else HOST_SIZE) + _TAIL.size
         if len(raw) < at:
             raise BadRecordError(f"{len(raw)} bytes are fewer than a record with IPv6 hosts")
-        born_host, store_host = raw[48:born], raw[born + 8 : at - 16]
+        born_host, store_host = raw[BORN_HOST_AT:born], raw[born + 8 : at - _TAIL.size]
         store_timestamp = int.from_bytes(raw[born : born + 8], "big", signed=True)
-        rest = list(_TAIL.unpack_from(raw, at - 16))
+        rest = list(_TAIL.unpack_from(raw, at - _TAIL.size))
     reconsume_times, prepared, length = rest
     smallest = at + 2 + wide
     if not smallest <= size <= len(raw):
@@ -277,7 +288,7 @@ def encode(record: Record) -> bytes:
     born = parse_host(record.born_host)
     store = parse_host(record.store_host)
     sys_flag = record.sys_flag & ~(BORN_HOST_IPV6 | STORE_HOST_IPV6)
-    sys_flag |= (BORN_HOST_IPV6 if len(born) == 20 else 0) | (STORE_HOST_IPV6 if len(store) == 20 else 0)
+    sys_flag |= (BORN_HOST_IPV6 if len(born) == IPV6_HOST_SIZE else 0) | (STORE_HOST_IPV6 if len(store) == IPV6_HOST_SIZE else 0)
     crc = body_crc(record.body) if record.body_crc is None else record.body_crc
     magic, topic_length = (MAGIC_V1, struct.pack(">b", len(topic))) if record.version == 1 else (MAGIC_V2, struct.pack(">h", len(topic)))
     size = 73 + record.version + 1 + len(born) + len(store) + len(record.body) + len(topic) + len(record.properties)

@@ -29,7 +29,17 @@ from typing import NamedTuple
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at, store_timestamp_in
 from mqstore.rocketmq.format.queue_page import PagedQueue, entry_at, page_from
-from mqstore.rocketmq.format.record import BORN_HOST_IPV6, Record, offset_message_id, parse_host, parse_message_id
+from mqstore.rocketmq.format.record import (
+    BORN_HOST_IPV6,
+    PHYSICAL_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    STORE_TIMESTAMP_AT_IPV6,
+    SYS_FLAG_AT,
+    Record,
+    offset_message_id,
+    parse_host,
+    parse_message_id,
+)
 from mqstore.rocketmq.format.record_decoder import record_or_none, records_of
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_messages
 
@@ -89,9 +99,9 @@ def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = M
     start = log.min_offset
     if version == "4.9.3":
         return store_timestamp_at(log, start, 2 * max_message_size, version)
-    head = log.slice(start, 64)
-    if head is not None and int.from_bytes(head[36:40], "big") & BORN_HOST_IPV6:
-        head = log.slice(start, 76)
+    head = log.slice(start, STORE_TIMESTAMP_AT + 8)
+    if head is not None and int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & BORN_HOST_IPV6:
+        head = log.slice(start, STORE_TIMESTAMP_AT_IPV6 + 8)
     return -1 if head is None else store_timestamp_in(head)
 
 
@@ -180,9 +190,9 @@ def query_message(
 
     def stored(physical: int) -> int | None:
         raw = raw_record_at(log, physical)
-        if raw is None or len(raw) < 64:
+        if raw is None or len(raw) < STORE_TIMESTAMP_AT + 8:
             return None
-        if physical == 0 and raw[28:36] != bytes(8):
+        if physical == 0 and raw[PHYSICAL_OFFSET_AT:SYS_FLAG_AT] != bytes(8):
             return None  # the log starts later; unlike a pull, a key query does not fall back to the first file
         raws[physical] = raw
         return store_timestamp_in(raw)

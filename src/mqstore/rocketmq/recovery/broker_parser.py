@@ -36,7 +36,15 @@ from mqstore.kernels.common.crc32 import crc32, crc_of_spans
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.java_text import decode_utf8
-from mqstore.rocketmq.format.record import BORN_HOST_IPV6, CRC_PROPERTY_SIZE, STORE_HOST_IPV6, decode_properties
+from mqstore.rocketmq.format.record import (
+    BORN_HOST_IPV6,
+    CRC_PROPERTY_SIZE,
+    HOST_SIZE,
+    IPV6_HOST_SIZE,
+    STORE_HOST_IPV6,
+    SYS_FLAG_AT,
+    decode_properties,
+)
 
 __all__ = ["LARGEST_ARRAY", "ParseStop", "RecordParser", "java_integer"]
 
@@ -219,8 +227,8 @@ class RecordParser:
         """
         view = data.data
         try:
-            sys_flag = _INT.unpack_from(view, at + 36)[0]
-            hosts = [20 if sys_flag & bit else 8 for bit in (BORN_HOST_IPV6, STORE_HOST_IPV6)]
+            sys_flag = _INT.unpack_from(view, at + SYS_FLAG_AT)[0]
+            hosts = [IPV6_HOST_SIZE if sys_flag & bit else HOST_SIZE for bit in (BORN_HOST_IPV6, STORE_HOST_IPV6)]
             if size < max(hosts):
                 return None
             place = at + 68 + sum(hosts)

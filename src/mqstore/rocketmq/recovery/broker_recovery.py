@@ -49,7 +49,17 @@ from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
-from mqstore.rocketmq.format.record import BORN_HOST_IPV6, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from mqstore.rocketmq.format.record import (
+    BORN_HOST_IPV6,
+    MAGIC_AT,
+    PHYSICAL_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    STORE_TIMESTAMP_AT_IPV6,
+    SYS_FLAG_AT,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+)
 from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, ParseStop, RecordParser
 
 __all__ = ["LogFile", "Recovery"]
@@ -66,7 +76,7 @@ def _read_long(data: Bytes, at: int, width: int = 8) -> int:
 
 def _physical(data: Bytes, positions: Longs) -> Longs:
     """Return the physical offset fields of records."""
-    found: Longs = data[(positions + 28)[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
+    found: Longs = data[(positions + PHYSICAL_OFFSET_AT)[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
     return found
 
 
@@ -262,8 +272,9 @@ class Recovery:
         magics = (frames.MAGIC_V1, frames.MAGIC_V2) if self.is_v5 else (frames.MAGIC_V1,)
         for number in range(len(self.log_files) - 1, 0, -1):
             data = self._log.mapped(self.log_files[number].file).data
-            if _read_long(data, 4, 4) in magics:
-                stored = _read_long(data, 68 if _read_long(data, 36, 4) & BORN_HOST_IPV6 else 56)
+            if _read_long(data, MAGIC_AT, 4) in magics:
+                wide = _read_long(data, SYS_FLAG_AT, 4) & BORN_HOST_IPV6
+                stored = _read_long(data, STORE_TIMESTAMP_AT_IPV6 if wide else STORE_TIMESTAMP_AT)
                 if stored != 0 and stored <= limit:
                     return number
         return 0

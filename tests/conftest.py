@@ -6,8 +6,10 @@ of each kind it has left out. A test that is named by its node id, or by a marke
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # marker: what it stands for in the last lines of a run
 LEFT_OUT = {
@@ -75,12 +79,33 @@ _COUNTS = pytest.StashKey[Counter[str]]()
 
 
 def _place(item: pytest.Item) -> None:
-    """One xdist worker runs the tests of a file; one runs all tests with a Spark session, so that a run starts one JVM."""
     if "spark" in getattr(item, "fixturenames", ()):
         item.add_marker("spark")
-    if not item.get_closest_marker("xdist_group"):
-        group = "spark" if item.get_closest_marker("spark") else Path(item.nodeid.partition("::")[0]).as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
+
+
+_GROUP = re.compile(r'xdist_group\("([\w-]+)"\)')
+_SPARK = re.compile(r"\bspark: SparkSession\b|\bmark\.spark\b")
+
+
+@cache
+def _group(file: str) -> str:
+    """Which tests run in the same worker as those of a file: its own, those of its group, or all that share the Spark session."""
+    path = ROOT / file
+    source = path.read_text(encoding="utf-8") if path.name.startswith("test_") else ""
+    named = _GROUP.search(source)
+    return named[1] if named is not None else "spark" if _SPARK.search(source) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadgroup` goes by files and groups of files, so that a run starts one JVM, and unpacks a golden store once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.partition("::")[0])
+
+    return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:
@@ -136,6 +161,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def whole(request: pytest.FixtureRequest) -> bool:
     """Whether a sweep tries every case."""
     return bool(request.config.getoption("--whole"))
+
+
+@pytest.fixture(scope="session")
+def small(request: pytest.FixtureRequest) -> bool:
+    """Whether a sweep tries a few cases only."""
+    return not request.config.getoption("--all") and not request.config.getoption("--whole")
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,6 @@ import pytest
 from support.crash_queues import SEEDS, prove
 
 
-@pytest.mark.parametrize("seed", SEEDS[::2])
+@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[2::2])])
 def test_after_any_crash_the_queues_open_and_keep_what_was_confirmed(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     prove(seed, tmp_path / "store", request)

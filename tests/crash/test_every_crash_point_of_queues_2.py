@@ -11,6 +11,7 @@ import pytest
 from support.crash_queues import SEEDS, prove
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS[1::2])
 def test_after_any_crash_the_queues_open_and_keep_what_was_confirmed(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     prove(seed, tmp_path / "store", request)

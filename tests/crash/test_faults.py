@@ -137,6 +137,7 @@ def play(place: Path, version: str, disk: FailingDisk) -> Answers:
     return answers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 def test_whatever_the_disk_refuses_nothing_that_was_promised_is_lost(version: str, code: int, request: pytest.FixtureRequest) -> None:

@@ -77,6 +77,7 @@ def wait_for(path: Path, program: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
 def test_a_store_killed_at_any_moment_keeps_what_it_acknowledged(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     place, said = tmp_path / "store", tmp_path / "oracle"

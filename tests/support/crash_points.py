@@ -11,12 +11,15 @@ from mqstore.testing.crashes import CrashStates, run_states
 
 SEEDS = (1, 2, 3, 4)
 CI_STATES = 20_800  # of both versions together
+SMALL_STATES = 150  # of a run, without --all
 
 
 def prove(version: str, seed: int, place: Path, request: pytest.FixtureRequest) -> None:
     """Record a run, lay out what a crash at each of its points may leave, and open it. The counts are printed at the end."""
     wanted = request.config.getoption("crash_states")
     limit = None if wanted == 0 else (wanted or CI_STATES) // (2 * len(SEEDS))
+    if wanted is None and not request.config.getoption("all"):
+        limit = SMALL_STATES
     place.mkdir()
     run = record_run(place, seed, version)
     states = CrashStates(run.recorded, limit=limit, seed=seed, whole_sectors=True)

@@ -37,6 +37,7 @@ from mqstore.testing.crashes import CrashState, CrashStates, run_states
 QUEUES = {"one": 1, "other": 1, "two": 2}
 PRIORITIES = {"x-max-priority": 1}
 EMBED_BELOW = 300
+SMALL_STATES = 150  # of a run, without --all
 
 
 @dataclass
@@ -197,11 +198,14 @@ def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("crash_states")
     place.mkdir()
     run = record_run(place, seed)
-    states = CrashStates(run.recorded, limit=wanted // len(SEEDS) if wanted else None, seed=seed, whole_sectors=True)
+    limit = wanted // len(SEEDS) if wanted else None
+    if wanted is None and not request.config.getoption("all"):
+        limit = SMALL_STATES
+    states = CrashStates(run.recorded, limit=limit, seed=seed, whole_sectors=True)
     done = run_states(states, lambda directory, state: check_state(directory, state, run), workers=1)
     assert sum(done.checked.values()) == len(states)
     request.node.user_properties.append(("crash_states", len(states)))
-    if not wanted:
+    if limit is None:
         merging = _while_merging(states)
         assert merging, "no merge of message store files is among the crash points"
         request.node.user_properties.append(("merge_states", merging))

@@ -212,9 +212,9 @@ def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
         raw = vhost.root.read(f"{queue.place.place}/.queue_name", 8192)
     except CannotOpenError:
         raw = None
-    said = None if raw is None else parse_queue_name_file(raw, queue.directory)
-    if said is not None:
-        return queue_name_file(said.vhost, said.name, v2)
+    parsed = None if raw is None else parse_queue_name_file(raw, queue.directory)
+    if parsed is not None:
+        return queue_name_file(parsed.vhost, parsed.name, v2)
     name: bytes | str = queue.name if queue.priority_level is None else priority_name(queue.name, queue.priority_level)
     return queue_name_file(queue.vhost or "", name, v2)
 

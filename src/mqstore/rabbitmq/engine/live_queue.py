@@ -141,13 +141,13 @@ class LiveQueue:
 
     def acknowledge(self, seqs: Iterable[int]) -> list[bytes]:
         """Acknowledge delivered messages; return the ids of those that are in the message store."""
-        asked = self._require_unacked(seqs)
+        checked = self._require_unacked(seqs)
         stored: list[bytes] = []
         on_disk: list[int] = []
-        for seq in asked:
+        for seq in checked:
             message_id, size = self.unacked.pop(seq)
-            held = self.transient.pop(seq, None)
-            if held is None:
+            transient = self.transient.pop(seq, None)
+            if transient is None:
                 on_disk.append(seq)
                 self.persistent -= 1
                 self.persistent_bytes -= size
@@ -157,10 +157,10 @@ class LiveQueue:
         return stored
 
     def _require_unacked(self, seqs: Iterable[int]) -> list[int]:
-        asked = list(seqs)
-        if len(set(asked)) != len(asked) or any(seq not in self.unacked for seq in asked):
+        checked = list(seqs)
+        if len(set(checked)) != len(checked) or any(seq not in self.unacked for seq in checked):
             raise UsageError("a message that is not unacknowledged cannot be acknowledged or requeued; nothing was changed")
-        return asked
+        return checked
 
     def purge(self) -> Iterator[tuple[int, list[bytes]]]:
         """Drop all ready messages, in chunks; yield (count, ids of those in the message store). Unacknowledged messages are kept."""

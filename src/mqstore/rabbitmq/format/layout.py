@@ -171,10 +171,10 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
         raw = directory.read(file, 8192)
     except CannotOpenError:
         raw = None
-    said = None if raw is None else parse_queue_name_file(raw, own)
-    if said is not None:
-        name, level = split_priority(said.name)
-        return QueueDirectory(place, own, _decode_name(said.vhost), _decode_name(name), level, True, said.v2)
+    parsed = None if raw is None else parse_queue_name_file(raw, own)
+    if parsed is not None:
+        name, level = split_priority(parsed.name)
+        return QueueDirectory(place, own, _decode_name(parsed.vhost), _decode_name(name), level, True, parsed.v2)
     says_v2 = raw is not None and raw.endswith(b"\nINDEX: v2\n")
     if own in known:
         of, stored = known[own]

@@ -155,8 +155,8 @@ class StoredTerms:
     def readable(self) -> NDArray[np.bool_]:
         """For each row, whether message and properties can be read."""
         found = self._fast.copy()
-        for row, told in self._parsed.items():
-            found[row] = told is not None
+        for row, properties in self._parsed.items():
+            found[row] = properties is not None
         for row, slow in self.slow.items():
             found[row] = slow.properties is not None
         return found
@@ -204,7 +204,10 @@ class StoredTerms:
             case "properties":
                 return self._properties()
             case _:
-                return pa.array([None if told is None else json.dumps(told, ensure_ascii=False) for told in self._json_properties()], kind)
+                return pa.array(
+                    [None if properties is None else json.dumps(properties, ensure_ascii=False) for properties in self._json_properties()],
+                    kind,
+                )
 
     def payloads(self) -> list[bytes | None]:
         """Return the bodies as bytes."""
@@ -270,10 +273,10 @@ class StoredTerms:
         for k, name in enumerate(RABBITMQ_PROPERTIES):
             values, lengths = self._blocks[rows, 1 + 2 * k], self._blocks[rows, 2 + 2 * k]
             if name == "headers":
-                told = [
+                headers = [
                     None if length < 0 else _headers(self._parsed[row]) for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
                 ]
-                parts.append(pa.array(told, kind.field(k).type))
+                parts.append(pa.array(headers, kind.field(k).type))
             elif name in _NUMBERS:
                 parts.append(pa.array(values, kind.field(k).type, mask=lengths < 0))
             else:
@@ -288,8 +291,8 @@ class StoredTerms:
         import pyarrow as pa
 
         others = np.flatnonzero(~self._fast)
-        told = [None if row not in self.slow else value(self.slow[row]) for row in others.tolist()]
-        return _interleave_arrays(fast, np.flatnonzero(self._fast), pa.array(told, fast.type), others, len(self))
+        values = [None if row not in self.slow else value(self.slow[row]) for row in others.tolist()]
+        return _interleave_arrays(fast, np.flatnonzero(self._fast), pa.array(values, fast.type), others, len(self))
 
 
 def _interleave_arrays(first: pa.Array, rows: NDArray[np.intp], second: pa.Array, others: NDArray[np.intp], count: int) -> pa.Array:
@@ -318,19 +321,20 @@ def _arrow_value(value: Any) -> Any:
     return value
 
 
-def _headers(told: dict[str, Any] | None) -> list[dict[str, Any]] | None:
-    if told is None or told.get("headers") is None:
+def _headers(properties: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    if properties is None or properties.get("headers") is None:
         return None
     return [
-        {"name": _arrow_value(name), "type": kind, "value": json.dumps(value, ensure_ascii=False)} for name, kind, value in told["headers"]
+        {"name": _arrow_value(name), "type": kind, "value": json.dumps(value, ensure_ascii=False)}
+        for name, kind, value in properties["headers"]
     ]
 
 
-def _struct(told: dict[str, Any] | None) -> dict[str, Any] | None:
-    if told is None:
+def _struct(properties: dict[str, Any] | None) -> dict[str, Any] | None:
+    if properties is None:
         return None
-    found = {name: _arrow_value(told.get(name)) for name in RABBITMQ_PROPERTIES}
+    found = {name: _arrow_value(properties.get(name)) for name in RABBITMQ_PROPERTIES}
     if found["timestamp"] is not None and found["timestamp"] >= 1 << 63:
         found["timestamp"] = None
-    found["headers"] = _headers(told)
+    found["headers"] = _headers(properties)
     return found

@@ -129,8 +129,8 @@ def salvage(
     started = time.monotonic()
     chosen = format_of(to, format)
     if chosen == "jsonl":
-        told = messages_of(store, rabbitmq_columns_for("base64"), vhosts, queues)
-        batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in told)
+        rows = messages_of(store, rabbitmq_columns_for("base64"), vhosts, queues)
+        batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in rows)
     else:
         batches = messages_of(store, RABBITMQ_COLUMNS, vhosts, queues)
     written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, frozenset(verdicts))

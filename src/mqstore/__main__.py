@@ -1,4 +1,4 @@
-"""`python -m mqstore`: the same as the `mqstore` command."""
+"""`python -m mqstore`, the same as the `mqstore` command."""
 
 from mqstore.cli.entry import main
 

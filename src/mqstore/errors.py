@@ -1,8 +1,7 @@
-"""Errors: one root, few children; each message is a sentence that says what to do next.
+"""Errors: one root and a few subclasses. Each message is a sentence that includes the next step.
 
-Damaged bytes in a store never raise: readers report them as `mqstore.findings.Damage`.
-What raises is what stops the work as a whole: a path that is no store, a missing
-permission, a target that must not be overwritten, a missing Java.
+Damaged bytes in a store never raise: readers report them as `mqstore.findings.Damage`. An error is raised for what stops the work
+altogether: a path that is not a store, a missing permission, a target that must not be overwritten, a missing Java.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ __all__ = [
 
 
 class MqstoreError(Exception):
-    """Root of every error this package raises on purpose. `str(error)` is one sentence for a person."""
+    """Base class of all errors that this package raises on purpose. `str(error)` is one sentence for a person."""
 
 
 class UsageError(MqstoreError):
-    """The question itself cannot be answered: an unknown column, an inverted range, a bad option."""
+    """The request is invalid: an unknown column, an inverted range, a bad option."""
 
 
 class CannotOpenError(MqstoreError):
-    """The path exists or should exist, but cannot be read: no permission, an I/O error, a file in place of a directory."""
+    """The path cannot be read: it does not exist, no permission, an I/O error, a file in place of a directory."""
 
 
 class NotAStoreError(CannotOpenError):
@@ -37,20 +36,20 @@ class NotAStoreError(CannotOpenError):
 
 
 class UnsupportedError(MqstoreError):
-    """The store, or a part of it, is of a kind that is recognised but not read. Names the part."""
+    """The store, or a part of it, is of a recognized kind that is not supported. The message names the part."""
 
 
 class NotFoundError(MqstoreError):
-    """One asked-for thing (a message, a queue) is not in the store."""
+    """A requested item (a message, a queue) is not in the store."""
 
 
 class RefusedError(MqstoreError):
-    """The broker would not come up on this directory, so there is nothing that it would answer. Says why."""
+    """The broker would not start on this directory, so there is no recovered view. The message says why."""
 
 
 class TargetError(MqstoreError):
-    """The target of a writing command cannot be used: it exists, it is full, it is not writable."""
+    """The target of a write cannot be used: it exists, is full, or is not writable."""
 
 
 class PipelineError(MqstoreError):
-    """A Spark job could not start or failed; the sentence names the cause (a missing Java, a failed task)."""
+    """A Spark job failed or could not start; the message names the cause (a missing Java, a failed task)."""

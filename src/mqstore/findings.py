@@ -1,8 +1,7 @@
-"""What readers say about what they saw: damage, verdicts, coverage, and the report that `verify` returns.
+"""Findings of readers: damage, verdicts, coverage, and the report that `verify` returns.
 
-A reader that meets bytes it cannot believe yields a `Damage` and goes on behind them; it never raises
-for bad data and never guesses silently. What to do about it is decided above the reader.
-The kinds below are a fixed list: a kind never changes its meaning, new ones may be added.
+A reader that meets invalid bytes yields a `Damage` and continues after them; it never raises for bad data and never guesses silently.
+The caller decides what to do about it. The kinds below are a fixed list: a kind never changes its meaning; new kinds may be added.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ __all__ = ["Checked", "Coverage", "Damage", "Kind", "Report", "Skipped", "Verdic
 
 
 class Kind(StrEnum):
-    """Kinds of damage. The comment of each is its meaning for ever."""
+    """Kinds of damage. The comment on each is its permanent meaning."""
 
     # commit log
-    BAD_FRAME = "bad-frame"  # bytes where a record should start are not a believable record
+    BAD_FRAME = "bad-frame"  # bytes where a record should start are not a valid record
     BAD_LENGTHS = "bad-lengths"  # the inner lengths of a record do not add up to its size
-    BAD_OFFSET = "bad-offset"  # a record's own physical offset is not where it stands
-    BAD_CHECKSUM = "bad-checksum"  # the body does not fit its CRC
-    BAD_PROPERTY_CHECKSUM = "bad-property-checksum"  # the record does not fit its __CRC32# property
-    BAD_COMPRESSION = "bad-compression"  # the body cannot be decompressed as its flags say
-    BAD_PROPERTIES = "bad-properties"  # bytes of the property text are not name/value pairs
+    BAD_OFFSET = "bad-offset"  # a record's own physical offset differs from its position
+    BAD_CHECKSUM = "bad-checksum"  # the body does not match its CRC
+    BAD_PROPERTY_CHECKSUM = "bad-property-checksum"  # the record does not match its __CRC32# property
+    BAD_COMPRESSION = "bad-compression"  # the body cannot be decompressed with the method its flags name
+    BAD_PROPERTIES = "bad-properties"  # the property text is not a list of name/value pairs
     BAD_TEXT = "bad-text"  # topic or properties are not UTF-8
     TORN_RECORD = "torn-record"  # the last record of the log is incomplete
-    ZEROED = "zeroed"  # zeros where records must have stood
-    MISSING_FILE = "missing-file"  # a file between two others of a file queue is not there
+    ZEROED = "zeroed"  # zeros where records must have been
+    MISSING_FILE = "missing-file"  # a file between two others of a file queue is missing
     WRONG_SIZE = "wrong-size"  # a file whose length differs from that of its file queue
-    STRAY_FILE = "stray-file"  # an entry of a store directory that does not belong there
+    STRAY_FILE = "stray-file"  # a file or directory that does not belong in a store
     UNREADABLE = "unreadable"  # the operating system refused or failed to read a file
     # consume queue
-    BAD_QUEUE_ENTRY = "bad-queue-entry"  # an entry that does not lead to a record of its queue
+    BAD_QUEUE_ENTRY = "bad-queue-entry"  # an entry that does not point to a record of its queue
     QUEUE_ENTRY_MISMATCH = "queue-entry-mismatch"  # size, tags code or position differ from the record's
     QUEUE_GAP = "queue-gap"  # unwritten entries between written ones
-    QUEUE_ORDER = "queue-order"  # entries of a queue that do not ascend in the log
-    MISSING_QUEUE_ENTRY = "missing-queue-entry"  # a record of the log that its queue does not list
+    QUEUE_ORDER = "queue-order"  # entries of a queue whose log positions do not ascend
+    MISSING_QUEUE_ENTRY = "missing-queue-entry"  # a record of the log without an entry in its queue
     # index
-    BAD_INDEX_HEADER = "bad-index-header"  # counts or times of the header that the file's own entries contradict
-    BAD_INDEX_ENTRY = "bad-index-entry"  # an entry without a record that has such a key
-    BAD_INDEX_CHAIN = "bad-index-chain"  # a slot or a link that is no chain from newer to older
-    MISSING_INDEX_ENTRY = "missing-index-entry"  # a key of a record inside the file's range without an entry
+    BAD_INDEX_HEADER = "bad-index-header"  # counts or times in the header that contradict the file's own entries
+    BAD_INDEX_ENTRY = "bad-index-entry"  # an entry without a record that has its key
+    BAD_INDEX_CHAIN = "bad-index-chain"  # a slot or link that does not form a chain from newer to older
+    MISSING_INDEX_ENTRY = "missing-index-entry"  # a key of a record within the file's range that has no entry
     # RabbitMQ: index of a queue
-    BAD_JOURNAL = "bad-journal"  # bytes of a journal that are no record, with or without records behind them
-    BAD_SEGMENT = "bad-segment"  # bytes or marks of a segment file that cannot stand there
-    BAD_QUEUE_FILE = "bad-queue-file"  # header, entry or checksum of a version 2 queue file that cannot be believed
-    BAD_QUEUE_NAME = "bad-queue-name"  # .queue_name or .vhost does not fit the directory it lies in, or is missing
+    BAD_JOURNAL = "bad-journal"  # bytes of a journal that are not a record, with or without records after them
+    BAD_SEGMENT = "bad-segment"  # bytes or marks of a segment file that are not valid there
+    BAD_QUEUE_FILE = "bad-queue-file"  # invalid header, entry or checksum of a version 2 queue file
+    BAD_QUEUE_NAME = "bad-queue-name"  # .queue_name or .vhost is missing or does not match its directory
     REPEATED_ENTRY = "repeated-entry"  # a sequence id is published twice with different bytes
-    BROKER_CRASH = "broker-crash"  # a state on which the broker itself stops: it would not bring up this queue or vhost
-    BROKER_LOSES = "broker-loses"  # messages that are here, but that the broker would not find or would throw away
+    BROKER_CRASH = "broker-crash"  # a state on which the broker itself fails: it would not start this queue or vhost
+    BROKER_LOSES = "broker-loses"  # messages that exist, but that the broker would not find or would discard
     # RabbitMQ: messages
-    BAD_TERM = "bad-term"  # a stored message is no message, or is not the one (id, size) that its entry announces
-    BAD_STORE_RECORD = "bad-store-record"  # bytes of a message store file that are no record
+    BAD_TERM = "bad-term"  # a stored message is invalid, or not the one (id, size) that its entry announces
+    BAD_STORE_RECORD = "bad-store-record"  # bytes of a message store file that are not a record
     MISSING_BODY = "missing-body"  # an index entry whose message is in no message file
     BAD_SIDE_FILE = "bad-side-file"  # recovery.dets, clean.dot, an .ets or a Mnesia file that cannot be read as one
     # the rest
@@ -63,7 +62,7 @@ class Kind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What can be said of one message."""
+    """The state of one message."""
 
     INTACT = "intact"
     CONSUMED = "consumed"
@@ -75,10 +74,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that cannot be believed.
+    """Invalid bytes.
 
-    file: path relative to the store, `/` as separator. offset, length: bytes in that file.
-    messages: how many messages are known to be affected.
+    file: path relative to the store, with `/` as separator. offset, length: byte range in that file.
+    messages: number of messages known to be affected.
     """
 
     file: str
@@ -89,7 +88,7 @@ class Damage:
     messages: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The object that `verify -o json` prints."""
+        """Return the object that `verify -o json` prints."""
         return {
             "file": self.file,
             "offset": self.offset,
@@ -102,7 +101,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A range that was not read, and why. offset, length: bytes in file."""
+    """A range that was not read, and why. offset, length: byte range in the file."""
 
     file: str
     offset: int
@@ -115,7 +114,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What an answer is based on: everything, or everything but `skipped`."""
+    """What an answer is based on: everything, or everything except `skipped`."""
 
     skipped: tuple[Skipped, ...] = ()
 
@@ -129,7 +128,7 @@ class Coverage:
 
 @dataclass(slots=True)
 class Checked:
-    """How much was looked at. records: frames met; messages: those that are messages with a believable frame."""
+    """How much was checked. records: frames found; messages: those that are messages with a valid frame."""
 
     files: int = 0
     bytes: int = 0
@@ -151,7 +150,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outcome of `verify`. notes: sentences about the state of the store that are no damage (an unclean exit, queues behind the log)."""
+    """Outcome of `verify`. notes: sentences about states that are not damage (an unclean shutdown, queues that lag behind the log)."""
 
     store: str
     family: str
@@ -165,7 +164,7 @@ class Report:
         return not self.damage
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `verify -o json` prints."""
+        """Return the document that `verify -o json` prints."""
         return {
             "store": self.store,
             "family": self.family,
@@ -178,7 +177,7 @@ class Report:
 
 
 def merge_adjacent(findings: Iterable[Damage]) -> list[Damage]:
-    """Damage of equal file, kind and detail that touches is told once; order by file and offset."""
+    """Merge adjacent damage with equal file, kind and detail; order by file and offset."""
     merged: list[Damage] = []
     for item in sorted(findings, key=lambda d: (d.file, d.offset, d.length)):
         last = merged[-1] if merged else None

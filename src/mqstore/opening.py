@@ -1,4 +1,4 @@
-"""Which family a directory belongs to, and how it is opened."""
+"""Opening a store: recognizing its broker, unpacking archives, reaching URLs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queue
 
 
 def open_store(path: Location, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
-    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with what to do next.
+    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
 
-    now: for RabbitMQ, microseconds since 1970 at which a time to live is looked at.
+    now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired.
     """
     keep = None
     root = path
@@ -53,7 +53,7 @@ def open_rocketmq(
     config: str | os.PathLike[str] | None = None,
     fs_options: Mapping[str, str] | None = None,
 ) -> RocketMQStore:
-    """As `open_store`, for what works on RocketMQ stores only. Raises UnsupportedError for a store of RabbitMQ."""
+    """Like `open_store`, for RocketMQ stores only. Raises UnsupportedError for a RabbitMQ store."""
     store = open_store(as_location(path, fs_options or {}), None if config is None else Path(config))
     if not isinstance(store, RocketMQStore):
         raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")
@@ -66,7 +66,9 @@ def _open_rabbitmq(path: Location, directory: ReadOnlyDirectory, keep: UnpackedA
     if not looks_like_rabbitmq(directory):
         raise _not_a_store(path, directory)
     if not isinstance(directory.root, Path):
-        raise UnsupportedError(f"{path} is a RabbitMQ message store behind a URL, and only RocketMQ stores are read there; copy it first")
+        raise UnsupportedError(
+            f"{path} is a RabbitMQ message store at a URL, and only RocketMQ stores can be read from URLs; copy it first"
+        )
     store = RabbitMQStore(directory.root, now=now, keep=keep)
     if keep is not None:
         store.path = Path(str(path))
@@ -77,10 +79,10 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError
     names = {entry.name for entry in directory.entries()}
     if names & set(_RABBITMQ) or any(name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) for name in names):
         return UnsupportedError(
-            f"{path} holds parts of a RabbitMQ message store, but no vhost; give the msg_stores directory or the vhost's directory in it"
+            f"{path} has parts of a RabbitMQ message store, but no vhost; give the msg_stores directory or the directory of a vhost"
         )
     if any(name.isdigit() and len(name) == 20 for name in names):
-        return NotAStoreError(f"{path} holds the files of a log or a queue; give the directory above it, the one that holds commitlog/")
+        return NotAStoreError(f"{path} contains the files of a log or a queue; give the directory that contains commitlog/")
     if not names:
-        return NotAStoreError(f"{path} is empty; give the directory that holds commitlog/ or msg_stores/")
-    return NotAStoreError(f"{path} is no message store: there is neither commitlog/ nor msg_stores/ in it; give the directory above")
+        return NotAStoreError(f"{path} is empty; give the directory that contains commitlog/ or msg_stores/")
+    return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; give the directory that does")

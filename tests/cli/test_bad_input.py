@@ -40,13 +40,13 @@ def test_a_directory_that_is_not_there(verb: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_empty_directory(verb: str, tmp_path: Path) -> None:
-    assert "is empty; give the directory that holds commitlog/" in sentence(run_cli(verb, tmp_path))
+    assert "is empty; give the directory that contains commitlog/" in sentence(run_cli(verb, tmp_path))
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_directory_that_is_no_store(verb: str, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
-    assert "is no message store" in sentence(run_cli(verb, tmp_path))
+    assert "is not a message store" in sentence(run_cli(verb, tmp_path))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -71,7 +71,7 @@ def test_an_empty_store_of_rabbitmq_is_no_fault(verb: str, mark: str, tmp_path: 
 
 
 def test_the_directory_inside_the_store_leads_to_the_one_above(store: Path) -> None:
-    assert "give the directory above it" in sentence(run_cli("inspect", store / "commitlog"))
+    assert "give the directory that contains commitlog/" in sentence(run_cli("inspect", store / "commitlog"))
 
 
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_question_that_cannot_be_asked(argv: list[str], says: str, store: Path
     ("argv", "says"),
     [
         (["get", "STORE", "--offset", "3"], "lies inside the one at 0; ask for --offset 0"),
-        (["get", "STORE", "--offset", "99999999"], "lies outside the log"),
+        (["get", "STORE", "--offset", "99999999"], "is outside the log"),
         (["get", "STORE", "-t", "orders", "-q", "0", "--at", "17"], "holds queue offsets 0 to 1, not 17"),
         (["get", "STORE", "-t", "orders", "-q", "7", "--at", "0"], "topic 'orders' has no queue 7; it has 0"),
         (["get", "STORE", "--unique", "nobody", "-t", "orders"], "no message of topic 'orders' has the unique key 'nobody'"),

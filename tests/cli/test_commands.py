@@ -140,7 +140,7 @@ def test_configured_sizes_are_told_as_given(store: Path, tmp_path: Path) -> None
 
 def test_verify_says_sound_and_what_is_left_to_the_broker(store: Path) -> None:
     told = text("verify", store)
-    assert told.startswith("Sound: nothing is damaged.")
+    assert told.startswith("Intact: nothing is damaged.")
     assert "1 message" in told
 
 
@@ -184,7 +184,7 @@ def test_filters_of_messages(store: Path) -> None:
 
 
 def test_nothing_that_fits_is_said(store: Path) -> None:
-    assert "no message fits" in text("messages", store, "--topic", "nope")
+    assert "no message matches" in text("messages", store, "--topic", "nope")
 
 
 # get
@@ -212,7 +212,7 @@ def test_a_unique_key_that_the_index_does_not_hold_is_found_in_the_log() -> None
     outcome = run_cli("get", golden, "--unique", wanted["uniq_key"], "-t", wanted["topic"])
     assert outcome.status == 0
     assert f"physical offset {wanted['physical_offset']}" in outcome.stdout
-    assert "the index does not lead to it" in outcome.stderr
+    assert "not found through the index" in outcome.stderr
 
 
 def test_a_binary_body_is_shown_in_hex_and_text_as_text(store: Path) -> None:

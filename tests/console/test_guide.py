@@ -61,8 +61,8 @@ def test_a_path_at_which_there_is_nothing_is_told_at_the_start(tmp_path: Path) -
     assert line.startswith("The console answers at ")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert f"there is nothing at {tmp_path / 'typo'}" in " ".join(errors.split())
-    assert errors.count("there is nothing at") == 1
+    assert f"{tmp_path / 'typo'} does not exist yet" in " ".join(errors.split())
+    assert errors.count("does not exist yet") == 1
 
 
 def test_listening_for_others_prints_an_address_with_a_token() -> None:
@@ -85,7 +85,7 @@ def test_listening_for_others_prints_an_address_with_a_token() -> None:
         (("store", "--replay-to", "x"), "--allow-writes"),
         (("store", "--allow-writes", "--replay-to", "http://x"), "no place to replay to"),
         (("store", "--allow-writes", "--replay-to", "store"), "one of the stores that are shown"),
-        (("store", "--listen", "192.0.2.1:1"), "cannot be listened on"),
+        (("store", "--listen", "192.0.2.1:1"), "cannot listen on"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_a_sentence(argv: tuple[str, ...], sentence: str) -> None:

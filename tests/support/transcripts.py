@@ -1,4 +1,4 @@
-"""Command output in the documentation: fenced `console` blocks, run for real and compared or written anew.
+"""Command output in the documentation: fenced `console` blocks, run for real and compared or rewritten.
 
     ```console
     $ mqstore topics store
@@ -7,10 +7,10 @@
 
 Blocks of a page run in order in one directory that holds golden stores under plain names: `store` (a 4.9.3 broker that was
 killed) and `damaged` (bytes of a store changed afterwards). `console head=8` keeps the first eight lines of each output. Sizes,
-times and rates differ between machines, so they are compared by their shape. Blocks that need Spark are `console spark`. A command
+times and rates differ between machines, so only their shape is compared. Blocks that need Spark are `console spark`. A command
 may end with `> file`.
 
-    python tests/support/transcripts.py        writes the output of all blocks anew
+    python tests/support/transcripts.py        rewrites the output of all blocks
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+if __name__ == "__main__":  # as a script
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support import golden as goldenkit
 
@@ -53,7 +56,7 @@ def stores() -> Iterator[Path]:
 
 
 def run(command: str, place: Path) -> str:
-    """What a command line prints, both streams together."""
+    """Run a command line and return what it prints, both streams together."""
     words = shlex.split(command)
     into = place / words[-1] if words[-2:-1] == [">"] else None
     words = words[:-2] if into is not None else words
@@ -65,12 +68,12 @@ def run(command: str, place: Path) -> str:
     outcome = subprocess.run(argv, cwd=place, env=environment, text=True, check=False, timeout=300, stdout=subprocess.PIPE, stderr=errors)
     if into is not None:
         into.write_text(outcome.stdout, encoding="utf-8")
-    told = outcome.stdout if into is None else outcome.stderr
-    return "\n".join(line.rstrip() for line in told.replace(f"{place}/", "").strip().splitlines())
+    printed = outcome.stdout if into is None else outcome.stderr
+    return "\n".join(line.rstrip() for line in printed.replace(f"{place}/", "").strip().splitlines())
 
 
 def blocks(page: Path, *, spark: bool) -> list[tuple[str, int | None]]:
-    """The blocks of a page with how many lines of each output they keep."""
+    """Return the blocks of a page, each with the number of lines to keep of each output."""
     found = []
     for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
         words = block["words"].split()
@@ -84,12 +87,12 @@ def _head(words: list[str]) -> int | None:
 
 
 def commands(text: str) -> list[str]:
-    """The command lines of a block."""
+    """Return the command lines of a block."""
     return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
 
 
 def transcript(text: str, head: int | None, place: Path) -> str:
-    """A block as it would be printed now."""
+    """Return a block with the output that its commands print now."""
     told = []
     for command in commands(text):
         lines = run(command, place).splitlines()
@@ -100,23 +103,23 @@ def transcript(text: str, head: int | None, place: Path) -> str:
 
 
 def shape(text: str) -> str:
-    """The text without what a machine decides: measured figures, and the widths and line breaks that follow from them."""
+    """Return the text without what depends on the machine: measurements, and the widths and line breaks that follow from them."""
     return " ".join(re.sub(r"─+", "─", _MEASURED.sub("N", " ".join(text.split()))).split())
 
 
 def write(page: Path, place: Path) -> None:
-    """Write the output of all blocks of a page anew; one that differs in measured figures only stays as it is."""
+    """Rewrite the output of all blocks of a page, except those that differ only in measurements."""
 
-    def anew(block: re.Match[str]) -> str:
+    def rewritten(block: re.Match[str]) -> str:
         words = block["words"]
-        told = transcript(block["text"], _head(words.split()), place)
-        if "Traceback" in told or "a bug in mqstore" in told:
-            raise SystemExit(f"{page.name} is left as it was: {told}")
-        if shape(told) == shape(block["text"]):
+        output = transcript(block["text"], _head(words.split()), place)
+        if "Traceback" in output or "a bug in mqstore" in output:
+            raise SystemExit(f"{page.name} is left unchanged: {output}")
+        if shape(output) == shape(block["text"]):
             return block[0]
-        return f"```console{words}\n{told}```"
+        return f"```console{words}\n{output}```"
 
-    page.write_text(_BLOCK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")
+    page.write_text(_BLOCK.sub(rewritten, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

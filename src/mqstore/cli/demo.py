@@ -1,10 +1,10 @@
-"""`demo`: the whole story on two stores that ship with the package.
+"""`demo`: a guided tour on two stores included in the package.
 
 `data/killed-broker.tar.xz`:
 RocketMQ 4.9.3's own store wrote it and was halted (no shutdown hook ran) with the last 260 messages not dispatched; then the
 second half of its last record was overwritten with zeros, as a power loss leaves it. `data/killed-node.tar.xz`: a RabbitMQ 3.10.8 node with
-queues of version 1, killed while it merged two message files. Every step runs the very function behind
-the command line that is printed above its output.
+queues of version 1, killed while it merged two message files. Every step runs the function of
+the command line printed above its output.
 """
 
 from __future__ import annotations
@@ -79,24 +79,25 @@ class _Story:
 
 def demo(
     out: Output,
-    keep: Annotated[Path | None, option("--keep", metavar="DIR", help="Where to leave the stores and the table; a new directory.")] = None,
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[2]",
+    keep: Annotated[Path | None, option("--keep", metavar="DIR", help="A new directory in which to keep the stores and the table.")] = None,
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")] = "local[2]",
 ) -> int:
-    """The whole story in half a minute: a broker was killed; see, verify, explain, rebuild, ask again, export; queues to version 2.
+    """Show everything in half a minute, on a killed broker's store: inspect, verify, explain, rebuild, query again, export, convert.
 
-    Runs on stores that ship with the package, left behind by RocketMQ 4.9.3 and RabbitMQ 3.10.8 when they were killed. Needs Java 17 for
-    Spark.
+    Runs on stores included in the package, which RocketMQ 4.9.3 and RabbitMQ 3.10.8 left when they were killed. Needs Java 17 for Spark.
     """
     if not out.is_text:
-        raise UsageError("demo tells a story to a person and has no machine format; run its commands with -o instead")
+        raise UsageError("demo is for people and has no machine format; run its commands with -o instead")
     place = _demo_directory(keep)
     store, rebuilt, table = place / "store", place / "rebuilt", place / "messages"
     _unpack(ARCHIVE, store)
     story = _Story(out)
-    story.say("A RocketMQ 4.9.3 broker was killed while it wrote, and the power went. Here is its store; no broker is needed from here on.")
+    story.say(
+        "A RocketMQ 4.9.3 broker was killed while writing, and the power failed. This is its store; no broker is needed from here on."
+    )
     story.say(f"Everything happens in {place}")
 
-    story.step("What is in it?", "Names, sizes and headers are enough for a first answer; a store of terabytes answers as fast.")
+    story.step("What is in it?", "Names, sizes and headers are enough for a first answer; it is as fast on a store of terabytes.")
     story.show(("inspect", store), lambda: inspect(out, store, InspectOptions()))
 
     story.step("What is damaged?", "Every record, queue entry and index entry is checked, and each against the others.")
@@ -109,8 +110,8 @@ def demo(
     story.show(("query", store, "-t", TOPIC, "-k", KEY, "--explain"), lambda: ask(out, store, TOPIC, KEY, explain=True))
 
     story.step(
-        "Build what is missing.",
-        "Queues and index follow from the log. Spark makes them anew in a fresh directory; the old store stays as it is.",
+        "Rebuild what is missing.",
+        "Queues and index can be derived from the log. Spark rebuilds them in a new directory; the old store is not changed.",
     )
     with _spark(out, master) as spark:
         story.show(("rebuild", store, "--to", rebuilt, "--master", master), lambda: rebuild(out, store, rebuilt, master=master))
@@ -118,9 +119,7 @@ def demo(
         story.step("Ask again.", "The same question to the new store. A real broker opens it as well.")
         story.show(("query", rebuilt, "-t", TOPIC, "-k", KEY), lambda: ask(out, rebuilt, TOPIC, KEY))
 
-        story.step(
-            "The log as a table.", "All messages as Parquet, each row with the file and offset it is from, and one SQL question to it."
-        )
+        story.step("The log as a table.", "All messages as Parquet, each row with the file and offset it came from, and an SQL query.")
         words = ("export", store, "--to", table, "--format", "parquet", "--master", master)
         story.show(words, lambda: export(out, store, ExportOptions(to=table, master=master)))
         rows = _run_sql(out, spark, table, SQL)
@@ -132,17 +131,17 @@ def demo(
 
     out.line()
     out.line("That is all it takes.", style="bold green")
-    out.line(f"The stores and the table are in {place} ({_size_on_disk(place)}); remove them when you like.")
-    out.next_step("your own store. Nothing in it is changed.", "mqstore inspect STORE", "mqstore verify STORE")
+    out.line(f"The stores and the table are in {place} ({_size_on_disk(place)}); remove them when you no longer need them.")
+    out.next_step("your own store. It is not changed.", "mqstore inspect STORE", "mqstore verify STORE")
     return 0
 
 
 def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession, master: str) -> None:
-    """The other family: queues of version 1 become messages, a table and queues of version 2."""
+    """Show a RabbitMQ store: queues of version 1 as messages, as a table, and converted to version 2."""
     node, table, new = place / "msg_stores", place / "queued", place / "msg_stores-v2"
     _unpack(QUEUES, node)
     story.step(
-        "The other family: RabbitMQ's queues.",
+        "The other broker: RabbitMQ's queues.",
         "A 3.10.8 node was killed while it merged message files. Brokers from 4.3 on cannot read such queues; here are their messages.",
     )
     story.show(("topics", node), lambda: queues.topics(out, node, TopicsOptions()))
@@ -158,13 +157,13 @@ def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession,
         ([row["queue"], str(row["messages"]), f"{row['bytes']:,}", str(row["lost"])] for row in rows),
     )
 
-    story.step("Queues of version 2.", "Every message that is there goes into a new directory, from which a broker boots.")
+    story.step("Queues of version 2.", "All messages go to a new directory that a broker can start from.")
     story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, 2))
     story.show(("topics", new), lambda: queues.topics(out, new, TopicsOptions()))
 
 
 def _demo_directory(keep: Path | None) -> Path:
-    """The directory of the demo. Raises TargetError where it exists."""
+    """Create the directory of the demo. Raises TargetError if it exists."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="mqstore-demo-"))
     from mqstore.files.durable import NewDirectory
@@ -201,9 +200,9 @@ def _spark(out: Output, master: str) -> Iterator[SparkSession]:
     from mqstore.pipeline.spark.session import running
 
     begun = time.perf_counter()
-    out.line("Spark starts, which takes some seconds …", style="dim")
+    out.line("Spark is starting, which takes a few seconds …", style="dim")
     with running(master) as spark:
-        out.line(f"… it runs: Spark {spark.version}, after {clock(time.perf_counter() - begun)}.", style="dim")
+        out.line(f"… Spark {spark.version} is running, after {clock(time.perf_counter() - begun)}.", style="dim")
         yield spark
 
 

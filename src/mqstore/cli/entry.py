@@ -1,4 +1,4 @@
-"""The console script. `serve` takes a short way in, so that a broker is there at once; everything else is `main`'s."""
+"""The console script. `serve` starts without importing the other commands; all else goes to `main`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run this process's command line."""
     if len(sys.argv) > 2 and sys.argv[1] == "serve":
         from mqstore.cli.serve.fast_start import parse_serve_options, run
 

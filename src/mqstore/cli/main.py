@@ -1,8 +1,8 @@
-"""Entry point: the app with all its verbs, and what becomes of an error.
+"""The command-line application: all its commands, and how errors are reported.
 
-status   0  done and clean
-         1  done; damage, a difference or nothing was found
-         2  usage error, or the work could not be done: one sentence on standard error
+status   0  done, nothing wrong
+         1  done; something is damaged, different or missing
+         2  usage error, or the command could not do its work: one sentence on standard error
        130  interrupted
 """
 
@@ -40,7 +40,7 @@ CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 app = typer.Typer(
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
-    "STORE is the directory that holds commitlog/ or msg_stores/, or an archive of it. Only put, load, groups --reset and serve change it.",
+    "STORE is the directory that contains commitlog/ or msg_stores/, or its archive. Only put, load, groups --reset and serve change it.",
     epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
     no_args_is_help=True,
     add_completion=False,
@@ -54,7 +54,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from mqstore.kernels import is_compiled
 
-        kernels = "compiled" if is_compiled() else "plain Python, slow: reinstall where a C compiler is at hand"
+        kernels = "compiled" if is_compiled() else "plain Python, slow: install a C compiler, then reinstall"
         print(f"mqstore {mqstore.__version__} (kernels: {kernels})")
         raise typer.Exit
 
@@ -69,10 +69,10 @@ def options(
     progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Tell the version, and whether the kernels are compiled.", is_eager=True, callback=_print_version),
+        typer.Option("--version", help="Print the version and whether the kernels are compiled.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """Take the options in front of the verb."""
+    """Apply the options given before the command's name."""
     context.obj = Settings(output, not no_color, quiet, verbose, progress)
 
 
@@ -106,17 +106,17 @@ def _print_error(sentence: str) -> None:
 
 
 def _usage_sentence(error: typer.TyperException) -> str:
-    """The parser's complaint as one sentence with the way to the help."""
+    """Format an error of the parser as one sentence that refers to the help."""
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mqstore"
-    return f"{message[:1].lower()}{message[1:]}; `{path} --help` tells the options"
+    return f"{message[:1].lower()}{message[1:]}; `{path} --help` lists the options"
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a command line in this process. Returns the exit status; prints, and never raises."""
+    """Run a command line in this process and return the exit status. Errors are printed, not raised."""
     for stream in (sys.stdout, sys.stderr):
-        # what a terminal cannot encode is escaped, not fatal
+        # escape what the terminal cannot encode instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     if not argv:
@@ -131,7 +131,7 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _print_error("interrupted")
         return INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # the parser exits where standard output is closed
+    except (BrokenPipeError, SystemExit):  # the parser exits if standard output is closed
         _abandon_stdout()
         return CLEAN
     except Exception as error:
@@ -140,23 +140,25 @@ def run(argv: Sequence[str]) -> int:
 
 
 def report_failure(error: Exception, *, verbose: bool) -> int:
-    """Tell what ended the work. Returns the exit status. Raises what is a bug if that is wanted."""
+    """Print an error and return the exit status. Re-raises an unexpected error if verbose."""
     if isinstance(error, MqstoreError):
         _print_error(str(error))
         return FOUND if isinstance(error, NotFoundError) else INTERRUPTED if isinstance(error, StoppedError) else FAILED
     if isinstance(error, OSError):
         _print_error(f"{error.filename or 'the operating system'}: {error.strerror or error}")
     elif isinstance(error, MemoryError):
-        _print_error("out of memory; narrow the question by filters, or give the process more")
+        _print_error("out of memory; narrow the request with filters, or give the process more memory")
     elif verbose:
         raise error
     else:
-        _print_error(f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with what -v tells")
+        _print_error(
+            f"a bug in mqstore, not in the store: {type(error).__name__}: {error}; please report it with the traceback that -v prints"
+        )
     return FAILED
 
 
 def _abandon_stdout() -> None:
-    """Whoever read standard output has gone; keep the interpreter from complaining about it when it ends."""
+    """Redirect standard output to nowhere after its reader has gone, so that the interpreter does not complain at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -168,6 +170,6 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run this process's command line."""
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:]))

@@ -53,9 +53,9 @@ def test_a_fresh_store_is_a_store(tmp_path: Path) -> None:
     [
         (["--to", "out"], "is not known from its name"),
         (["--to", "out.jsonl", "--into", "q"], "--into names a queue"),
-        (["--to", "out", "--as", "rabbitmq", "--verdict", "intact"], "a fresh store takes what waits in every queue"),
+        (["--to", "out", "--as", "rabbitmq", "--verdict", "intact"], "a new store takes the ready messages of every queue"),
         (["--to", "out", "--as", "rabbitmq", "--queue-version", "3"], "no queue version 3"),
-        (["--to", "amqp://localhost/", "--rate", "0"], "--rate is a number"),
+        (["--to", "amqp://localhost/", "--rate", "0"], "--rate must be above 0"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ def test_get_writes_a_payload_into_a_file(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ((), "say which message"),
-        (("--at", 1), "need the queue"),
+        (("--at", 1), "need a queue"),
         (("--id", "xyz"), "is no message id"),
         (("--at", 0, "-q", "prio.q"), "add --vhost"),
     ],
@@ -290,10 +290,10 @@ def test_what_has_no_meaning_for_rabbitmq_is_one_sentence(arguments: tuple[str, 
 def test_an_option_of_the_other_family_is_refused_with_those_that_there_are() -> None:
     outcome = run_cli("messages", opened(MERGED), "--tags", "a")
     assert outcome.status == 2
-    assert "--tags has no meaning for a RabbitMQ store" in outcome.stderr
+    assert "--tags does not apply to a RabbitMQ store" in outcome.stderr
     assert "--vhost" in outcome.stderr
-    assert "--vhost has no meaning for a RocketMQ store" in run_cli("messages", opened(CASES[0]), "--vhost", "/").stderr
-    assert "is no queue id" in run_cli("messages", opened(CASES[0]), "--queue", "orders").stderr
+    assert "--vhost does not apply to a RocketMQ store" in run_cli("messages", opened(CASES[0]), "--vhost", "/").stderr
+    assert "is not a queue id" in run_cli("messages", opened(CASES[0]), "--queue", "orders").stderr
 
 
 def test_queue_names_may_be_given_where_directories_do_not_tell_them(tmp_path: Path) -> None:
@@ -398,8 +398,8 @@ def test_an_export_takes_filters_a_limit_and_partitions(tmp_path: Path) -> None:
     [
         (("--partition-by", "payload"), "cannot name directories"),
         (("--columns", "topic"), "there is no column 'topic'"),
-        (("--columns", ","), "names no column"),
-        (("--topic", "a"), "--topic has no meaning"),
+        (("--columns", ","), "does not name a column"),
+        (("--topic", "a"), "--topic does not apply"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_person_reads_what_was_found_what_was_not_and_which_way_was_taken(keys
     outcome = run_cli("lookup", opened(KILLED), "--keys", keys, "--to", tmp_path / "out.jsonl", "--by", "scan")
     assert outcome.status == 0
     told = "".join(outcome.stdout.split())  # where a line breaks depends on how long the path is
-    assert told.startswith(f"Answered in {tmp_path}/out.jsonl 3 keys (1 repetition left out): 2 messages of 2 keys.".replace(" ", ""))
+    assert told.startswith(f"Written to {tmp_path}/out.jsonl 3 keys (1 repetition left out): 2 messages of 2 keys.".replace(" ", ""))
     assert "not-in-store1" in told
     assert "Byscan:askedfor;765,528bytesoflogarereadfor3keys." in told
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3

@@ -119,7 +119,7 @@ def test_a_group_where_it_is_already_changes_nothing(store: Path) -> None:
 
 
 def test_a_group_without_an_offset_gets_one_only_by_force(store: Path) -> None:
-    assert "--force gives it one" in sentence(reset(store, "earliest", group="new", status=1), 1)
+    assert "--force sets one" in sentence(reset(store, "earliest", group="new", status=1), 1)
     rows = reset(store, "earliest", "-o", "jsonl", group="audit", status=1).rows
     assert [(row["before"], row["after"], row["state"]) for row in rows] == [(5, 0, "moved"), (None, None, "kept")]
     reset(store, "earliest", "--force", group="new")
@@ -181,13 +181,13 @@ def test_a_time_leads_where_the_brokers_own_lookup_leads(identity: str, tmp_path
         (["--reset", "g"], "--reset needs --topic, and --to"),
         (["--reset", "g", "-t", "orders"], "--reset needs --topic, and --to"),
         (["--reset", "g", "--to", "latest"], "--reset needs --topic, and --to"),
-        (["--to", "latest"], "go with --reset"),
-        (["-q", "0"], "go with --reset"),
-        (["--force"], "go with --reset"),
+        (["--to", "latest"], "need --reset"),
+        (["-q", "0"], "need --reset"),
+        (["--force"], "need --reset"),
         (["--reset", "g", "-g", "h", "-t", "orders", "--to", "latest"], "leave --group out"),
         (["--reset", "g", "-t", "orders", "--to", "soon"], "is not a time"),
         (["--reset", "g", "-t", "orders", "--to=-1"], "neither a time nor a queue offset"),
-        (["--reset", "g", "-t", "orders", "--to", "1999-01-01"], "for the first message there is give earliest"),
+        (["--reset", "g", "-t", "orders", "--to", "1999-01-01"], "use earliest for the first message"),
     ],
 )
 def test_a_question_that_makes_no_sense_changes_nothing(store: Path, options: list[str], told: str) -> None:
@@ -223,7 +223,7 @@ def test_an_archive_is_not_changed(store: Path) -> None:
 def test_offsets_that_cannot_be_read_are_not_written_over(store: Path) -> None:
     (store / OFFSETS).write_text("{garbage")
     outcome = reset(store, "earliest", status=2)
-    assert "cannot be read, nor its .bak" in outcome.stderr
+    assert "cannot be read, nor can its .bak" in outcome.stderr
     assert (store / OFFSETS).read_text() == "{garbage"
     (store / f"{OFFSETS}.bak").write_text(BILLING)
     reset(store, "earliest")

@@ -229,7 +229,7 @@ def test_an_empty_file_loads_nothing(tmp_path: Path, small: Path) -> None:
     lines(tmp_path / "rows.jsonl")
     told = load(tmp_path / "new", tmp_path / "rows.jsonl", "--create", "--config", small)
     assert told.status == 0
-    assert "nothing is loaded" in told.stdout
+    assert "nothing was loaded" in told.stdout
 
 
 # bad input
@@ -238,9 +238,9 @@ def test_an_empty_file_loads_nothing(tmp_path: Path, small: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{", "it is no JSON object"),
+        ("{", "it is not a JSON object"),
         ('[{"topic": "a"}]', "JSON lines are wanted"),
-        ("17", "it is no JSON object"),
+        ("17", "it is not a JSON object"),
         ({"topic": "a", "boddy": "x"}, "there is no column 'boddy'"),
         ({"body": "x"}, "it names no topic"),
         ({"topic": 7}, "column topic must be text, not 7"),
@@ -271,7 +271,7 @@ def test_a_bad_line_is_named_and_everything_before_it_is_stored(tmp_path: Path, 
     said = sentence(load(tmp_path / "new", source, "--create", "--config", small))
     assert said.startswith(f"{source}, line 5: "), said
     assert told in said
-    assert said.endswith("; 3 messages are stored: mend line 5 and go on with --skip 4"), said
+    assert said.endswith("; 3 messages are stored: correct line 5 and continue with --skip 4"), said
     assert bodies(tmp_path / "new") == ["body 0", "body 1", "body 2"]
     assert not (tmp_path / "new" / "abort").exists()
     lines(source, *rows[:3], "", {"topic": "orders", "body": "mended"}, *rows[3:])
@@ -304,20 +304,20 @@ def test_a_row_whose_body_its_store_had_lost_is_named(tmp_path: Path, small: Pat
     pq.write_table(pa.table({"topic": ["a", "b"], "physical_offset": [0, 100], "body": [b"x", None]}), tmp_path / "rows.parquet")
     said = sentence(load(tmp_path / "new", tmp_path / "rows.parquet", "--create", "--config", small))
     assert "row 2: the store it comes from could not read the body" in said
-    assert "1 message is stored: mend row 2 and go on with --skip 1" in said
+    assert "1 message is stored: correct row 2 and continue with --skip 1" in said
 
 
 def test_a_source_that_cannot_be_read_makes_no_store(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in sentence(load(tmp_path / "new", tmp_path / "none", "--create"))
     (tmp_path / "empty").mkdir()
-    assert "has no Parquet files in it" in sentence(load(tmp_path / "new", tmp_path / "empty", "--create"))
+    assert "contains no Parquet files" in sentence(load(tmp_path / "new", tmp_path / "empty", "--create"))
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
     assert "cannot be read as Parquet" in sentence(load(tmp_path / "new", tmp_path / "cut.parquet", "--create"))
     assert not (tmp_path / "new").exists()
 
 
 def test_without_create_no_store_is_made(tmp_path: Path) -> None:
-    assert "--create makes a new store there" in sentence(load(tmp_path / "new", lines(tmp_path / "rows.jsonl", *plain(1))))
+    assert "--create creates a store there" in sentence(load(tmp_path / "new", lines(tmp_path / "rows.jsonl", *plain(1))))
     assert not (tmp_path / "new").exists()
 
 
@@ -353,7 +353,7 @@ def test_on_a_full_disk_what_fitted_is_stored_and_the_rest_can_follow(
     assert found < 2000
     assert (found > 0) is (room > 0)
     assert f"; {found:,} messages are stored, all up to line {found} of {source}" in said
-    assert f"go on with --skip {found}" in said
+    assert f"continue with --skip {found}" in said
     assert load(tmp_path / "new", source, "--skip", found).status == 0
     assert bodies(tmp_path / "new") == [f"{k:0200d}" for k in range(2000)]
     assert run_cli("verify", tmp_path / "new").status == 0
@@ -380,7 +380,7 @@ def test_an_interrupt_keeps_what_is_stored_and_leaves_the_store_in_order(tmp_pat
     found = len(bodies(tmp_path / "new"))
     assert found > 0
     assert err.decode().strip() == (
-        f"mqstore: interrupted; {found:,} messages are stored, all up to line {found} of standard input: --skip {found} goes on"
+        f"mqstore: interrupted; {found:,} messages are stored, all up to line {found} of standard input: continue with --skip {found}"
     )
     assert not (tmp_path / "new" / "abort").exists()
     assert bodies(tmp_path / "new") == [f"body {k}" for k in range(found)]

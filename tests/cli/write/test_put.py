@@ -182,16 +182,16 @@ def test_mqadmins_name_means_the_same(store: Path) -> None:
 
 
 def test_a_store_that_is_not_there_is_made_only_when_asked(tmp_path: Path) -> None:
-    assert "--create makes a new store there" in sentence(run_cli("put", tmp_path / "none", "-t", "a", "--body", "x"))
+    assert "--create creates a store there" in sentence(run_cli("put", tmp_path / "none", "-t", "a", "--body", "x"))
     (tmp_path / "empty").mkdir()
-    assert "--create makes a new store in it" in sentence(run_cli("put", tmp_path / "empty", "-t", "a", "--body", "x"))
+    assert "--create creates a store in it" in sentence(run_cli("put", tmp_path / "empty", "-t", "a", "--body", "x"))
     assert list((tmp_path / "empty").iterdir()) == []
     assert not (tmp_path / "none").exists()
 
 
 def test_a_directory_of_other_things_never_becomes_a_store(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
-    assert "is no message store" in sentence(run_cli("put", tmp_path, "-t", "a", "--body", "x", "--create"))
+    assert "is not a message store" in sentence(run_cli("put", tmp_path, "-t", "a", "--body", "x", "--create"))
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 

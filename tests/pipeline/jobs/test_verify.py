@@ -80,7 +80,7 @@ def test_the_command_prints_the_same_on_spark(spark: SparkSession) -> None:
 def test_threads_and_a_master_are_one_too_many() -> None:
     outcome = run_cli("verify", opened(case_named("4.9.3/a-clean-small")), "--spark", "--threads", "2")
     assert outcome.status == 2
-    assert "--threads is for a run in this process" in outcome.stderr
+    assert "--threads applies to a run in this process" in outcome.stderr
 
 
 def test_progress_ends_with_all_of_the_log(tmp_path: Path) -> None:

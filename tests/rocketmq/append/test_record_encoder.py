@@ -308,7 +308,7 @@ def test_writing_goes_on_in_the_next_file() -> None:
         ({"topic": ["T", "T"], "queue_id": [0, -1]}, "column queue_id, row 11: a queue id is not negative"),
         ({"topic": ["T", "T"], "queue_id": [0, 2**31]}, "column queue_id, row 11: 2147483648 does not fit 32 bits"),
         ({"topic": ["T"], "flag": ["1"]}, "column flag is of type string, it must be whole numbers"),
-        ({"topic": ["T"], "flag": [1.5]}, "column flag holds what is no whole number of 64 bits"),
+        ({"topic": ["T"], "flag": [1.5]}, "column flag has a value that is not a 64-bit integer"),
         ({"topic": ["T"], "born_timestamp": ["now"]}, "column born_timestamp is of type string, it must be whole numbers"),
         ({"topic": ["T", "T"], "born_host": [None, "nowhere:1"]}, "column born_host, row 11: 'nowhere:1' is not ip:port"),
         ({"topic": ["T"], "store_host": ["1.2.3.4:99999999999"]}, "column store_host, row 10: '1.2.3.4:99999999999' is not ip:port"),

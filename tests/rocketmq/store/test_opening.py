@@ -82,7 +82,7 @@ def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
 
 def test_the_directory_of_the_log_itself_is_not_a_store(tmp_path: Path) -> None:
     small(tmp_path)
-    assert "give the directory above" in refused(tmp_path / "commitlog", NotAStoreError)
+    assert "give the directory that" in refused(tmp_path / "commitlog", NotAStoreError)
 
 
 @pytest.mark.parametrize("name", ["msg_stores", "recovery.dets", "0.rdq", "segment.qs", "journal.jif"])

@@ -56,21 +56,21 @@ __all__ = [
 
 
 class ViewName(StrEnum):
-    """Which state of the store is meant."""
+    """The state of a store that a command shows."""
 
     DISK = "disk"
     RECOVERED = "recovered"
 
 
 class BrokerVersion(StrEnum):
-    """Whose rules recover a store."""
+    """A RocketMQ version whose rules a command follows."""
 
     FOUR = "4.9.3"
     FIVE = "5.3.3"
 
 
 class BodyDisplay(StrEnum):
-    """How a body is shown."""
+    """How a command shows bodies."""
 
     NONE = "none"
     SHA256 = "sha256"
@@ -79,22 +79,23 @@ class BodyDisplay(StrEnum):
 
 
 def option(*names: str, help: str, metavar: str | None = None, min: int | None = None) -> Any:  # noqa: A002
-    """An option without a default that would be worth showing. Paths are checked where they are opened, with a sentence."""
+    """Declare an option whose default is not shown in the help. Paths are checked when they are opened, with a better message."""
     return typer.Option(*names, help=help, metavar=metavar, min=min, show_default=False, readable=False)
 
 
-OUTPUT_HELP = "text for a person; json: one document; jsonl, csv: one row a line."
-QUIET_HELP = "Results and errors only."
-VERBOSE_HELP = "Tell more: long lists in full, remarks, and the trace of a bug."
-PROGRESS_HELP = "Tell the progress also where standard error is no terminal."
+OUTPUT_HELP = "Output format. text: for people; json: one document; jsonl, csv: one row per line."
+QUIET_HELP = "Print results and errors only."
+VERBOSE_HELP = "Verbose: full lists, notes, and tracebacks."
+PROGRESS_HELP = "Report progress even if standard error is not a terminal."
 STORE_HELP = (
-    "The store: the directory that holds commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of one."
+    "The store: the directory that contains commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip "
+    "archive of it."
 )
-FS_HELP = "How a URL is reached: endpoint_url=…, key=…, secret=…; may be given more than once."
+FS_HELP = "How to reach a URL: endpoint_url=…, key=…, secret=…; may be repeated."
 
 
 def path(text: str) -> Path:
-    """The store argument: a path, or a URL, from which a path would take a slash."""
+    """Parse the store argument: a path, or a URL, which `Path` would rob of a slash."""
     from mqstore.files.location import as_location
 
     return as_location(text)  # type: ignore[return-value]
@@ -104,39 +105,49 @@ Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_de
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", readable=False, help="The broker's own name=value file; overrides what is inferred from the files."
+        "--config",
+        metavar="FILE",
+        readable=False,
+        help="The broker's configuration file (name=value lines); overrides what is inferred from the files.",
     ),
 ]
 ViewOption = Annotated[
     ViewName,
-    typer.Option("--view", help="disk: the files as they lie. recovered: what the broker would answer after loading this directory."),
+    typer.Option("--view", help="disk: the files as they are. recovered: the state a broker would have after loading this directory."),
 ]
-AsVersion = Annotated[BrokerVersion | None, option("--as", help="Whose rules recover the store; by default those that the files suggest.")]
-BodyOption = Annotated[BodyDisplay, typer.Option("--body", help="How bodies are shown.")]
+AsVersion = Annotated[
+    BrokerVersion | None, option("--as", help="The broker version whose recovery rules apply; by default the one that the files suggest.")
+]
+BodyOption = Annotated[BodyDisplay, typer.Option("--body", help="How to show bodies.")]
 GrepOption = Annotated[
     str | None,
-    option("--grep", metavar="BYTES_REGEX", help="Only messages in whose decompressed body the pattern is found."),
+    option("--grep", metavar="BYTES_REGEX", help="Only messages whose decompressed body matches this pattern."),
 ]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
-ReaderThreads = Annotated[int | None, option("--threads", min=1, help="How many threads read the log; by default all cores.")]
-Splits = Annotated[int | None, option("--splits", min=1, help="Read the log in so many splits; the outcome is the same for any.")]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")]
+ReaderThreads = Annotated[int | None, option("--threads", min=1, help="Number of threads that read the log; default: one per core.")]
+Splits = Annotated[int | None, option("--splits", min=1, help="Number of splits to read the log in; does not change the result.")]
 Columns = Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")]
 AtTime = Annotated[
     str | None,
-    option("--at", "--now", metavar="TIME", help="RabbitMQ: the time at which messages are judged to be expired: milliseconds, or ISO."),
+    option(
+        "--at",
+        "--now",
+        metavar="TIME",
+        help="RabbitMQ: the time at which to judge whether a message has expired: milliseconds, or ISO 8601.",
+    ),
 ]
 QueueNames = Annotated[
     Path | None,
     option(
         "--names",
         metavar="FILE",
-        help="RabbitMQ: lines `vhost<TAB>queue`, or exported definitions, for queue directories that do not tell their names.",
+        help="RabbitMQ: queue names, for directories that do not record theirs: lines `vhost<TAB>queue`, or exported definitions.",
     ),
 ]
 
 
 class DamageMode(StrEnum):
-    """What a job does about damage in the log."""
+    """How a job treats damage in the log."""
 
     PERMISSIVE = "PERMISSIVE"
     FAILFAST = "FAILFAST"
@@ -153,7 +164,7 @@ def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise UsageError(f"{flag} names no column")
+        raise UsageError(f"{flag} does not name a column")
     return names
 
 
@@ -161,7 +172,7 @@ _GLOBAL = "Output"
 
 
 def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool) -> list[inspect.Parameter]:
-    """The options of every verb; a verb that needs -o or -q for itself keeps the long forms."""
+    """Return the options of every command; one that uses -o or -q for itself keeps only the long form."""
     output = ("--output", "-o") if short_output else ("--output",)
     quiet = ("--quiet", "-q") if short_quiet else ("--quiet",)
     options: dict[str, tuple[Any, Any, Any]] = {
@@ -170,7 +181,7 @@ def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool)
             typer.Option(*output, help=OUTPUT_HELP, rich_help_panel=_GLOBAL, show_default=False),
             None,
         ),
-        "no_color_": (bool, typer.Option("--no-color", help="No colours.", rich_help_panel=_GLOBAL), False),
+        "no_color_": (bool, typer.Option("--no-color", help="Do not use colours.", rich_help_panel=_GLOBAL), False),
         "quiet_": (bool, typer.Option(*quiet, help=QUIET_HELP, rich_help_panel=_GLOBAL), False),
         "verbose_": (
             bool,
@@ -246,11 +257,11 @@ def verb(
 
 
 def _with_fs_options(store: object, named: Sequence[str]) -> object:
-    """The store argument with what --fs-option says of how to reach it. Raises UsageError."""
+    """Return the store argument with the options of --fs-option. Raises UsageError."""
     from mqstore.files.location import Url
 
     if not isinstance(store, Url):
-        raise UsageError(f"--fs-option tells how a URL is reached, and {store} is a path; leave it out")
+        raise UsageError(f"--fs-option applies to URLs, and {store} is a path; leave it out")
     pairs = [option.partition("=") for option in named]
     if not all(name and sign for name, sign, _ in pairs):
         raise UsageError("--fs-option takes NAME=VALUE, such as endpoint_url=http://127.0.0.1:9000")
@@ -265,7 +276,7 @@ def open_store(store: Path, config: Path | None) -> RocketMQStore:
 
 
 def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: BrokerVersion | None) -> View:
-    """The view of an opened store; what a recovery gives up is noted."""
+    """Return a view of an open store; print what a recovery discards as notes."""
     if as_version is not None and view is ViewName.DISK:
         out.note("--as chooses whose rules recover the store; it has no effect on --view disk")
     found = store.view(view.value, as_=None if as_version is None else as_version.value)

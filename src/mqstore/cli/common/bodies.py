@@ -1,4 +1,4 @@
-"""A body for a person: text where it is text, else bytes beside their letters; and a body written into a file."""
+"""A body for a person, as text or as a hex dump; and a body written to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREVIEW = 400
 
 
 def write_body(content: bytes, target: Path) -> None:
-    """Write a body into a new file."""
+    """Write a body to a new file."""
     from mqstore.files.durable import NewFile
 
     with NewFile(target) as new:
@@ -23,7 +23,7 @@ def write_body(content: bytes, target: Path) -> None:
 
 
 def print_body(out: Output, content: bytes, shown: BodyDisplay) -> None:
-    """A body, cut short unless `-v` is given; nothing for the ways of showing that leave it out."""
+    """Print a body, cut short unless `-v` is given; print nothing if `shown` leaves bodies out."""
     if shown is BodyDisplay.NONE or shown is BodyDisplay.SHA256:
         return
     part = content if out.settings.verbose else content[:PREVIEW]
@@ -31,7 +31,7 @@ def print_body(out: Output, content: bytes, shown: BodyDisplay) -> None:
         text = part.decode("utf-8")
         plain = all(letter.isprintable() or letter in "\n\t\r" for letter in text)
     except UnicodeDecodeError:
-        # a cut character at the end is no sign of binary content
+        # a character cut off at the end does not make it binary
         text = part[:-3].decode("utf-8", "replace")
         plain = "\ufffd" not in text and all(letter.isprintable() or letter in "\n\t\r" for letter in text)
     out.line()

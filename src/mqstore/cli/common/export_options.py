@@ -22,7 +22,7 @@ __all__ = ["ExportFormat", "ExportOptions", "Threads", "To", "check_target"]
 
 
 class ExportFormat(StrEnum):
-    """What files an export writes."""
+    """The kind of files that an export writes."""
 
     PARQUET = "parquet"
     JSONL = "jsonl"
@@ -31,8 +31,8 @@ class ExportFormat(StrEnum):
     DELTA = "delta"
 
 
-To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
-Threads = Annotated[int | None, option("--threads", min=1, help="Run in so many threads of this process, without Spark.")]
+To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
+Threads = Annotated[int | None, option("--threads", min=1, help="Run in this many threads of this process, without Spark.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,22 @@ class ExportOptions:
     """Options of `export`."""
 
     to: To
-    format: Annotated[ExportFormat, typer.Option("--format", help="What files to write.")] = ExportFormat.PARQUET
+    format: Annotated[ExportFormat, typer.Option("--format", help="The kind of files to write.")] = ExportFormat.PARQUET
     columns: Columns = None
-    partition_by: Annotated[str | None, option("--partition-by", metavar="A,B,…", help="A directory per value of these columns.")] = None
+    partition_by: Annotated[
+        str | None, option("--partition-by", metavar="A,B,…", help="Write one directory per value of these columns.")
+    ] = None
     filters: MessageFilters = field(default_factory=MessageFilters)
     view: RabbitMQOnly[ViewOption] = ViewName.DISK
     at: RabbitMQOnly[AtTime] = None
     mode: RocketMQOnly[
-        Annotated[DamageMode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: damage in the log fails the job.")]
+        Annotated[
+            DamageMode,
+            typer.Option("--mode", case_sensitive=False, help="FAILFAST: stop at the first damage; PERMISSIVE: skip it and report it."),
+        ]
     ] = DamageMode.PERMISSIVE
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what a killed run of the same export has finished; keep it if this one ends early.")
+        bool, typer.Option("--resume", help="Continue a killed run of the same export, and let this run be continued if it is killed.")
     ] = False
     master: Master = "local[*]"
     threads: Threads = None
@@ -60,7 +65,7 @@ class ExportOptions:
 
 
 def check_target(to: Path, root: Path | Url) -> None:
-    """Refuse a target before Spark is started for it."""
+    """Refuse an unusable target before Spark is started. Raises TargetError."""
     from mqstore.files.location import check_outside, local_target
 
     local_target(to)

@@ -27,31 +27,39 @@ __all__ = [
 
 Topics = Annotated[list[str] | None, option("--topic", "-t", help="Only this topic; may be repeated.")]
 Queues = Annotated[
-    list[str] | None, option("--queue", metavar="QUEUE", help="Only this queue: its id, of a RabbitMQ store its name; may be repeated.")
+    list[str] | None, option("--queue", metavar="QUEUE", help="Only this queue, by id (RabbitMQ: by name); may be repeated.")
 ]
 Keys = Annotated[
-    list[str] | None, option("--key", "-k", help="Only messages with this key in KEYS or UNIQ_KEY, by reading the log; may be repeated.")
+    list[str] | None, option("--key", "-k", help="Only messages with this key in KEYS or UNIQ_KEY; reads the log; may be repeated.")
 ]
 Tags = Annotated[list[str] | None, option("--tags", help="Only these tags: TagA, or 'TagA || TagB'; may be repeated.")]
-FromOffset = Annotated[int | None, option("--from-offset", metavar="PHYSICAL", help="From this physical offset on.")]
-ToOffset = Annotated[int | None, option("--to-offset", metavar="PHYSICAL", help="Up to this physical offset, itself not included.")]
+FromOffset = Annotated[int | None, option("--from-offset", metavar="PHYSICAL", help="Start at this physical offset.")]
+ToOffset = Annotated[int | None, option("--to-offset", metavar="PHYSICAL", help="Stop before this physical offset.")]
 Since = Annotated[
     str | None,
     option(
-        "--since", metavar="TIME", help="Stored at or after: milliseconds since the epoch, or an ISO time (UTC unless it says otherwise)."
+        "--since",
+        metavar="TIME",
+        help="Only messages stored at or after this time: milliseconds since the epoch, or ISO 8601 (UTC if it has no zone).",
     ),
 ]
-Until = Annotated[str | None, option("--until", metavar="TIME", help="Stored before.")]
-Limit = Annotated[int | None, option("--limit", "-n", min=0, help="At most so many.")]
+Until = Annotated[str | None, option("--until", metavar="TIME", help="Only messages stored before this time.")]
+Limit = Annotated[int | None, option("--limit", "-n", min=0, help="Maximum number of rows.")]
 Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
-FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: from this sequence id on.")]
-ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: up to this sequence id, itself not included.")]
+FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: start at this sequence id.")]
+ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: stop before this sequence id.")]
 Everything = Annotated[
     bool,
-    typer.Option("--all", help="RabbitMQ: also what no queue holds: acknowledged messages still there, messages without an index entry."),
+    typer.Option(
+        "--all", help="RabbitMQ: also messages that no queue holds: acknowledged ones still in the files, and those without an index entry."
+    ),
 ]
 Verdicts = Annotated[
-    list[str] | None, option("--verdict", help="RabbitMQ: only intact, consumed, unindexed, unreachable, damaged or duplicate ones.")
+    list[str] | None,
+    option(
+        "--verdict",
+        help="RabbitMQ: only messages with this verdict: intact, consumed, unindexed, unreachable, damaged or duplicate; may be repeated.",
+    ),
 ]
 
 
@@ -100,7 +108,7 @@ class MessageFilters:
         known = [str(verdict) for verdict in Verdict]
         for verdict in self.verdict or ():
             if verdict not in known:
-                raise UsageError(f"--verdict {verdict!r} is none; there are {', '.join(known)}")
+                raise UsageError(f"{verdict!r} is not a verdict; --verdict takes {', '.join(known)}")
         return QueueSelection(
             vhosts=frozenset(self.vhost) if self.vhost else None,
             queues=frozenset(self.queue) if self.queue else None,
@@ -125,7 +133,7 @@ def queue_number(text: str | int, option: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(
-            f"{option} {text!r} is no queue id; the queues of a RocketMQ topic are numbered, `mqstore topics` lists them"
+            f"{option} {text!r} is not a queue id; the queues of a RocketMQ topic are numbered, `mqstore topics` lists them"
         ) from None
 
 
@@ -137,5 +145,5 @@ def body_pattern(grep: str | None) -> re.Pattern[bytes] | None:
         return re.compile(grep.encode("utf-8", "surrogateescape"), re.DOTALL)
     except re.error as error:
         raise UsageError(
-            f"--grep {grep!r} is no regular expression: {error}; bytes may be written as \\x00, and a backslash makes a sign plain"
+            f"--grep {grep!r} is not a regular expression: {error}; write bytes as \\x00, and a backslash before a literal special"
         ) from None

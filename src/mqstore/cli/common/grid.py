@@ -1,11 +1,11 @@
-"""A table for a person that is printed while it grows: widths are settled by the first rows, so memory stays bounded.
+"""A table for a person, printed while it grows: the first rows determine the widths, so memory stays bounded.
 
     physical offset  topic   queue
     ───────────────  ──────  ─────
                   0  orders      2
                 277  late        0
 
-On a terminal text is shortened to fit its width; written to a file or a pipe nothing is left out.
+On a terminal, text is shortened to fit the width; in a file or a pipe it is printed in full.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NARROWEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of text. right: numbers. flexible: may be shortened to make the table fit. style: of a cell, an SGR number or none."""
+    """A column of text. right: numbers. flexible: may be shortened to make the table fit. style: returns a cell's SGR number."""
 
     title: str
     right: bool = False
@@ -34,7 +34,7 @@ class Column:
 
 
 def display_width(text: str) -> int:
-    """How many places of a terminal the text takes."""
+    """Return the number of terminal columns that the text takes."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
@@ -67,7 +67,7 @@ class Grid:
         self.rows = 0
 
     def add(self, rows: Iterable[Sequence[str]]) -> None:
-        """More rows, each with a text per column."""
+        """Add rows, each with a text per column."""
         for row in rows:
             self.rows += 1
             self._waiting.append([printable(cell) for cell in row])
@@ -75,7 +75,7 @@ class Grid:
                 self._flush()
 
     def close(self) -> None:
-        """Print what waits. Without rows nothing is printed."""
+        """Print the remaining rows. A table without rows prints nothing."""
         if self._waiting:
             self._flush()
 
@@ -91,7 +91,7 @@ class Grid:
         self._write("".join(lines))
 
     def _initial_widths(self) -> list[int]:
-        """Widths that hold the first rows; flexible columns give way, the widest first, until the table fits."""
+        """Return widths that fit the first rows; flexible columns are narrowed, the widest first, until the table fits."""
         widths = [
             max(display_width(column.title), *(display_width(row[k]) for row in self._waiting)) for k, column in enumerate(self._columns)
         ]

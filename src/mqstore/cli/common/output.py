@@ -1,7 +1,7 @@
-"""One output with two faces: text for a person, and JSON, JSON lines or CSV for a program.
+"""The output of a command: text for a person, or JSON, JSON lines or CSV for a program.
 
-Machine formats go to standard output, as UTF-8, with nothing else among them. What cannot be encoded (lone surrogates
-of file names that are no UTF-8) is escaped, which in JSON is the very same text. Notes and progress go to standard error.
+Machine formats go to standard output, as UTF-8, with nothing else in between. What cannot be encoded (lone surrogates from file names
+that are not UTF-8) is escaped, which in JSON is equivalent. Notes and progress go to standard error.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Format", "Output", "Settings"]
 
-WIDE = 200  # columns of a text that nobody's terminal bounds
+WIDE = 200  # columns of text that is not for a terminal
 BUFFER = 1 << 18
-FACT = 12  # places for a name in front of its value
+FACT = 12  # columns for a name before its value
 
 
 T = TypeVar("T")
 
 
 class Format(StrEnum):
-    """How results are printed."""
+    """The format of the results."""
 
     TEXT = "text"
     JSON = "json"
@@ -57,7 +57,7 @@ class Settings:
     progress: bool = False
 
     def override(self, *, format: Format | None, no_color: bool, quiet: bool, verbose: bool, progress: bool) -> Settings:  # noqa: A002
-        """These settings with what was given behind the verb."""
+        """Return these settings with those given after the command's name."""
         return replace(
             self,
             format=format or self.format,
@@ -69,7 +69,7 @@ class Settings:
 
 
 class Output:
-    """Where a command's results go."""
+    """Prints a command's results, notes and progress."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -77,7 +77,7 @@ class Output:
 
     @property
     def is_text(self) -> bool:
-        """Whether a person reads this."""
+        """Whether the output is for a person."""
         return self.format is Format.TEXT
 
     # where it goes
@@ -107,7 +107,7 @@ class Output:
 
     @property
     def bounded(self) -> bool:
-        """Whether lines have to fit a width: that of a terminal, or COLUMNS."""
+        """Whether lines must fit a width: that of the terminal, or COLUMNS."""
         return _bounded(sys.stdout)
 
     @property
@@ -116,7 +116,7 @@ class Output:
         return self.console.is_terminal and self.console.color_system is not None
 
     def write(self, text: str) -> None:
-        """Text to standard output as UTF-8, whatever the locale."""
+        """Write text to standard output as UTF-8, whatever the locale."""
         raw = text.encode("utf-8", "backslashreplace")
         stream = getattr(sys.stdout, "buffer", None)
         if stream is None:
@@ -128,11 +128,11 @@ class Output:
     # documents
 
     def document(self, value: Mapping[str, Any]) -> None:
-        """One JSON object: indented for json, on one line for jsonl."""
+        """Print one JSON object: indented for json, on one line for jsonl."""
         self.write(json.dumps(value, ensure_ascii=False, indent=2 if self.format is Format.JSON else None) + "\n")
 
     def pairs(self, value: Mapping[str, Any]) -> None:
-        """A document as CSV: a name and a value per line, names of nested values joined by dots."""
+        """Print a document as CSV: a name and a value per line, names of nested values joined by dots."""
         self.records(("name", "value"), ({"name": name, "value": part} for name, part in _flat(value)))
 
     def report(self, value: Mapping[str, Any]) -> None:
@@ -149,15 +149,15 @@ class Output:
             self.line(f"      {command_line}", whole=True)
 
     def line(self, text: str = "", style: str | None = None, *, whole: bool = False) -> None:
-        """A line of plain text for a person: nothing in it is markup, and nothing in it reaches the terminal as a command.
+        """Print a line of plain text for a person, without markup and with control characters escaped.
 
-        whole: not to be wrapped, because it is there to be copied.
+        whole: do not wrap it, because it is meant to be copied.
         """
         shown = "\n".join(printable(part) for part in text.split("\n"))
         self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None)
 
     def fact(self, name: str, value: str, style: str | None = None) -> None:
-        """A name and what is to be said of it; a long value is wrapped beside the name."""
+        """Print a name and its value; a long value is wrapped beside the name."""
         room = self.console.width - FACT
         lines = textwrap.wrap(printable(value), room, break_on_hyphens=False) if self.bounded and room > FACT else [printable(value)]
         for number, line in enumerate(lines or [""]):
@@ -166,13 +166,13 @@ class Output:
     # rows
 
     def records(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
-        """Rows of named values in a machine format. Returns how many there were."""
+        """Print rows of named values in a machine format. Returns their number."""
         if self.format is Format.CSV:
             return self._stream_csv(names, ([[_cell(row[name]) for name in names] for row in rows],))
         return self._stream_json([json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in (one,)] for one in rows)
 
     def batches(self, names: Sequence[str], batches: Iterable[pa.RecordBatch], body: str) -> int:
-        """Rows of the message table in a machine format, batch by batch."""
+        """Print rows of the message table in a machine format, batch by batch. Returns their number."""
         from mqstore.table.text import csv_rows, json_rows
 
         if self.format is Format.CSV:
@@ -227,7 +227,7 @@ class Output:
         sheet.truncate()
 
     def grid(self, columns: Sequence[Column], *, indent: int = 0) -> Grid:
-        """A table for a person, to be fed with rows and closed."""
+        """Begin a table for a person; add rows to it, then close it."""
         margin = " " * indent
 
         def put(text: str) -> None:
@@ -236,7 +236,7 @@ class Output:
         return Grid(columns, put, width=self.console.width - indent if self.bounded else None, colour=self.coloured)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: int = 0) -> int:
-        """A whole table for a person. Returns the number of rows."""
+        """Print a whole table for a person. Returns the number of rows."""
         grid = self.grid(columns, indent=indent)
         grid.add(rows)
         grid.close()
@@ -247,27 +247,27 @@ class Output:
         return rows if self.settings.verbose else rows[:limit]
 
     def more_rows(self, number: int) -> None:
-        """Print how many rows were left out, and how to get them, unless it is none."""
+        """Print how many rows were left out, and how to get them, if any."""
         if number:
             self.line(f"… {number:,} more; -v lists all, -o jsonl prints one a line", style="dim")
 
     # standard error
 
     def note(self, sentence: str, *, hint: bool = False) -> None:
-        """A remark beside the results. hint: not worth telling a program's log."""
+        """Print a note about the results. hint: not worth a line in a program's log."""
         if self.settings.quiet:
             return
         if sys.stderr.isatty() or self.settings.verbose or (self.is_text and not hint):
             self.errors.print(printable(sentence), markup=False, style="yellow")
 
     def log(self, sentence: str) -> None:
-        """What only `-v` tells."""
+        """Print a detail that only `-v` shows."""
         if self.settings.verbose and not self.settings.quiet:
             self.errors.print(printable(sentence), markup=False, style="dim")
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Report | None]:
-        """A progress bar for as long as the block runs."""
+        """Show a progress bar while the block runs."""
         quiet = self.settings.quiet
         visible = sys.stderr.isatty() and not quiet
         with progress_bar(title, wanted=self.settings.progress and not quiet, console=self.errors if visible else None) as report:

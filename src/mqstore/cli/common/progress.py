@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, a line now and then where `--progress` asks for it elsewhere."""
+"""Progress on standard error: a bar on a terminal; elsewhere, with `--progress`, a line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Report", "progress_bar"]
 
 Report = Callable[[int, int], None]
 
-PATIENCE = 0.4  # seconds before a bar appears: what is done sooner needs none
+PATIENCE = 0.4  # seconds before a bar appears; quicker work needs none
 LINE_EVERY = 2.0
 
 
 class _Bar:
-    """Appears with the first report after a moment, so that a quick command leaves no trace."""
+    """Appears with the first report after PATIENCE, so that a quick command shows no bar."""
 
     def __init__(self, title: str, console: Any) -> None:
         self._title = title
@@ -54,18 +54,18 @@ class _Bar:
 
 
 class _Lines:
-    """For logs: a line every other second."""
+    """Prints a line every LINE_EVERY seconds, for logs."""
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._told = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._told >= LINE_EVERY or 0 < total <= done:
-            self._told = now
-            told = f"{100 * done // total}% ({done:,} of {total:,} bytes)" if total else f"{done:,} bytes"
-            print(f"{self._title}: {told}", file=sys.stderr, flush=True)
+        if now - self._printed_at >= LINE_EVERY or 0 < total <= done:
+            self._printed_at = now
+            amount = f"{100 * done // total}% ({done:,} of {total:,} bytes)" if total else f"{done:,} bytes"
+            print(f"{self._title}: {amount}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         return
@@ -73,7 +73,7 @@ class _Lines:
 
 @contextmanager
 def progress_bar(title: str, *, wanted: bool, console: Any) -> Iterator[Report | None]:
-    """A function to report (bytes done, bytes in all, 0 for unknown) to, or None where nobody would see it."""
+    """Yield a function that takes (bytes done, bytes in total or 0 if unknown), or None if progress is not shown."""
     if console is not None and console.is_terminal:
         bar: _Bar | _Lines = _Bar(title, console)
     elif wanted:

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
-Master = Annotated[str | None, option("--master", metavar="URL", help="Spread it over the cores of a Spark master.")]
+Master = Annotated[str | None, option("--master", metavar="URL", help="Run on Spark, on this master.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,9 @@ class VerifyOptions:
 
     threads: RocketMQOnly[ReaderThreads] = None
     master: RocketMQOnly[Master] = None
-    spark: RocketMQOnly[Annotated[bool, typer.Option("--spark", help="The same on Spark in this process: --master 'local[*]'.")]] = False
+    spark: RocketMQOnly[Annotated[bool, typer.Option("--spark", help="Run on Spark in this process; short for --master 'local[*]'.")]] = (
+        False
+    )
     config: RocketMQOnly[Config] = None
     names: RabbitMQOnly[QueueNames] = None
 
@@ -66,8 +68,8 @@ class UsageOptions:
         str | None,
         option(
             "--by",
-            metavar="WHAT",
-            help="topic, queue, day, key-prefix:N (characters of the first key), or retained (by log file); "
+            metavar="GROUP",
+            help="Group by topic, queue, day, key-prefix:N (first N characters of the first key) or retained (log file); "
             "RabbitMQ: file (of the message stores) or queue.",
         ),
     ] = None
@@ -97,15 +99,11 @@ class QueueOptions:
     """Arguments and options of `queue`."""
 
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC|VHOST", help="The topic, as `topics` lists it; RabbitMQ: the vhost.", show_default=False)
+        str, typer.Argument(metavar="TOPIC|VHOST", help="The topic, as listed by `topics`; RabbitMQ: the vhost.", show_default=False)
     ]
-    queue_id: Annotated[
-        str, typer.Argument(metavar="QUEUE_ID|QUEUE", help="The queue's number; RabbitMQ: the queue's name.", show_default=False)
-    ]
-    start: RocketMQOnly[Annotated[int | None, option("--from", metavar="QUEUE_OFFSET", help="From this queue offset on.")]] = None
-    stop: RocketMQOnly[
-        Annotated[int | None, option("--to", metavar="QUEUE_OFFSET", help="Up to this queue offset, itself not included.")]
-    ] = None
+    queue_id: Annotated[str, typer.Argument(metavar="QUEUE_ID|QUEUE", help="The queue id; RabbitMQ: the queue's name.", show_default=False)]
+    start: RocketMQOnly[Annotated[int | None, option("--from", metavar="QUEUE_OFFSET", help="Start at this queue offset.")]] = None
+    stop: RocketMQOnly[Annotated[int | None, option("--to", metavar="QUEUE_OFFSET", help="Stop before this queue offset.")]] = None
     from_seq: RabbitMQOnly[FromSeq] = None
     to_seq: RabbitMQOnly[ToSeq] = None
     limit: Limit = None
@@ -124,7 +122,7 @@ class MessagesOptions:
 
     filters: MessageFilters = field(default_factory=MessageFilters)
     body: Annotated[
-        BodyDisplay | None, option("--body", help="How bodies are shown; by default none for text, else sha256 (RabbitMQ: base64).")
+        BodyDisplay | None, option("--body", help="How to show bodies; default: none for text output, otherwise sha256 (RabbitMQ: base64).")
     ] = None
     view: ViewOption = ViewName.DISK
     as_version: RocketMQOnly[AsVersion] = None
@@ -135,32 +133,32 @@ class MessagesOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOptions:
-    """Options of `get`: one of several ways to name a message, and how it is shown."""
+    """Options of `get`: ways to identify a message, of which one is given, and how to show it."""
 
     offset: RocketMQOnly[Annotated[int | None, option("--offset", metavar="PHYSICAL", help="By physical offset.")]] = None
-    message_id: Annotated[str | None, option("--id", metavar="MESSAGE_ID", help="By offset message id: 32 or 56 hexadecimal digits.")] = (
-        None
-    )
+    message_id: Annotated[
+        str | None, option("--id", metavar="MESSAGE_ID", help="By message id: 32 hexadecimal digits, or 56 if the host is IPv6.")
+    ] = None
     unique: RocketMQOnly[
-        Annotated[str | None, option("--unique", metavar="KEY", help="By the client's message id (UNIQ_KEY), with -t.")]
+        Annotated[str | None, option("--unique", metavar="KEY", help="By the client's message id (UNIQ_KEY); with -t.")]
     ] = None
     topic: RocketMQOnly[Annotated[str | None, option("--topic", "-t", help="The topic, for --unique and --at.")]] = None
     vhost: RabbitMQOnly[
-        Annotated[str | None, option("--vhost", help="RabbitMQ: the vhost, for --queue; may be left out where one has the queue.")]
+        Annotated[str | None, option("--vhost", help="RabbitMQ: the vhost of --queue; needed only if several vhosts have such a queue.")]
     ] = None
     queue_id: Annotated[
-        str | None, option("--queue", "-q", metavar="QUEUE", help="The queue's id, of RabbitMQ its name, for --at and --seq.")
+        str | None, option("--queue", "-q", metavar="QUEUE", help="The queue's id (RabbitMQ: its name), for --at and --seq.")
     ] = None
     at: Annotated[
         int | None,
-        option("--at", metavar="QUEUE_OFFSET", help="By queue offset, with -t and -q; RabbitMQ: by position, 0 is delivered next."),
+        option("--at", metavar="QUEUE_OFFSET", help="By queue offset; with -t and -q. RabbitMQ: by position, where 0 is delivered next."),
     ] = None
-    seq: RabbitMQOnly[Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id, with --queue.")]] = None
+    seq: RabbitMQOnly[Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id; with -q.")]] = None
     priority: RabbitMQOnly[
         Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: the level of a priority queue, for --seq.")]
     ] = None
     body: BodyOption = BodyDisplay.BASE64
-    raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body into a new file.")] = None
+    raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body to a new file.")] = None
     view: RocketMQOnly[ViewOption] = ViewName.DISK
     as_version: RocketMQOnly[AsVersion] = None
     config: RocketMQOnly[Config] = None

@@ -27,7 +27,7 @@ def show_verification(out: Output, report: Report, print_report: Callable[[], No
         out.records(DAMAGE_COLUMNS, (item.as_dict() for item in report.damage))
     else:
         if report.ok:
-            out.line("Sound: nothing is damaged.", style="bold green")
+            out.line("Intact: nothing is damaged.", style="bold green")
         else:
             affected = sum(item.messages for item in report.damage)
             out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
@@ -36,7 +36,7 @@ def show_verification(out: Output, report: Report, print_report: Callable[[], No
 
 
 def print_damage(out: Output, damage: Iterable[Damage]) -> None:
-    """Damage by kind, then one by one."""
+    """Print damage by kind, then one by one."""
     found = list(damage)
     kinds = Counter(str(item.kind) for item in found)
     affected: Counter[str] = Counter()

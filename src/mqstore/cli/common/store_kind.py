@@ -66,7 +66,7 @@ def kind_from_name(name: str) -> StoreKind | None:
 
 
 def kind_of(path: Path) -> StoreKind:
-    """Recognize a store. Anything unknown counts as RocketMQ, whose back end reports what is wrong with it."""
+    """Recognize a store. Anything unknown counts as RocketMQ, whose back end reports the error."""
     from mqstore.files import ReadOnlyDirectory
     from mqstore.files.archive import is_archive, member_names
     from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
@@ -107,7 +107,9 @@ def _refuse_options_of_the_other_kind(kind: StoreKind, parameters: Sequence[insp
     for parameter in parameters:
         if parameter not in applicable and given[parameter.name] != parameter.default:
             options = ", ".join(filter(None, map(_flag, applicable)))
-            raise UsageError(f"{_flag(parameter)} has no meaning for a {kind.broker} store, which {given['store']} is; there are {options}")
+            raise UsageError(
+                f"{_flag(parameter)} does not apply to a {kind.broker} store, which {given['store']} is; the options are {options}"
+            )
 
 
 def _only_for(parameter: inspect.Parameter) -> StoreKind | None:

@@ -1,1 +1,1 @@
-"""Stores that ship with the package: `killed-broker.tar.xz`, told about in `mqstore.cli.demo`."""
+"""Stores included in the package for `demo`; `mqstore.cli.demo` describes them."""

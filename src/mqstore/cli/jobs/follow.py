@@ -1,4 +1,4 @@
-"""`follow`: keeps Parquet files, a table or a second store up to date with a log that grows."""
+"""`follow`: keeps files, a table or a second store up to date with a growing log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 class FollowTarget(StrEnum):
-    """What is kept up to date."""
+    """What a follow keeps up to date."""
 
     PARQUET = "parquet"
     ICEBERG = "iceberg"
@@ -34,28 +34,28 @@ class FollowTarget(StrEnum):
 def follow(
     out: Output,
     store: Store,
-    to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one that an earlier follow has made: it goes on there.")],
+    to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one written by an earlier follow, which is continued.")],
     form: Annotated[
         FollowTarget | None,
         typer.Option(
             "--as",
-            help="store: the same log with queues and index of its own. parquet: the message table, a directory a batch; "
-            "iceberg, delta: a table over those, a commit a batch. By default store, or parquet where --columns are named.",
+            help="store: a copy of the log with its own queues and index. parquet: the message table, one directory per batch. "
+            "iceberg, delta: a table over these files, one commit per batch. Default: store, or parquet if --columns is given.",
         ),
     ] = None,
     columns: Columns = None,
-    once: Annotated[bool, typer.Option("--once", help="End when all is there that was there at the beginning.")] = False,
-    interval: Annotated[float, typer.Option("--interval", metavar="S", min=0, help="Seconds from one batch to the next.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Stop after everything present at the start has been read.")] = False,
+    interval: Annotated[float, typer.Option("--interval", metavar="S", min=0, help="Seconds between batches.")] = 1.0,
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on behind what retention removed unread; by default that is an error.")
+        bool, typer.Option("--skip-lost", help="Skip what retention removed before it was read; by default that is an error.")
     ] = False,
     master: Master = "local[*]",
     config: Config = None,
 ) -> int:
-    """Follow a commit log that grows, until Ctrl-C: every message is in OUT once, also after a crash of either side.
+    """Follow a growing commit log until Ctrl-C: every message arrives in OUT exactly once, even if either side crashes.
 
-    The store may be in use by its broker; nothing in it is changed. An incomplete record at its end waits until it is whole. A batch
-    that is under way when an interrupt comes is taken whole. Exit status 130 after an interrupt, 1 if damage was passed over.
+    The store may be in use by its broker; it is not changed. An incomplete record at the end is read once it is complete. A batch in
+    progress is finished before an interrupt takes effect. Exit status 130 after an interrupt, 1 if damage was skipped.
     """
     from mqstore.pipeline.tail.follow import follow as run
 
@@ -83,7 +83,7 @@ def follow(
 
 
 def _print_batch(batch: FollowedBatch) -> None:
-    again = ", which was there already" if batch.repeated else ""
+    again = ", already present" if batch.repeated else ""
     line = f"batch {batch.number}: {count(batch.messages, 'message')} up to {batch.stop:,}{again}, {clock(batch.seconds)}"
     print(line, file=sys.stderr, flush=True)
 
@@ -95,7 +95,7 @@ def _print(out: Output, report: FollowReport, to: Path) -> None:
     out.line(f"{count(report.messages, 'message')} in {batches} from {size(report.log_bytes)} of log{upto}; {clock(report.seconds)}.")
     if not report.ok:
         out.line()
-        out.line("Passed over:", style="bold")
+        out.line("Skipped:", style="bold")
         print_damage(out, report.damage)
 
 

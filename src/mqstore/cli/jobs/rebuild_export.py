@@ -19,29 +19,27 @@ if TYPE_CHECKING:
 
 __all__ = ["print_exported", "print_rebuilt", "register"]
 
-_NOT_REBUILT = (
-    "its indexes do not follow from its message files, so there is nothing to rebuild; `mqstore convert` and `salvage` write it anew"
-)
+_NOT_REBUILT = "its indexes cannot be derived from its message files; `mqstore convert` and `mqstore salvage` write a new store"
 
 
 def rebuild(
     out: Output,
     store: Store,
     to: To,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy all log files; by default all but the last are hard links.")] = False,
-    check_crc: Annotated[bool, typer.Option("--check-crc", help="Check the bodies too, and report those that do not fit.")] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy all log files; by default all but the last are hard-linked.")] = False,
+    check_crc: Annotated[bool, typer.Option("--check-crc", help="Also check body CRCs, and report those that do not match.")] = False,
     master: Annotated[
-        str | None, option("--master", metavar="URL", help="Run on Spark there, whatever the size; by default the log's size decides.")
+        str | None, option("--master", metavar="URL", help="Run on Spark, on this master; by default the size of the log decides.")
     ] = None,
     threads: Threads = None,
     splits: Splits = None,
     config: Config = None,
 ) -> int:
-    """Make consume queues, index and checkpoint anew from the commit log: a sound store in OUT.
+    """Rebuild consume queues, index and checkpoint from the commit log, into a new store in OUT.
 
-    The store is not changed. Log files are hard-linked into OUT where the file system can, but for the last one, into which a broker goes
-    on writing: that is a copy, and ends behind its last believable record. Where an older log file is damaged a broker may cut the log
-    there and write on in that file: use --copy then. Exit status 1 if a part of the log could not be read.
+    The store is not changed. Log files are hard-linked into OUT if the file system allows it, except the last one, to which a broker will
+    append: it is copied, up to the end of its last valid record. If an older log file is damaged, a broker may truncate the log there and
+    append to that file; use --copy in that case. Exit status 1 if a part of the log could not be read.
     """
     from mqstore.pipeline.jobs.rebuild import rebuild as run
 
@@ -69,9 +67,9 @@ def rebuild(
 
 
 def export(out: Output, store: Store, options: ExportOptions) -> int:
-    """The message table as Parquet, JSON lines or CSV files, with lineage: which log file and offset each row is from.
+    """Export the message table as Parquet, JSON lines or CSV; each row names the file and position it came from.
 
-    iceberg and delta are Parquet files with the metadata of such a table beside them. Exit status 1 if a part of the log could not be read.
+    iceberg and delta write Parquet files with the metadata of such a table. Exit status 1 if a part of the store could not be read.
     """
     from mqstore.pipeline.jobs.export import export as run
     from mqstore.table.columns import check_columns
@@ -108,7 +106,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
 
 
 def print_rebuilt(out: Output, report: RebuildReport) -> None:
-    """What was built, how fast, and what could not be read."""
+    """Print what was built, how fast, and what could not be read."""
     out.line(f"Rebuilt {report.to}", style="bold green" if report.ok else "bold yellow")
     out.line(
         f"{count(report.messages, 'message')} in {size(report.log_bytes)} of log: "
@@ -116,21 +114,21 @@ def print_rebuilt(out: Output, report: RebuildReport) -> None:
         f"{count(report.index_keys, 'key')} in {count(report.index_files, 'index file')}; "
         f"log files {'linked' if report.linked else 'copied'}."
     )
-    apart = ", its start apart" if "Spark" in report.runs_on else ""
-    out.line(f"{pace(report.log_bytes, report.seconds)}, with {report.runs_on}{apart}: {report.why}.")
+    startup = ", not counting its start" if "Spark" in report.runs_on else ""
+    out.line(f"{pace(report.log_bytes, report.seconds)}, with {report.runs_on}{startup}: {report.why}.")
     if out.settings.verbose:
         out.line("Steps: " + ", ".join(f"{name} {clock(seconds)}" for name, seconds in report.stages), style="dim")
     _print_skipped(out, report)
 
 
 def print_exported(out: Output, report: ExportReport) -> None:
-    """What was written, how fast, and what could not be read."""
+    """Print what was written, how fast, and what could not be read."""
     out.line(f"Exported {report.to}", style="bold green" if report.ok else "bold yellow")
     out.line(
         f"{count(report.messages, 'message')} from {size(report.log_bytes)} of log: "
         f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
     )
-    out.line(f"{pace(report.log_bytes, report.seconds)}, the start of Spark apart.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, not counting the start of Spark.")
     _print_skipped(out, report)
 
 
@@ -142,7 +140,7 @@ def _print_skipped(out: Output, report: RebuildReport | ExportReport) -> None:
     if report.damage and all(item.kind == "torn-record" for item in report.damage):
         for item in report.damage:
             torn = f"{count(item.length, 'byte')} at {item.offset} of {item.file}"
-            out.line(f"Left out: the last record of the log, {torn}; it is incomplete, as a crash leaves it.")
+            out.line(f"Left out: the last record of the log, {torn}; it is incomplete, as after a crash.")
     else:
         lost: Iterable[Any] = report.coverage.skipped
         out.line()

@@ -1,4 +1,4 @@
-"""`salvage`: everything that is whole in a wreck, to a file, into a fresh store, or into a running broker."""
+"""`salvage`: the intact messages of a damaged store, to a file, a new store, or a running broker."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 VERDICT_MEANINGS = {
-    Verdict.INTACT: "whole, and where their queue expects them",
-    Verdict.CONSUMED: "acknowledged, and not collected yet",
-    Verdict.UNINDEXED: "whole, but in no queue: acknowledged, or their index is lost",
+    Verdict.INTACT: "intact, and where their queue expects them",
+    Verdict.CONSUMED: "acknowledged, but still in the files",
+    Verdict.UNINDEXED: "intact, but in no queue: acknowledged, or their index entry is lost",
     Verdict.DUPLICATE: "further copies",
-    Verdict.DAMAGED: "some of their bytes cannot be believed",
-    Verdict.UNREACHABLE: "in a queue, but their bytes are nowhere",
+    Verdict.DAMAGED: "some of their bytes are invalid",
+    Verdict.UNREACHABLE: "in a queue, but their bytes were not found",
 }
 
 
 class TableFormat(StrEnum):
-    """What file holds the rows."""
+    """The format of an output file."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
@@ -59,25 +59,27 @@ class SalvageOptions:
             "--to", metavar="OUT", help="A new file (.jsonl, .parquet), a new directory with --as, or amqp://user:password@host:port/vhost."
         ),
     ]
-    format: Annotated[TableFormat | None, option("--format", help="What the file holds, if its name does not tell.")] = None
-    as_kind: Annotated[TargetKind | None, option("--as", help="Write a fresh store, from which a broker boots.")] = None
+    format: Annotated[TableFormat | None, option("--format", help="The file's format, if its name does not imply it.")] = None
+    as_kind: Annotated[TargetKind | None, option("--as", help="Write a new store that a broker can start from.")] = None
     verdict: Annotated[
-        list[Verdict] | None, option("--verdict", help="Only messages of this verdict; may be repeated. Over AMQP: intact, if not given.")
+        list[Verdict] | None, option("--verdict", help="Only messages with this verdict; may be repeated. Default over AMQP: intact.")
     ] = None
     vhost: Annotated[
-        str | None, option("--vhost", metavar="NAME", help="RabbitMQ: only this vhost; with --as, a name for one without.")
+        str | None, option("--vhost", metavar="NAME", help="RabbitMQ: only this vhost; with --as, the name for a vhost without one.")
     ] = None
     queue: Annotated[list[str] | None, option("--queue", metavar="NAME", help="RabbitMQ: only this queue; may be repeated.")] = None
     into: Annotated[
-        str | None, option("--into", metavar="QUEUE", help="RabbitMQ: the queue for messages that are in none; not with a file as OUT.")
+        str | None, option("--into", metavar="QUEUE", help="RabbitMQ: the queue for messages that are in no queue; not if OUT is a file.")
     ] = None
     queue_version: Annotated[int, option("--queue-version", metavar="1|2", min=1, help="With --as: the version of the queues.")] = 2
-    entries: Annotated[int | None, option("--segment-entries", min=1, help="With --as: entries of a version 2 file, if not 4096.")] = None
+    entries: Annotated[int | None, option("--segment-entries", min=1, help="With --as: entries per version 2 segment, if not 4096.")] = None
     names: QueueNames = None
-    by_exchange: Annotated[bool, typer.Option("--by-exchange", help="AMQP: to the exchange a message came by, not to its queue.")] = False
-    rate: Annotated[float | None, option("--rate", metavar="N", help="AMQP: at most N messages a second.")] = None
+    by_exchange: Annotated[
+        bool, typer.Option("--by-exchange", help="AMQP: publish to the exchange a message came through, not to its queue.")
+    ] = False
+    rate: Annotated[float | None, option("--rate", metavar="N", help="AMQP: at most N messages per second.")] = None
     resume: Annotated[
-        Path | None, option("--resume", metavar="FILE", help="AMQP: note in FILE what is confirmed, and go on from there.")
+        Path | None, option("--resume", metavar="FILE", help="AMQP: record confirmed messages in FILE, and continue from there.")
     ] = None
 
     @property
@@ -92,10 +94,10 @@ class SalvageOptions:
 
 
 def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
-    """Get every intact message out of a wreck, each with its verdict; RabbitMQ: also out of single files and parts of stores.
+    """Recover every intact message from a damaged store, each with its verdict; RabbitMQ: also from single files and parts of stores.
 
-    Torn, truncated, zeroed, half-deleted stores: what is whole comes out, and what was acknowledged says so. Exit status 1 if anything
-    is damaged or missing.
+    Works on torn, truncated, zeroed and partly deleted stores. Acknowledged messages are marked as such. Exit status 1 if anything is
+    damaged or missing.
     """
     wreck = _open_wreck(store, options.names)
     if wreck is None:
@@ -108,7 +110,7 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
 
 
 def _open_wreck(store: Path, names: Path | None) -> RabbitMQStore | None:
-    """The RabbitMQ store, or what is left of it; None for a RocketMQ store. Raises NotAStoreError, CannotOpenError."""
+    """Open a RabbitMQ store or what is left of one; return None for a RocketMQ store. Raises NotAStoreError, CannotOpenError."""
     from mqstore.cli.common.store_kind import StoreKind, kind_of
     from mqstore.rabbitmq.salvage.salvaging import open_wreck
 
@@ -125,7 +127,7 @@ def _rabbitmq_to_file(out: Output, store: Path, wreck: RabbitMQStore, options: S
     from mqstore.rabbitmq.salvage.salvaging import salvage as run
 
     if options.into is not None:
-        raise UsageError("--into names a queue, which a file does not have; it goes with --as rabbitmq or an amqp:// address")
+        raise UsageError("--into names a queue, which a file does not have; use it with --as rabbitmq or an amqp:// address")
     report = run(
         wreck,
         Path(options.to),
@@ -147,7 +149,7 @@ def _print_salvaged(out: Output, document: dict[str, Any], verdicts: Mapping[str
         f"{count(document['messages'], 'message')}, {size(document['bytes'])} of {document['format']}, in {clock(document['seconds'])}."
     )
     out.line()
-    columns = [Column("verdict"), Column("messages", right=True), Column("what it says", flexible=True)]
+    columns = [Column("verdict"), Column("messages", right=True), Column("meaning", flexible=True)]
     out.table(columns, ((str(each), f"{verdicts.get(each, 0):,}", VERDICT_MEANINGS[each]) for each in Verdict if verdicts.get(each, 0)))
     if findings:
         out.line()
@@ -165,7 +167,7 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
 
     if options.as_kind is not None or options.to.startswith("amqp"):
         raise UsageError(
-            f"{store} is a RocketMQ store: its messages go into a .jsonl or .parquet file; mqstore rebuild makes a fresh store of it"
+            f"{store} is a RocketMQ store: its messages go to a .jsonl or .parquet file; mqstore rebuild writes a new store from it"
         )
     opened = open_store(store, None)
     started = time.monotonic()
@@ -193,7 +195,9 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
     from mqstore.rabbitmq.salvage.salvaging import salvage_store
 
     if options.queue is not None or options.verdict is not None:
-        raise UsageError("a fresh store takes what waits in every queue: --queue and --verdict go with a file or an amqp:// address as OUT")
+        raise UsageError(
+            "a new store takes the ready messages of every queue; --queue and --verdict apply if OUT is a file or an amqp:// address"
+        )
     with out.progress("salvaging") as progress:
         report: ConvertReport = salvage_store(
             wreck,
@@ -207,10 +211,10 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(wreck.path)})
         return 0 if report.ok else 1
-    print_converted(out, report, "Salvaged into a fresh store")
+    print_converted(out, report, "Salvaged into a new store")
     out.line()
     out.next_step(
-        "check it, then put it in the place of the msg_stores of a node that knows these queues, while the node is stopped.",
+        "check it, then replace the msg_stores of a node that has these queues with it, while the node is stopped.",
         command("mqstore", "verify", options.to),
     )
     return 0 if report.ok else 1
@@ -223,7 +227,7 @@ def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOption
     from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
 
     if options.rate is not None and options.rate <= 0:
-        raise UsageError("--rate is a number of messages a second, above 0")
+        raise UsageError("--rate must be above 0 messages per second")
     url, into, verdicts = options.to, options.into, options.verdicts or frozenset({"intact"})
     way = "exchange" if options.by_exchange else f"queue, else {into}" if into else "queue"
     chosen = sorted(options.queue or [])
@@ -250,11 +254,11 @@ def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOption
     out.line(f"Sent to {document['to']}", style="bold green" if ok else "bold yellow")
     out.line(f"{count(sent.confirmed, 'message')} confirmed by the broker in {clock(document['seconds'])}.")
     if sent.skipped:
-        out.line(f"{count(sent.skipped, 'message')} had been confirmed in an earlier run.")
+        out.line(f"{count(sent.skipped, 'message')} skipped, confirmed in an earlier run.")
     if sent.returned:
-        out.line(f"Came back: {count(sent.returned, 'message')}; no such queue or route is there. Declare it and send again.")
+        out.line(f"Returned: {count(sent.returned, 'message')}, because no such queue or route exists. Declare it and send again.")
     if sent.refused:
-        out.line(f"Refused by the broker: {count(sent.refused, 'message')}; look into its log.")
+        out.line(f"Refused by the broker: {count(sent.refused, 'message')}; see its log.")
     return 0 if ok else 1
 
 

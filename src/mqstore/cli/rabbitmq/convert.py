@@ -1,4 +1,4 @@
-"""`convert`: classic queues of RabbitMQ from one version to the other."""
+"""`convert`: RabbitMQ classic queues from one version to the other."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["print_converted", "register"]
 
 SHOWN = 40
 
-To = Annotated[Path, option("--to", metavar="OUT", help="The new directory; it must not exist, and appears only when it is whole.")]
-Version = Annotated[int, option("--queue-version", metavar="1|2", min=1, help="The version that the queues are to have.")]
-Queues = Annotated[list[str] | None, option("--queue", metavar="NAME", help="Convert only this queue; may be given more than once.")]
+To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
+Version = Annotated[int, option("--queue-version", metavar="1|2", min=1, help="The version to convert the queues to.")]
+Queues = Annotated[list[str] | None, option("--queue", metavar="NAME", help="Convert only this queue; may be repeated.")]
 
 
 def convert(
@@ -35,21 +35,23 @@ def convert(
     queue: Queues = None,
     vhost: Annotated[str, option("--vhost", metavar="NAME", help="The vhost of --queue.")] = "/",
     entries: Annotated[
-        int | None, option("--segment-entries", min=1, help="Entries of a version 2 file, if the node has not 4096.")
+        int | None, option("--segment-entries", min=1, help="Entries per version 2 segment, if not 4096 on the node.")
     ] = None,
-    drop_expired: Annotated[bool, typer.Option("--drop-expired", help="Leave out what a broker would drop at once as expired.")] = False,
+    drop_expired: Annotated[
+        bool, typer.Option("--drop-expired", help="Leave out messages that a broker would drop at once as expired.")
+    ] = False,
     at: AtTime = None,
     link: Annotated[
-        bool, typer.Option("--link", help="Link the message files instead of copying them: the old store must never be used again.")
+        bool, typer.Option("--link", help="Hard-link the message files instead of copying them; the old store must never be used again.")
     ] = False,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="How many queues are converted at the same time.")] = 2,
-    master: Annotated[str | None, option("--master", metavar="URL", help="One Spark task a queue, on this master.")] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Number of queues converted at the same time.")] = 2,
+    master: Annotated[str | None, option("--master", metavar="URL", help="Run on Spark, on this master, one task per queue.")] = None,
 ) -> int:
-    """Bring the classic queues of a RabbitMQ store to version 1 or 2, in a new directory from which a broker boots.
+    """Convert a store's classic queues to version 1 or 2, in a new directory that a broker can start from.
 
-    Order, sequence ids, properties and redelivered marks stay. The store is not changed, and its metadata is not copied: the node that
-    reads OUT must know the queues. Put OUT in the place of the node's msg_stores while the node is stopped. Each priority level counts
-    as a queue. Exit status 1 if anything is damaged or missing.
+    Order, sequence ids, properties and redelivered flags are kept. The store is not changed, and its metadata is not copied: the node that
+    reads OUT must already have the queues. Replace the node's msg_stores with OUT while the node is stopped. Each priority level counts as
+    a queue. Exit status 1 if anything is damaged or missing.
     """
     from mqstore.rabbitmq.convert.convert_vhost import convert as run
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
@@ -77,14 +79,12 @@ def convert(
         return 0 if report.ok else 1
     print_converted(out, report, f"Converted to version {report.version}")
     out.line()
-    out.next_step(
-        "check it, then put it in the place of the node's msg_stores while the node is stopped.", command("mqstore", "verify", to)
-    )
+    out.next_step("check it, then replace the node's msg_stores with it while the node is stopped.", command("mqstore", "verify", to))
     return 0 if report.ok else 1
 
 
 def print_converted(out: Output, report: ConvertReport, title: str) -> None:
-    """What was carried over, queue by queue, and what was not."""
+    """Print what was converted, queue by queue, and what was left out."""
     out.line(f"{title}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
     files = report.store
     kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""

@@ -13,7 +13,7 @@ __all__ = ["export"]
 
 
 def export(out: Output, store: Store, options: ExportOptions) -> int:
-    """The message table as Parquet, JSON lines or CSV files, with lineage: which file and position each row is from.
+    """Export the message table as Parquet, JSON lines or CSV; each row names the file and position it came from.
 
     Exit status 1 if a part of the store is damaged.
     """
@@ -47,7 +47,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
         f"{count(report.messages, 'message')} from {size(report.log_bytes)} of store: "
         f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
     )
-    out.line(f"{pace(report.log_bytes, report.seconds)}, the start of Spark apart.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, not counting the start of Spark.")
     if report.damage:
         out.line()
         print_damage(out, report.damage)

@@ -1,6 +1,6 @@
-"""`inspect` on a RabbitMQ store: vhosts, queues and message files, how the node was left, and what a broker would make of it.
+"""`inspect` on a RabbitMQ store: vhosts, queues and message files, how the node was shut down, and whether a broker would start on it.
 
-Indexes are read, stored messages are not; message files are walked only where a queue keeps messages in them.
+Indexes are read, stored messages are not; message files are walked only if a queue has messages in them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ SHOWN = 12
 
 _FITS = {
     (): "any version: there is no queue index yet",
-    (1,): "RabbitMQ 3.8 to 4.2; from 4.3 on no broker reads version 1 queues",
+    (1,): "RabbitMQ 3.8 to 4.2; brokers from 4.3 on do not read version 1 queues",
     (2,): "RabbitMQ 3.10 and later",
-    (1, 2): "RabbitMQ 3.10 to 4.2; from 4.3 on no broker reads version 1 queues",
+    (1, 2): "RabbitMQ 3.10 to 4.2; brokers from 4.3 on do not read version 1 queues",
 }
 # kept beside the classic queues in a node's data directory
 _OTHER_DIRECTORIES = {
     "quorum": "quorum queues (Raft logs) are not read",
     "stream": "streams are not read",
-    "coordination": "Khepri's metadata is searched for queue names, not replayed",
+    "coordination": "Khepri's metadata is searched for queue names only",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class VhostSummary:
-    """One vhost. shutdown: `clean` if the broker would take the store as it is. entries_from: how the segment entry count is known."""
+    """One vhost. shutdown: `clean` if the broker would use the store as it is. entries_from: how the segment entry count is known."""
 
     name: str | None
     directory: str
@@ -75,7 +75,7 @@ class VhostSummary:
 
 @dataclass(frozen=True, slots=True)
 class RabbitMQSummary:
-    """What `inspect` reports of a RabbitMQ store. first, last: times at which the oldest and the newest file were last written."""
+    """What `inspect` reports of a RabbitMQ store. first, last: modification times of the oldest and the newest file."""
 
     store: str
     queue_versions: tuple[int, ...]
@@ -90,7 +90,7 @@ class RabbitMQSummary:
         return "clean" if all(vhost.shutdown == "clean" for vhost in self.vhosts) else "unclean"
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `inspect -o json` prints."""
+        """Return the document that `inspect -o json` prints."""
         parts = [part for vhost in self.vhosts for part in vhost.parts]
         counts = {vhost.directory: vhost.segment_entry_count for vhost in self.vhosts}
         same = set(counts.values())
@@ -158,26 +158,26 @@ def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
 def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[StorePart]:
     kinds: dict[str, list[Any]] = {}
     titles = {
-        ".jif": ("journals", "what queues have not yet put into segments"),
+        ".jif": ("journals", "entries not yet moved to segments"),
         ".idx": ("segments", "index of version 1 queues, and their small messages"),
         ".qi": ("version 2 indexes", "index of version 2 queues"),
         ".qs": ("version 2 stores", "small messages of version 2 queues"),
-        "msg_store_persistent": ("msg_store_persistent", "messages shared between queues, or larger ones"),
-        "msg_store_transient": ("msg_store_transient", "the same for transient messages; thrown away at a start"),
+        "msg_store_persistent": ("msg_store_persistent", "messages shared between queues, and larger ones"),
+        "msg_store_transient": ("msg_store_transient", "the same for transient messages; discarded at startup"),
     }
     prefix = f"{vhost.place.place}/" if vhost.place.place else ""
     for path, entry in store.directory.walk(vhost.place.place):
         top = path.removeprefix(prefix).split("/")[0]
         key = top if top in titles else entry.name[entry.name.rfind(".") :] if "." in entry.name else ""
         kinds.setdefault(key if key in titles else "", []).append(entry)
-    for key, (name, what) in (*titles.items(), ("", ("side files", "names, settings, what a clean stop notes"))):
+    for key, (name, what) in (*titles.items(), ("", ("side files", "names, settings, notes of a clean shutdown"))):
         found = kinds.get(key, [])
         if found:
             yield StorePart(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)
 
 
 def inspect(out: Output, store: Store, options: InspectOptions) -> int:
-    """What this is: versions, vhosts, files and sizes, settings, shutdown, counts, and whether a broker would bring it up."""
+    """Show versions, vhosts, files, settings, shutdown state, counts, and whether a broker would start on the store."""
     summary = summarize(open_rabbitmq(store, names=options.names))
     if out.is_text:
         _print_summary(out, summary, store)
@@ -191,11 +191,9 @@ def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None
     out.line(f"RabbitMQ store {summary.store}", style="bold")
     out.line(f"Classic queues of version {versions}, as of {_FITS[summary.queue_versions]}." if versions else "No queue directory.")
     if summary.shutdown == "clean":
-        out.line("Clean shutdown: the broker would take everything as it is.")
+        out.line("Clean shutdown: the broker would use everything as it is.")
     else:
-        out.line(
-            "Unclean shutdown: the broker was killed or is still running; it reads and checks everything when it starts.", style="yellow"
-        )
+        out.line("Unclean shutdown: the broker was killed or is still running; it reads and checks everything at startup.", style="yellow")
     if summary.first is not None:
         out.line(f"Files written {moment(summary.first)} to {moment(summary.last)} (UTC).")
     for vhost in summary.vhosts:
@@ -203,23 +201,23 @@ def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None
         out.line(f"vhost {vhost.name or '?'} ({vhost.directory})", style="bold")
         out.fact("queues", f"{count(vhost.messages, 'message')}, {size(vhost.bytes)}, in {count(vhost.queues, 'queue')}")
         if vhost.not_recovered:
-            out.fact("", f"{count(vhost.not_recovered, 'message')} more that the broker would not recover; `mqstore messages` shows them")
+            out.fact("", f"{count(vhost.not_recovered, 'message')} more that the broker would not recover; `mqstore messages` lists them")
         if vhost.acknowledged:
-            out.fact("", f"{count(vhost.acknowledged, 'acknowledged message')} still in the files; `mqstore messages --all` shows them")
-        out.fact("stop", vhost.shutdown)
+            out.fact("", f"{count(vhost.acknowledged, 'acknowledged message')} still in the files; `mqstore messages --all` lists them")
+        out.fact("shutdown", vhost.shutdown)
         out.fact("segments", f"{vhost.segment_entry_count} entries each, known from {vhost.entries_from}")
         out.line()
         print_parts(out, vhost.parts)
-    _print_odd(out, summary)
+    _print_problems(out, summary)
     out.line()
-    out.next_step("the queues, or a check of every message.", command("mqstore", "topics", store), command("mqstore", "verify", store))
+    out.next_step("list the queues, or check every message.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
-def _print_odd(out: Output, summary: RabbitMQSummary) -> None:
+def _print_problems(out: Output, summary: RabbitMQSummary) -> None:
     for vhost in summary.vhosts:
         for sentence in vhost.refusals:
             out.line()
-            out.line(f"A broker would not bring up vhost {vhost.name or vhost.directory}: {sentence}.", style="red")
+            out.line(f"A broker would not start vhost {vhost.name or vhost.directory}: {sentence}.", style="red")
     if summary.findings:
         out.line()
         out.line(f"{count(len(summary.findings), 'finding')}:", style="yellow")

@@ -1,7 +1,7 @@
-"""`messages` and `get` on a RabbitMQ store: the message table, filtered, and one message whole.
+"""`messages` and `get` on a RabbitMQ store: the message table, filtered, and one message in full.
 
-A message has no time of its own in these stores. `--since` and `--until` ask for the AMQP property `timestamp`, which a publisher may set,
-in whole seconds.
+These stores do not record when a message arrived. `--since` and `--until` apply to the AMQP property `timestamp`, which a publisher may
+set, in seconds.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _GRID_COLUMNS = (
 
 
 def messages(out: Output, store: Store, options: MessagesOptions) -> int:
-    """Every message, one row each, by vhost, queue, priority (high first) and position.
+    """List all messages, one row each, by vhost, queue, priority (high first) and position.
 
-    Exit status 1 if a message is damaged or not to be found, or something else in the store is.
+    Exit status 1 if a message is damaged or missing, or anything else in the store is damaged.
     """
     from mqstore.rabbitmq.store import task_groups
 
@@ -73,12 +73,12 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     if out.is_text:
         total = _print_grid(out, watched, shown, expired=options.at is not None)
         if not total:
-            out.line("no message fits" if timed or chosen != QueueSelection() else "no message: no queue of this store holds one")
+            out.line("no message matches" if timed or chosen != QueueSelection() else "no messages: the queues of this store are empty")
     else:
         named = tuple("properties" if name == "properties_json" else name for name in columns)
         out.batches(named, (rename_properties_json(batch) for batch in watched), shown.value)
     for what, number in sorted(lost.items()):
-        out.note(f"{count(number, 'message')} {what}; `mqstore verify` says what is wrong with each")
+        out.note(f"{count(number, 'message')} {what}; `mqstore verify` reports what is wrong with each")
     return 1 if note_findings(out, opened) or lost else 0
 
 
@@ -149,12 +149,12 @@ def _grid_row(row: dict[str, Any], shown: BodyDisplay, *, expired: bool) -> list
 
 
 def get(out: Output, store: Store, options: GetOptions) -> int:
-    """One message, whole: by message id, by its position in a queue, or by its sequence id."""
+    """Show one message in full, by message id, position in a queue, or sequence id."""
     message_id, at, seq, queue = options.message_id, options.at, options.seq, options.queue_id
     if sum(way is not None for way in (message_id, at, seq)) != 1:
-        raise UsageError("say which message: one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ")
+        raise UsageError("name the message with one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ")
     if message_id is None and queue is None:
-        raise UsageError("--at and --seq need the queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
+        raise UsageError("--at and --seq need a queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
     opened = open_rabbitmq(store, names=options.names)
     if message_id is not None:
         found, what = list(_rows_with_id(opened, message_id)), f"id {message_id}"
@@ -177,18 +177,18 @@ def get(out: Output, store: Store, options: GetOptions) -> int:
 
 
 def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
-    """Rows with a message id, those that are live first."""
+    """Yield the rows with a message id, live ones first."""
     try:
         wanted = bytes.fromhex(message_id.strip())
     except ValueError:
         wanted = b""
     if len(wanted) != 16:
-        raise UsageError(f"{message_id!r} is no message id: those of RabbitMQ's stores have 32 hexadecimal digits, see `mqstore messages`")
+        raise UsageError(f"{message_id!r} is not a message id: in RabbitMQ stores they have 32 hexadecimal digits, see `mqstore messages`")
     hi, lo = (int.from_bytes(part, "big", signed=True) for part in (wanted[:8], wanted[8:]))
     found = []
     for rows in store.rows(QueueSelection(everything=True)):
         entries = rows.table.entries
-        # an entry of a version 2 queue does not tell the id of a message in its own store
+        # an entry of a version 2 queue does not hold the id of a message in the queue's own store
         keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
         found += [row for row in _decoded(store, rows, keep) if row["msg_id"] == wanted.hex()]
     yield from sorted(found, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
@@ -203,7 +203,7 @@ def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, prior
 
 
 def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]]:
-    """Rows as JSON values, those that are to be kept, their payload as base64."""
+    """Return the rows selected by the mask `keep` as JSON values, with the payload as base64."""
     import numpy as np
 
     if not keep.any():
@@ -218,7 +218,7 @@ def _show_message(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path
     payload = None if row["payload_b64"] is None else base64.b64decode(row["payload_b64"])
     if raw is not None:
         if payload is None:
-            raise NotFoundError(f"the payload of message {row['msg_id']} is not to be found; nothing is written")
+            raise NotFoundError(f"the payload of message {row['msg_id']} was not found; nothing was written")
         write_body(payload, raw)
         out.note(f"{count(len(payload), 'byte')} of payload written to {raw}")
     columns = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body.value))
@@ -246,7 +246,7 @@ def _print_message(out: Output, row: dict[str, Any]) -> None:
         ("sequence id", "-" if row["seq_id"] is None else str(row["seq_id"])),
         ("message id", row["msg_id"] or "-"),
         ("verdict", row["verdict"]),
-        ("recovered", "yes" if row["recovered"] else "no: the broker would not have it after a start"),
+        ("recovered", "yes" if row["recovered"] else "no: the broker would not have it after startup"),
         ("stored", f"{row['location']}: {row['store_file']} at {row['position']}"),
         ("marks", ", ".join(marks) or "-"),
         ("expires", "never" if row["expiry_us"] is None else f"{moment(row['expiry_us'] // 1000)} UTC"),

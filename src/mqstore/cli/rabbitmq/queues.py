@@ -25,9 +25,9 @@ __all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "t
 
 
 def topics(out: Output, store: Store, options: TopicsOptions) -> int:
-    """Queues: messages and bytes that the broker would recover, sequence ids, and what it would not.
+    """List queues: messages and bytes that the broker would recover, sequence ids, and what it would not recover.
 
-    Exit status 1 if messages are missing, or the broker would not bring up a queue.
+    Exit status 1 if messages are missing, or the broker would not start a queue.
     """
     import time
 
@@ -53,7 +53,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     out.table(columns, (_topic_cells(row, before) for row, before in zip(shown, [None, *shown], strict=False)))
     if not shown:
         filtered = options.vhost or options.queue
-        out.line("no queue fits; without filters all are shown" if filtered else "no queues: there is no queue directory in this store")
+        out.line("no queue matches; without filters all are listed" if filtered else "no queues: this store has no queue directory")
         return 0
     total = sum(row["messages"] for row in shown)
     out.line(
@@ -61,7 +61,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     )
     for each in opened.vhosts:
         for sentence in each.refusals[:1]:
-            out.note(f"the broker would not bring up vhost {each.name!r}: {sentence}")
+            out.note(f"the broker would not start vhost {each.name!r}: {sentence}")
     return 1 if bad else 0
 
 
@@ -87,10 +87,10 @@ def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str
 
 
 def queue(out: Output, store: Store, options: QueueOptions) -> int:
-    """The index entries of a queue, by priority level (high first) and sequence id, acknowledged ones included.
+    """List the index entries of a queue, by priority level (high first) and sequence id, including acknowledged ones.
 
-    state: ready, delivered (and not acknowledged), acknowledged, missing (its message is in no file), damaged, duplicate, hidden (behind
-    damage that the broker does not read past). Exit status 1 if any is of the last four.
+    State: ready, delivered (not acknowledged), acknowledged, missing (its message is in no file), damaged, duplicate, hidden (after damage
+    that the broker does not read past). Exit status 1 if an entry is in one of the last four states.
     """
     opened = open_rabbitmq(store, names=options.names)
     directories = opened.queue(options.topic, options.queue_id)
@@ -119,13 +119,13 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
         out.line(", ".join(f"{number:,} {state}" for state, number in sorted(states.items())) or "no entry", style="bold")
     bad = {state: number for state, number in states.items() if state in BAD_STATES}
     if bad:
-        out.note(f"entries that do not lead to a message of their own: {', '.join(f'{n:,} {s}' for s, n in sorted(bad.items()))}")
+        out.note(f"entries that do not point to their message: {', '.join(f'{n:,} {s}' for s, n in sorted(bad.items()))}")
     return 1 if bad else 0
 
 
 def _print_entries(out: Output, directories: list[Queue], rows: Iterator[dict[str, Any]]) -> None:
     first = directories[0]
-    start = {"clean": "as a clean stop left it", "terms": "cleanly stopped, in a store that is not", "dirty": "as a crash left it"}
+    start = {"clean": "as a clean shutdown left it", "terms": "cleanly shut down, in a store that was not", "dirty": "as a crash left it"}
     more = "" if first.priority_level is None else f", {count(len(directories), 'priority level')}"
     out.line(f"vhost {first.vhost}, queue {first.name}: version {first.version}{more}, {start[first.start.name]}")
     columns = [

@@ -1,4 +1,4 @@
-"""What the commands on RabbitMQ stores share: opening, choosing a vhost, telling what is odd."""
+"""What the commands on RabbitMQ stores share: opening a store, choosing a vhost, reporting findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = N
 
     opened = open_store(store, None, now)
     if not isinstance(opened, RabbitMQStore):
-        raise UsageError(f"{store} is no RabbitMQ store; give the directory that holds msg_stores/")
+        raise UsageError(f"{store} is not a RabbitMQ store; give the directory that contains msg_stores/")
     if names is None:
         return opened
     named = RabbitMQStore(opened.directory.root, now=opened.now, names=read_names(names), keep=opened)
@@ -33,27 +33,27 @@ def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = N
 
 
 def read_names(file: Path) -> list[tuple[str, str]]:
-    """The queues that a file names. Raises CannotOpenError, UsageError."""
+    """Read the queue names in a file. Raises CannotOpenError, UsageError."""
     from mqstore.rabbitmq.definitions.queue_names import read
 
     return list(read(file))
 
 
 def only_vhost(store: RabbitMQStore, vhost: str | None, queue: str) -> str:
-    """The vhost of a queue: the one named, or the only one that has such a queue. Raises NotFoundError, UsageError."""
+    """Return the vhost of a queue: the one given, or the only one that has such a queue. Raises NotFoundError, UsageError."""
     if vhost is not None:
         store.queue(vhost, queue)
         return vhost
     having = sorted({each.vhost or "" for each in store.queues if each.name == queue})
     if not having:
-        raise NotFoundError(f"no vhost has a queue {queue!r}; `mqstore topics` lists what there is")
+        raise NotFoundError(f"no vhost has a queue {queue!r}; `mqstore topics` lists all queues")
     if len(having) > 1:
         raise UsageError(f"{', '.join(having)} have a queue {queue!r}; add --vhost")
     return having[0]
 
 
 def queue_title(queue: str, priority: int | None) -> str:
-    """A queue's name for a person, with its priority level.
+    """Return a queue's name for a person, with its priority level.
 
     >>> queue_title("tasks", None), queue_title("tasks", 4)
     ('tasks', 'tasks (priority 4)')
@@ -62,7 +62,7 @@ def queue_title(queue: str, priority: int | None) -> str:
 
 
 def note_findings(out: Output, store: RabbitMQStore) -> tuple[Damage, ...]:
-    """Note what reading has brought to light; returns it."""
+    """Print the findings made while reading as notes, and return them."""
     found = store.findings
     for item in found[:FINDINGS_SHOWN]:
         out.note(f"{item.file} at {item.offset}: {item.detail}")

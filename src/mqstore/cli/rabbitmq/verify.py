@@ -1,4 +1,4 @@
-"""`verify` and `usage` on a RabbitMQ store: everything checked against everything, and what of the message files is still needed."""
+"""`verify` and `usage` on a RabbitMQ store: every entry and message checked, and live against garbage bytes of the message files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SHOWN = 20
 
 
 def verify(out: Output, store: Store, options: VerifyOptions) -> int:
-    """Check journals, segments and message files, every stored message, and what they say of each other.
+    """Check journals, segments, message files and every stored message, and each against the others.
 
-    Exit status 1 if anything is damaged, or the broker would lose messages or not start. An unclean stop is a note, not damage.
+    Exit status 1 if anything is damaged, or the broker would lose messages or not start. An unclean shutdown is a note, not damage.
     """
     import time
 
@@ -52,13 +52,13 @@ def _print_report(out: Output, report: Report, seconds: float, store: object) ->
         out.line(f"Note: {note}.")
     if report.damage:
         out.line()
-        out.next_step("the messages one by one, each with its verdict.", command("mqstore", "messages", store, "--all"))
+        out.next_step("list all messages, each with its verdict.", command("mqstore", "messages", store, "--all"))
 
 
 def usage(out: Output, store: Store, options: UsageOptions) -> int:
-    """Live against garbage bytes in each message file, and messages and bytes by queue.
+    """Count live and garbage bytes of each message file, and messages and bytes by queue.
 
-    A record is live while a message leads to it that is not acknowledged. Exit status 1 if parts of message files are no records.
+    A record is live while an unacknowledged message refers to it. Exit status 1 if parts of message files are not records.
     """
     import time
 
@@ -66,7 +66,7 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
 
     by = options.by
     if by not in (None, "file", "queue"):
-        raise UsageError(f"--by {by!r} is nothing to count a RabbitMQ store by; there are file and queue")
+        raise UsageError(f"--by {by!r} does not apply to a RabbitMQ store; use file or queue")
     opened = open_rabbitmq(store, names=options.names)
     begun = time.perf_counter()
     with out.progress("counting"):

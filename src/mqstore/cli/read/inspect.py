@@ -1,6 +1,6 @@
-"""`inspect`: what a directory is, from names, sizes, headers and the tail of the log; nothing is read whole.
+"""`inspect`: what a directory holds, from names, sizes, headers and the end of the log.
 
-A log of any size answers at once: only what stands behind the last listed message is walked, up to `TAIL` bytes of it.
+A log of any size is shown at once: only the records after the last one in a consume queue are walked, up to `TAIL` bytes of them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ TAIL = 256 << 20
 SHOWN = 12
 
 _PLACES = (
-    ("commitlog", "every message, in the order of storing"),
-    ("consumequeue", "where the messages of each queue are"),
+    ("commitlog", "all messages, in the order they were stored"),
+    ("consumequeue", "positions of the messages of each queue"),
     ("consumequeue_ext", "tags codes and filter bits of extended queues"),
     ("batchconsumequeue", "queues of whole batches"),
-    ("index", "messages by key"),
+    ("index", "index of messages by key"),
     ("config", "topics, groups, consumer offsets"),
-    ("timerwheel", "arbitrary delays: the wheel"),
-    ("timerlog", "arbitrary delays: its log"),
+    ("timerwheel", "timer messages: the wheel"),
+    ("timerlog", "timer messages: the log"),
     ("compaction", "compacted topics"),
 )
 _FITS = {
-    "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it as it writes"),
-    "5.3.3": ("5.x", "4.x cannot be trusted with it"),
+    "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it when it writes"),
+    "5.3.3": ("5.x", "do not open it with 4.x"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSetting:
-    """A broker setting as it must have been, and how that is known."""
+    """A broker setting as it must have been, and how it was inferred."""
 
     name: str
     value: int
@@ -57,11 +57,11 @@ class BrokerSetting:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the log ends. behind: messages behind the last listed one; walked: false where there was too much to walk."""
+    """Where the log ends. unqueued: messages after the last one in a queue; walked: False if there was too much to walk."""
 
     offset: int
     last_store_timestamp: int | None
-    behind: int
+    unqueued: int
     torn: bool
     walked: bool
 
@@ -95,7 +95,7 @@ class RocketMQSummary:
     findings: tuple[Damage, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The document that `inspect -o json` prints."""
+        """Return the document that `inspect -o json` prints."""
         return {
             "store": self.store,
             "family": self.family,
@@ -117,7 +117,7 @@ class RocketMQSummary:
             "topics": self.topics,
             "queues": self.queues,
             "messages": self.listed,
-            "messages_not_listed": self.end.behind if self.end.walked else None,
+            "messages_not_listed": self.end.unqueued if self.end.walked else None,
             "first_store_timestamp": self.first_store_timestamp,
             "last_store_timestamp": self.end.last_store_timestamp,
             "index": {"files": self.index_files, "entries": self.index_entries, "end_phyoffset": self.index_end},
@@ -174,7 +174,7 @@ def _queue_findings(store: RocketMQStore) -> Iterator[Damage]:
 
 
 def _checkpoint_fields(point: Checkpoint) -> dict[str, int] | None:
-    """The checkpoint's fields by the broker's own names."""
+    """Return the checkpoint's fields under the broker's names."""
     if not point.exists:
         return None
     return {
@@ -228,7 +228,7 @@ def _settings(store: RocketMQStore) -> Iterator[BrokerSetting]:
 
 
 def _find_end(store: RocketMQStore, listed: int) -> LogEnd:
-    """The end of the log, found by walking from the end of the last listed record; from the last file's start where nothing is listed."""
+    """Find the end of the log by walking from the last record in a queue, or from the start of the last file if there is none."""
     import numpy as np
 
     from mqstore.findings import Damage
@@ -244,23 +244,23 @@ def _find_end(store: RocketMQStore, listed: int) -> LogEnd:
     walked = known or number == 0
     if last_file.start + last_file.size - start > last_file.size + TAIL:
         start, walked = last_file.start, False
-    end, behind, torn = start, 0, False
+    end, unqueued, torn = start, 0, False
     newest: int | None = None
     for event in log.scan(start):
         if isinstance(event, Records):
             last = int(event.positions[-1])
             newest = event.file.start + last
             end = newest + int(np.frombuffer(event.data[last : last + 4].tobytes(), ">i4")[0])
-            behind += len(event)
+            unqueued += len(event)
         elif isinstance(event, EndOfFile):
             end = event.file.start + event.position + event.length
         elif isinstance(event, Damage):
             torn = torn or event.kind == "torn-record"
-    return LogEnd(end, _store_timestamp(store, newest) if newest is not None else _newest_listed(store), behind, torn, walked)
+    return LogEnd(end, _store_timestamp(store, newest) if newest is not None else _newest_listed(store), unqueued, torn, walked)
 
 
 def _newest_listed(store: RocketMQStore) -> int | None:
-    """Store time of the newest record that a queue lists."""
+    """Return the store time of the newest record in a queue."""
     newest = -1
     for queue in store.view("disk").queues():
         entries = queue.entries(queue.max_offset - 1, queue.max_offset)
@@ -275,7 +275,7 @@ def _store_timestamp(store: RocketMQStore, physical_offset: int) -> int | None:
 
 
 def _first_store_timestamp(store: RocketMQStore) -> int | None:
-    """Store time of the first believable record of the first file."""
+    """Return the store time of the first valid record of the first file."""
     if store.log.last_written() < 0:
         return None
     file = store.log.files[0]
@@ -284,7 +284,7 @@ def _first_store_timestamp(store: RocketMQStore) -> int | None:
 
 
 def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
-    """(version, sentence) for each version whose broker would not start on the directory."""
+    """Yield (version, reason) for each version whose broker would not start on the directory."""
     from mqstore.errors import RefusedError
     from mqstore.rocketmq.recovery.broker_recovery import Recovery
     from mqstore.rocketmq.store.store import VERSIONS
@@ -300,9 +300,9 @@ def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
 
 
 def inspect(out: Output, store: Store, options: InspectOptions) -> int:
-    """What this is: broker and versions, files and sizes, settings, shutdown, counts, times, and whether a broker would start on it.
+    """Show what a directory holds: broker and version, files, settings, shutdown, counts, times, and whether a broker would start on it.
 
-    Nothing is read whole, so the answer comes at once on a store of any size; `verify` checks every byte.
+    Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
     summary = summarize(open_store(store, options.config))
     if out.is_text:
@@ -316,7 +316,7 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
 
 def print_summary(out: Output, summary: RocketMQSummary, store: object) -> None:
-    """The summary as a page: what it is, what is in it, how it was left, what is odd."""
+    """Print the summary: what the store is, what is in it, how it was shut down, and what is wrong."""
     fits, also = _FITS[summary.version]
     out.line(f"RocketMQ store {summary.store}", style="bold")
     out.line(f"Files of RocketMQ {fits}; {also}.")
@@ -332,15 +332,13 @@ def print_summary(out: Output, summary: RocketMQSummary, store: object) -> None:
             (Column("setting"), Column("value", right=True), Column("known from", flexible=True)),
             ([setting.name, str(setting.value), setting.how] for setting in summary.settings),
         )
-    _print_odd(out, summary)
+    _print_problems(out, summary)
     _print_next(out, summary, store)
 
 
 def _state(summary: RocketMQSummary) -> str:
     if summary.unclean:
-        return (
-            "Unclean shutdown: the file `abort` is there, so the broker was killed or is still running; it recovers the log when it starts."
-        )
+        return "Unclean shutdown: the file `abort` exists, so the broker was killed or is still running; it recovers the log at startup."
     return "Clean shutdown: there is no file `abort`."
 
 
@@ -352,18 +350,18 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     if summary.first_store_timestamp is not None:
         yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
     if summary.queues:
-        yield "queues", f"{count(summary.listed, 'message')} listed in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
+        yield "queues", f"{count(summary.listed, 'message')} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
     else:
-        yield "queues", "none: `mqstore rebuild` makes them from the log"
+        yield "queues", "none; `mqstore rebuild` builds them from the log"
     if not end.walked:
-        yield "", f"how many {'more ' if summary.queues else ''}messages the log holds was not counted; `mqstore verify` reads all of it"
-    elif end.behind:
-        yield "", f"{count(end.behind, 'further message')} at the end of the log, not yet in the queues"
+        yield "", f"{'further ' if summary.queues else ''}messages in the log were not counted; `mqstore verify` reads all of it"
+    elif end.unqueued:
+        yield "", f"{count(end.unqueued, 'further message')} at the end of the log, not yet in a queue"
     if summary.index_files:
         behind = "" if summary.index_end is None else f", up to physical offset {summary.index_end}"
         yield "index", f"{count(summary.index_entries, 'key')} in {count(summary.index_files, 'file')}{behind}"
     else:
-        yield "index", "none: key queries find nothing until `mqstore rebuild` makes it"
+        yield "index", "none; key queries find nothing until `mqstore rebuild` builds it"
     if summary.checkpoint is None:
         yield "checkpoint", "none"
     else:
@@ -380,7 +378,7 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     )
 
 
-def _print_odd(out: Output, summary: RocketMQSummary) -> None:
+def _print_problems(out: Output, summary: RocketMQSummary) -> None:
     for version, sentence in summary.refusals.items():
         out.line()
         out.line(f"A RocketMQ {version} broker would not start here: {sentence.partition(': ')[2] or sentence}.", style="bold red")
@@ -391,7 +389,7 @@ def _print_odd(out: Output, summary: RocketMQSummary) -> None:
             out.line(f"  {name}")
     if summary.findings:
         out.line()
-        out.line(f"{count(len(summary.findings), 'finding')} by names, sizes and small files alone:", style="bold")
+        out.line(f"{count(len(summary.findings), 'finding')} from names, sizes and small files alone:", style="bold")
         shown = out.first(summary.findings, SHOWN)
         for item in shown:
             out.line(f"  {item.file}: {item.kind}, {item.detail}")
@@ -404,7 +402,7 @@ def _print_next(out: Output, summary: RocketMQSummary, store: object) -> None:
     if summary.unclean or summary.findings:
         out.next_step("check every byte.", command("mqstore", "verify", store))
     else:
-        out.next_step("see its topics, or check every byte.", command("mqstore", "topics", store), command("mqstore", "verify", store))
+        out.next_step("list its topics, or check every byte.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
 def register(app: typer.Typer) -> None:

@@ -24,7 +24,7 @@ _NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloa
 
 
 class LookupPlan(StrEnum):
-    """How the messages are found."""
+    """How messages are found."""
 
     AUTO = "auto"
     PROBE = "probe"
@@ -36,35 +36,38 @@ def lookup(
     out: Output,
     store: Store,
     keys: Annotated[
-        Path, option("--keys", metavar="FILE", help="What to ask for: lines `topic<TAB>key`, or CSV or Parquet with columns topic, key.")
+        Path, option("--keys", metavar="FILE", help="The keys: lines `topic<TAB>key`, or CSV or Parquet with columns topic and key.")
     ],
     to: Annotated[Path, option("--to", metavar="OUT", help="A new directory of Parquet files, or a new .parquet or .jsonl file.")],
     by: Annotated[
         LookupPlan,
-        typer.Option("--by", help="probe: index chains. sweep: all index entries. scan: the log. auto: the least work of these."),
+        typer.Option(
+            "--by", help="probe: follow index chains. sweep: read all index entries. scan: read the log. auto: whichever is the least work."
+        ),
     ] = LookupPlan.AUTO,
-    max_per_key: Annotated[int | None, option("--max-per-key", min=1, help="The newest so many messages of each key.")] = None,
+    max_per_key: Annotated[int | None, option("--max-per-key", min=1, help="Maximum number of messages per key, newest first.")] = None,
     columns: Columns = None,
     mode: Annotated[
-        DamageMode, typer.Option("--mode", case_sensitive=False, help="FAILFAST: end at the first damage; else it is skipped and told.")
+        DamageMode,
+        typer.Option("--mode", case_sensitive=False, help="FAILFAST: stop at the first damage; PERMISSIVE: skip it and report it."),
     ] = DamageMode.PERMISSIVE,
     master: Annotated[
-        str | None, option("--master", metavar="URL", help="Run on Spark there; by default in threads of this process.")
+        str | None, option("--master", metavar="URL", help="Run on Spark, on this master; by default in threads of this process.")
     ] = None,
-    threads: Annotated[int | None, option("--threads", min=1, help="So many threads of this process; by default one a core.")] = None,
+    threads: Annotated[int | None, option("--threads", min=1, help="Number of threads of this process; default: one per core.")] = None,
     splits: Splits = None,
     config: Config = None,
 ) -> int:
-    """The messages that have the keys of a file: one row per key and message, and one with the reason for each key without any.
+    """Look up the keys listed in a file: one row per key and message, and one row with the reason for each key without a message.
 
-    Where sound index files cover the log, they lead to the messages; the rest of the log is read. Exit status 1 if a part of what was
-    read is damaged.
+    Messages are found through the index where it is intact, and by reading the rest of the log. Exit status 1 if a part of what was read
+    is damaged.
     """
     from mqstore.pipeline.jobs.lookup import lookup as run
     from mqstore.table.columns import check_columns
 
     if master is not None and threads is not None:
-        raise UsageError("--master runs on Spark and --threads in this process; give one of them")
+        raise UsageError("--master runs on Spark, --threads in this process; give one of them")
     names = column_names(columns, "--columns")
     opened = open_store(store, config)
     with out.progress("looking up") as progress:
@@ -90,8 +93,8 @@ def lookup(
 
 
 def _print(out: Output, report: LookupReport) -> None:
-    """What was found, what was not and why, and which way was taken."""
-    out.line(f"Answered in {report.to}", style="bold green" if report.ok else "bold yellow")
+    """Print what was found, what was not and why, and how it was looked up."""
+    out.line(f"Written to {report.to}", style="bold green" if report.ok else "bold yellow")
     again = f" ({count(report.repeated, 'repetition')} left out)" if report.repeated else ""
     cut = f"; {report.cut:,} older ones left out by --max-per-key" if report.cut else ""
     out.line(f"{count(report.keys, 'key')}{again}: {count(report.hits, 'message')} of {count(report.found, 'key')}{cut}.")

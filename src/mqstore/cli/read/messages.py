@@ -1,4 +1,4 @@
-"""`messages` and `get`: the message table, filtered, and one message whole."""
+"""`messages` and `get`: the message table, filtered, and one message in full."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GRID", "grid_rows", "message_rows", "register"]
 
-MAX_NOTES = 20  # stretches of log without rows that are told one by one
+MAX_NOTES = 20  # damaged ranges of the log that are reported one by one
 
 
 def _verdict_style(verdict: str) -> str:
@@ -52,7 +52,7 @@ GRID_COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_t
 
 
 def grid_rows(batch: pa.RecordBatch, body: BodyDisplay = BodyDisplay.NONE) -> Iterator[list[str]]:
-    """Rows for `GRID`, with the body behind where it is asked for."""
+    """Yield rows for `GRID`, with the body as the last cell if requested."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     for k in range(batch.num_rows):
         row = [
@@ -78,10 +78,10 @@ def grid_rows(batch: pa.RecordBatch, body: BodyDisplay = BodyDisplay.NONE) -> It
 
 
 def messages(out: Output, store: Store, options: MessagesOptions) -> int:
-    """Every message, one row each, in physical order.
+    """List all messages, one row each: in log order; RabbitMQ: by vhost, queue, priority and position.
 
-    A row tells all that the record holds, the log file it is in, and a verdict: intact, unindexed, duplicate or damaged.
-    Exit status 1 if a part of the log is no record and so has no row.
+    A row has the fields of the record, the file it is in, and a verdict such as intact, unindexed, duplicate or damaged.
+    Exit status 1 if a part of the store is damaged or missing and so has no rows.
     """
     chosen = options.filters.selection()
     view = open_view(out, open_store(store, options.config), options.view, options.as_version)
@@ -95,16 +95,16 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     lost = []
     total = _print_grid(out, view, chosen, shown, lost)
     if not total:
-        out.line("no message fits" if chosen != Selection() else "no message: the log holds no believable record")
+        out.line("no message matches" if chosen != Selection() else "no messages: the log holds no valid record")
     return _note_unreadable(out, lost)
 
 
 def _note_unreadable(out: Output, lost: Sequence[Damage]) -> int:
-    """Say which stretches of log are not among the rows. The exit status: 1 if there are any."""
+    """Note which ranges of the log have no rows. Returns the exit status: 1 if there are any."""
     for item in lost[:MAX_NOTES]:
         out.note(f"no rows for {item.file} at {item.offset}, {item.length} bytes: {item.detail}")
     if len(lost) > MAX_NOTES:
-        out.note(f"nor for {len(lost) - MAX_NOTES} further stretches of log; `mqstore verify` lists them all")
+        out.note(f"nor for {len(lost) - MAX_NOTES} further ranges of the log; `mqstore verify` lists them all")
     return 1 if lost else 0
 
 
@@ -119,7 +119,7 @@ def _print_grid(out: Output, view: View, chosen: Selection, body: BodyDisplay, l
 
 
 def message_rows(view: View, physical_offsets: Iterable[int], body: BodyDisplay) -> list[dict[str, Any]]:
-    """The rows of the records at these physical offsets, in their order; those where no believable record starts are left out."""
+    """Return the rows of the records at these physical offsets, in order; offsets where no valid record starts are left out."""
     names = columns_for(body.value)
     found: list[dict[str, Any]] = []
     for offset in physical_offsets:
@@ -132,11 +132,11 @@ def message_rows(view: View, physical_offsets: Iterable[int], body: BodyDisplay)
 
 
 def get(out: Output, store: Store, options: GetOptions) -> int:
-    """One message, whole: by physical offset, by message id, by unique key, or by its place in a queue."""
+    """Show one message in full, by physical offset, message id, unique key, or its position in a queue."""
     offset, message_id, unique, at, topic = options.offset, options.message_id, options.unique, options.at, options.topic
     if sum(way is not None for way in (offset, message_id, unique, at)) != 1:
         raise UsageError(
-            "say which message: one of --offset PHYSICAL, --id MESSAGE_ID, --unique KEY -t TOPIC, or -t TOPIC -q N --at QUEUE_OFFSET"
+            "name the message with one of --offset PHYSICAL, --id MESSAGE_ID, --unique KEY -t TOPIC, or -t TOPIC -q N --at QUEUE_OFFSET"
         )
     if unique is not None and topic is None:
         raise UsageError("--unique needs the topic: the index keeps keys by topic; add -t TOPIC")
@@ -161,15 +161,15 @@ def _at_offset(view: View, store: RocketMQStore, offset: int, found_by: str = "p
         return offset
     low, high = view.log_range()
     if not low <= offset < high:
-        raise NotFoundError(f"{found_by} {offset} lies outside the log, which goes from {low} to {high} in the {view.name} view")
+        raise NotFoundError(f"{found_by} {offset} is outside the log, which goes from {low} to {high} in the {view.name} view")
     before = _record_around(view, store, offset)
     if before is not None:
-        raise NotFoundError(f"no record starts at {found_by} {offset}: it lies inside the one at {before}; ask for --offset {before}")
-    raise NotFoundError(f"no believable record starts at {found_by} {offset}; `mqstore verify` tells what stands there")
+        raise NotFoundError(f"no record starts at {found_by} {offset}, which is inside the record at {before}; use --offset {before}")
+    raise NotFoundError(f"no valid record starts at {found_by} {offset}; `mqstore verify` reports what is there")
 
 
 def _record_around(view: View, store: RocketMQStore, offset: int) -> int | None:
-    """Where the record begins that holds a byte of the log; looked for within the largest size of a message."""
+    """Return the start of the record that contains a byte of the log; searches back by the maximum size of a message."""
     import numpy as np
 
     from mqstore.rocketmq.format.commit_log import Records
@@ -195,13 +195,13 @@ def _by_id(out: Output, view: View, store: RocketMQStore, message_id: str) -> in
         host, offset = parse_message_id(message_id.strip())
     except ValueError:
         raise UsageError(
-            f"{message_id!r} is no offset message id, which has 32 hexadecimal digits (56 with an IPv6 host); "
-            "an id that a client made goes with --unique KEY -t TOPIC"
+            f"{message_id!r} is not an offset message id, which has 32 hexadecimal digits (56 with an IPv6 host); "
+            "for an id made by a client use --unique KEY -t TOPIC"
         ) from None
     low, high = view.log_range()
     if not low <= offset < high:
         raise NotFoundError(
-            f"the message id leads to physical offset {offset} of broker {host}, outside this log ({low} to {high}); "
+            f"the message id refers to physical offset {offset} of broker {host}, outside this log ({low} to {high}); "
             "if a client made the id, use --unique KEY -t TOPIC"
         )
     place = _at_offset(view, store, offset, f"the message id's physical offset (broker {host})")
@@ -216,7 +216,7 @@ def _by_unique_key(out: Output, view: View, store: RocketMQStore, topic: str, ke
 
     with out.progress("scanning the log") as progress:
         answer = explain.query(store, view, topic, key, progress=progress)
-    for places, how in ((answer.messages, ""), (answer.missing, "the index does not lead to it, the log was scanned")):
+    for places, how in ((answer.messages, ""), (answer.missing, "not found through the index, so the log was scanned")):
         unique = [
             place for place in places if (message := view.record(place)) is not None and message.property_map().get("UNIQ_KEY") == key
         ]
@@ -239,22 +239,22 @@ def _at_queue_offset(view: View, topic: str, queue_id: int, at: int) -> int:
     entries = queue.entries(at, at + 1)
     if not len(entries) or int(entries["size"][0]) <= 0:
         raise NotFoundError(
-            f"the entry at queue offset {at} of topic {topic!r}, queue {queue_id} is not written; `mqstore verify` tells what is lost"
+            f"the entry at queue offset {at} of topic {topic!r}, queue {queue_id} is not written; `mqstore verify` reports what is lost"
         )
     place = int(entries["physical_offset"][0])
     if view.record(place) is None:
-        raise NotFoundError(f"the entry at queue offset {at} leads to physical offset {place}, where no believable record starts")
+        raise NotFoundError(f"the entry at queue offset {at} points to physical offset {place}, where no valid record starts")
     return place
 
 
 def show_message(out: Output, view: View, place: int, body: BodyDisplay, raw: Path | None) -> int:
-    """Print the message at a physical offset. Returns 1 where it is damaged."""
+    """Print the message at a physical offset. Returns the exit status: 1 if it is damaged."""
     row = next(iter(message_rows(view, [place], BodyDisplay.BASE64 if out.is_text or raw is not None else body)), None)
     if row is None:
-        raise NotFoundError(f"no believable record starts at physical offset {place}")
+        raise NotFoundError(f"no valid record starts at physical offset {place}")
     if raw is not None:
         if row["body"] is None:
-            raise NotFoundError(f"the body of the message at {row['physical_offset']} cannot be decompressed; nothing is written")
+            raise NotFoundError(f"the body of the message at {row['physical_offset']} cannot be decompressed; nothing was written")
         write_body(base64.b64decode(row["body"]), raw)
         out.note(f"{count(row['body_len'], 'byte')} of body written to {raw}")
     if out.is_text:
@@ -268,7 +268,7 @@ def show_message(out: Output, view: View, place: int, body: BodyDisplay, raw: Pa
 
 
 def _print_message(out: Output, row: dict[str, Any], body: BodyDisplay) -> None:
-    crc = "fits" if row["body_crc_ok"] else "does NOT fit the body"
+    crc = "matches" if row["body_crc_ok"] else "does NOT match the body"
     shown = (
         ("topic", row["topic"]),
         ("queue", f"{row['queue_id']}, queue offset {row['queue_offset']}"),
@@ -280,7 +280,7 @@ def _print_message(out: Output, row: dict[str, Any], body: BodyDisplay) -> None:
         ("tags", row["tags"] or "-"),
         ("stored", f"{moment(row['store_timestamp'])} UTC ({row['store_timestamp']}) at {row['store_host']}"),
         ("born", f"{moment(row['born_timestamp'])} UTC ({row['born_timestamp']}) at {row['born_host']}"),
-        ("flags", f"FLAG {row['flag']}, SYSFLAG {row['sys_flag']}, consumed again {row['reconsume_times']} times"),
+        ("flags", f"FLAG {row['flag']}, SYSFLAG {row['sys_flag']}, reconsumed {row['reconsume_times']} times"),
         ("prepared", f"prepared transaction offset {row['prepared_transaction_offset']}"),
         ("body", f"{row['body_len']} bytes, CRC {row['body_crc']} {crc}, SHA-256 {row['body_sha256']}"),
     )

@@ -1,4 +1,4 @@
-"""mqadmin's names for what this package answers from the files: hidden from the help, with mqadmin's own letters.
+"""mqadmin's command names and option letters for what this package reads from the files; hidden from the help.
 
     mqadmin                                        here
     queryMsgByKey -t T -k K [-m MAX] [-b] [-e]     query -t T -k K -n MAX -b -e
@@ -12,7 +12,7 @@
     queryCq -t T -q QUEUE -i INDEX [-c COUNT]      queue T QUEUE --from INDEX -n COUNT
     sendMessage -t T -p BODY [-k] [-c TAGS] [-i]   put -t T --body BODY -k KEYS --tags TAGS -q QUEUE
 
-The store takes the place of the name server; -n, -b BROKER, -c CLUSTER and -m TRACE have no meaning here and are not taken.
+The store takes the place of the name server; -n, -b BROKER, -c CLUSTER and -m TRACE do not apply and are not accepted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Topic = Annotated[str, option("--topic", "-t", help="The topic.")]
 
 
 def _time(text: str | None, option: str) -> str | None:
-    """mqadmin writes a time as 2024-05-01#12:30:00:000, in the zone of its host; here it is UTC."""
+    """Convert mqadmin's time format, 2024-05-01#12:30:00:000, which is read as UTC here."""
     if text is None or "#" not in text:
         return text
     day, _, hour = text.partition("#")
@@ -52,14 +52,14 @@ def query_by_key(
     store: Store,
     topic: Topic,
     key: Annotated[str, option("--msgKey", "-k", help="The key.")],
-    max_num: Annotated[int, typer.Option("--maxNum", "-m", help="At most so many.")] = 64,
+    max_num: Annotated[int, typer.Option("--maxNum", "-m", help="Maximum number of messages.")] = 64,
     begin: Annotated[str, typer.Option("--beginTimestamp", "-b", help="Stored at or after.")] = "0",
     end: Annotated[str, typer.Option("--endTimestamp", "-e", help="Stored at or before.")] = str(END_OF_TIME),
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `query`."""
+    """Same as `query`."""
     low, high = parse_time(_time(begin, "-b") or "0", "-b"), parse_time(_time(end, "-e") or "0", "-e")
     return ask(out, store, topic, key, max_num, low, high, view=view, as_version=as_version, config=config)
 
@@ -72,7 +72,7 @@ def query_by_id(
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `get --id`."""
+    """Same as `get --id`."""
     return get(out, store, GetOptions(message_id=message_id, view=view, as_version=as_version, config=config))
 
 
@@ -85,7 +85,7 @@ def query_by_unique_key(
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `get --unique`."""
+    """Same as `get --unique`."""
     return get(out, store, GetOptions(unique=key, topic=topic, view=view, as_version=as_version, config=config))
 
 
@@ -99,7 +99,7 @@ def query_by_offset(
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `get -t -q --at`."""
+    """Same as `get -t -q --at`."""
     place = GetOptions(topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
     return get(out, store, place)
 
@@ -111,19 +111,19 @@ def print_messages(
     begin: Annotated[str | None, option("--beginTimestamp", "-b", help="Stored at or after.")] = None,
     end: Annotated[str | None, option("--endTimestamp", "-e", help="Stored before.")] = None,
     tags: Annotated[str, typer.Option("--subExpression", "-s", help="Tags: TagA || TagB.")] = "*",
-    print_body: Annotated[str, typer.Option("--printBody", "-d", help="Whether bodies are shown: true or false.")] = "true",
+    print_body: Annotated[str, typer.Option("--printBody", "-d", help="Whether to show bodies: true or false.")] = "true",
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `messages --topic --body text`."""
+    """Same as `messages --topic --body text`."""
     shown = BodyDisplay.TEXT if print_body.lower() == "true" else BodyDisplay.NONE
     filters = MessageFilters(topic=[topic], since=_time(begin, "-b"), until=_time(end, "-e"), tags=[tags])
     return messages(out, store, MessagesOptions(filters=filters, body=shown, view=view, as_version=as_version, config=config))
 
 
 def topic_list(out: Output, store: Store, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None) -> int:
-    """The names of all topics that have a queue or a configuration."""
+    """List the names of all topics that have a queue or a configuration."""
     opened = open_store(store, config)
     names = sorted({found.topic for found in open_view(out, opened, view, as_version).queues()} | set(opened.topics.names))
     if out.is_text:
@@ -137,7 +137,7 @@ def topic_list(out: Output, store: Store, view: ViewOption = ViewName.DISK, as_v
 def topic_status(
     out: Output, store: Store, topic: Topic, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None
 ) -> int:
-    """As `topics -t`."""
+    """Same as `topics -t`."""
     return topics(out, store, TopicsOptions(topic=topic, view=view, as_version=as_version, config=config))
 
 
@@ -150,7 +150,7 @@ def consumer_progress(
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `groups`."""
+    """Same as `groups`."""
     return groups(out, store, group=group, topic=topic, view=view, as_version=as_version, config=config)
 
 
@@ -160,12 +160,12 @@ def query_consume_queue(
     topic: Topic,
     queue_id: Annotated[int, option("--queue", "-q", help="The queue id.")],
     index: Annotated[int, option("--index", "-i", help="The first queue offset.")],
-    number: Annotated[int, typer.Option("--count", "-c", min=0, help="How many entries.")] = 10,
+    number: Annotated[int, typer.Option("--count", "-c", min=0, help="Number of entries.")] = 10,
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """As `queue --from -n`."""
+    """Same as `queue --from -n`."""
     entries = QueueOptions(topic=topic, queue_id=str(queue_id), start=index, limit=number, view=view, as_version=as_version, config=config)
     return queue(out, store, entries)
 
@@ -181,12 +181,12 @@ def send_message(
     as_version: AsWriter = None,
     config: Config = None,
 ) -> int:
-    """As `put`."""
+    """Same as `put`."""
     return put(out, store, topic, queue_id, body=body, keys=keys, tags=tags, as_version=as_version, config=config)
 
 
 def register(app: typer.Typer) -> None:
-    """Add mqadmin's names."""
+    """Add mqadmin's commands."""
     verb(app, "queryMsgByKey", example="queryMsgByKey /backup/store -t orders -k K57", hidden=True)(query_by_key)
     verb(app, "queryMsgById", example="queryMsgById /backup/store -i 7F00000100002A9F0000000000000115", hidden=True)(query_by_id)
     verb(

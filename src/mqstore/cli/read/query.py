@@ -1,4 +1,4 @@
-"""`query`: a key query with the broker's own semantics, and why it answers as it does."""
+"""`query`: a key query with the broker's semantics, and an explanation of its answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ END_OF_TIME = 2**63 - 1
 MAX_RESULTS = 64
 STEPS_SHOWN = 40
 
-_NO_KEYS = "it has no index of keys; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
+_NO_KEYS = "it has no key index; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
 
 
 def query(
@@ -47,25 +47,25 @@ def query(
     store: Store,
     topic: Annotated[str, option("--topic", "-t", help="The topic.")],
     key: Annotated[str, option("--key", "-k", help="The key: one of KEYS, or the UNIQ_KEY.")],
-    max_num: Annotated[int, typer.Option("--max", "-n", min=0, help="At most so many hits; a broker gives 64 at the most.")] = MAX_RESULTS,
+    max_num: Annotated[int, typer.Option("--max", "-n", min=0, help="Maximum number of hits (a broker returns at most 64).")] = MAX_RESULTS,
     begin: Annotated[
-        str, typer.Option("--begin", "-b", metavar="MS", help="Stored at or after: milliseconds since the epoch, or an ISO time.")
+        str, typer.Option("--begin", "-b", metavar="MS", help="Stored at or after this time: milliseconds since the epoch, or ISO 8601.")
     ] = "0",
-    end: Annotated[str, typer.Option("--end", "-e", metavar="MS", help="Stored at or before.", show_default="the end of time")] = str(
-        END_OF_TIME
-    ),
+    end: Annotated[
+        str, typer.Option("--end", "-e", metavar="MS", help="Stored at or before this time.", show_default="the end of time")
+    ] = str(END_OF_TIME),
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell every index file, slot and entry that was visited, and why it was taken or not.")
+        bool, typer.Option("--explain", help="Show every index file, slot and entry visited, and why it was taken or not.")
     ] = False,
-    scan: Annotated[bool, typer.Option("--scan/--no-scan", help="Read the log for the reason of an empty answer.")] = True,
+    scan: Annotated[bool, typer.Option("--scan/--no-scan", help="Scan the log to explain an empty or short answer.")] = True,
     body: BodyOption = BodyDisplay.SHA256,
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """Messages by key, as the broker would answer, and the reason for an empty or short answer.
+    """Find messages by key as the broker would, and explain an empty or short answer.
 
-    Index hits are what the broker's index returns: records whose key has the right hash. Messages are those that really have the key.
+    Index hits are what the broker's index returns: records whose key has the right hash. Messages are those that actually have the key.
     Exit status 1 if the answer is empty or short.
     """
     return ask(
@@ -90,7 +90,7 @@ def ask(
     as_version: Any = None,
     config: Path | None = None,
 ) -> int:
-    """Open, ask, print. begin, end: milliseconds, both included."""
+    """Open the store, run the query and print the answer. begin, end: milliseconds, inclusive."""
     from mqstore.rocketmq.lookup import explain as explaining
 
     opened = open_store(store, config)
@@ -131,7 +131,7 @@ def _document(answer: KeyAnswer, rows: list[dict[str, Any]], explained: bool) ->
 
 
 def print_answer(out: Output, store: RocketMQStore, view: View, answer: KeyAnswer, *, explained: bool) -> None:
-    """The verdict in one sentence, the messages, those that are missing, how the search went, then what to do."""
+    """Print the answer in one sentence, the messages, the missing ones, how the search went, and what to do next."""
     _print_verdict(out, answer)
     if answer.messages:
         out.line()
@@ -156,7 +156,7 @@ def print_answer(out: Output, store: RocketMQStore, view: View, answer: KeyAnswe
 def _print_verdict(out: Output, answer: KeyAnswer) -> None:
     other = len(answer.index_hits) - len(answer.messages)
     collisions = (
-        f" {count(other, 'further index hit')} {'has' if other == 1 else 'have'} only the hash in common."
+        f" {count(other, 'further index hit')} {'has' if other == 1 else 'have'} only the same hash."
         if other > 0 and answer.messages
         else ""
     )
@@ -167,7 +167,7 @@ def _print_verdict(out: Output, answer: KeyAnswer) -> None:
     elif answer.messages:
         out.line(f"{count(len(answer.messages), 'message')} with {what}, but not all ({answer.reason}).{collisions}", style="bold yellow")
     else:
-        out.line(f"No message for {what}: {answer.reason or 'the log was not scanned for the reason'}.", style="bold red")
+        out.line(f"No message for {what}: {answer.reason or 'the log was not scanned to explain it'}.", style="bold red")
     if answer.detail:
         out.line(f"Why: {answer.detail}.")
 
@@ -198,18 +198,18 @@ def _print_search(out: Output, store: RocketMQStore, view: View, answer: KeyAnsw
             f"stored {moment(file.begin_timestamp)} to {moment(file.end_timestamp)}"
         )
         if not steps:
-            out.line("    not visited: enough hits, or the file before it began before the asked time")
+            out.line("    not visited: enough hits, or the previous file begins before the requested time")
             continue
         _print_steps(out, steps, file.slot_count)
     low, high = view.log_range()
     behind = (
-        f", {high - answer.index_last_update_phyoffset:,} bytes behind the start of the last indexed message"
+        f", {high - answer.index_last_update_phyoffset:,} bytes past the start of the last indexed message"
         if files and high > answer.index_last_update_phyoffset
         else ""
     )
     out.line(f"  The log goes from {low} to {high}{behind}.")
     if answer.scanned:
-        out.line("  The whole log was read to be sure.", style="dim")
+        out.line("  The whole log was scanned to confirm this.", style="dim")
 
 
 def _print_steps(out: Output, steps: list[SearchStep], slot_count: int) -> None:
@@ -238,7 +238,7 @@ def _print_steps(out: Output, steps: list[SearchStep], slot_count: int) -> None:
         indent=4,
     )
     if len(shown) < len(steps):
-        out.line(f"    … {len(steps) - len(shown):,} more steps; -v tells all", style="dim")
+        out.line(f"    … {len(steps) - len(shown):,} more steps; -v shows all", style="dim")
 
 
 def register(app: typer.Typer) -> None:

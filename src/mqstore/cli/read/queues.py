@@ -1,4 +1,4 @@
-"""`queue`, `topics` and `groups`: consume queues entry by entry, queues with their bounds, consumer groups with their lag.
+"""`queue`, `topics` and `groups`: the entries of a queue, queues with their bounds, consumer groups with their lag.
 
 `groups --reset` is in `groups_reset`.
 """
@@ -39,14 +39,16 @@ GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset
 
 BAD_STATES = frozenset({"unwritten", "beyond-log", "no-record", "mismatch"})
 
-_NO_GROUPS = "it knows no consumer groups, what is acknowledged is gone from the queue; `mqstore topics` tells what each queue still has"
+_NO_GROUPS = (
+    "it has no consumer groups, and acknowledged messages are removed from the queue; `mqstore topics` lists what each queue still has"
+)
 
 # queue
 
 
 @dataclass(frozen=True, slots=True)
 class _EntryChecker:
-    """Says of each entry whether it leads to the record that it should."""
+    """Checks whether each entry points to the right record."""
 
     store: RocketMQStore
     queue: QueueView
@@ -54,7 +56,7 @@ class _EntryChecker:
     high: int
 
     def states(self, entries: NDArray[np.void], first: int) -> list[str]:
-        """A state per entry; entry k has queue offset first + k (a unit of a batch queue tells its own)."""
+        """Return a state per entry; entry k has queue offset first + k (a unit of a batch queue has its own)."""
         import numpy as np
 
         from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
@@ -74,7 +76,7 @@ class _EntryChecker:
     def _check_in_log(
         self, states: NDArray[np.str_], physical: NDArray[np.int64], length: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> None:
-        """Settle the entries that lead into the log, file by file."""
+        """Set the state of the entries that point into the log, file by file."""
         import numpy as np
 
         log = self.store.log
@@ -84,7 +86,7 @@ class _EntryChecker:
             if not len(members):
                 continue
             self._check_in_file(file, members[np.argsort(physical[members], kind="stable")], states, physical, length, offsets)
-            # a queue is spread over the whole log: pages that were looked at would add up to all of it
+            # a queue is spread over the whole log: the pages read would add up to all of it
             log.mapped(file).drop(0, file.size)
 
     def _check_in_file(
@@ -96,7 +98,7 @@ class _EntryChecker:
         length: NDArray[np.int64],
         offsets: NDArray[np.int64],
     ) -> None:
-        """Settle entries that lead into one log file, in the order of their records."""
+        """Set the state of entries that point into one log file, in the order of their records."""
         import numpy as np
 
         from mqstore.kernels.rocketmq import frames
@@ -122,7 +124,7 @@ class _EntryChecker:
                     states[near[k]] = "ok"
 
     def _is_multi_dispatched(self, physical_offset: int, queue_offset: int, length: int) -> bool:
-        """Whether the record is one that multi-dispatch lists in this queue as well."""
+        """Return whether multi-dispatch puts the record in this queue as well."""
         from mqstore.rocketmq.dispatch.dispatcher import dispatch_request
         from mqstore.rocketmq.format.record import encode
 
@@ -134,7 +136,7 @@ class _EntryChecker:
 
 
 def queue_rows(store: RocketMQStore, view: View, queue: QueueView, start: int, stop: int) -> Iterator[dict[str, Any]]:
-    """The entries start..stop-1 with their states. A batch queue has a row per unit, with its number of messages."""
+    """Yield the entries start..stop-1 with their states. A batch queue has a row per unit, with its number of messages."""
     low, high = view.log_range()
     checker = _EntryChecker(store, queue, low, high)
     if queue.batch:
@@ -167,10 +169,11 @@ def _state_style(state: str) -> str:
 
 
 def queue(out: Output, store: Store, options: QueueOptions) -> int:
-    """The entries of a consume queue, from its minimum to its maximum offset.
+    """List the entries of a consume queue; RabbitMQ: the index entries of a queue.
 
-    The state says whether an entry leads to its record: ok, expired (the log starts later), filling, unwritten, beyond-log,
-    no-record, or mismatch (a record of another queue, offset or size).
+    The state shows whether an entry points to its record: ok, expired (the log starts later), filling, unwritten, beyond-log,
+    no-record, or mismatch (a record with another queue, offset or size). RabbitMQ: ready, delivered, acknowledged, missing, damaged,
+    duplicate, or hidden (after damage that the broker does not read past).
     """
     number = queue_number(options.queue_id, "QUEUE_ID")
     opened = open_store(store, options.config)
@@ -198,8 +201,10 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
         columns = [Column(titles.get(name, name), right=name != "state", style=_state_style if name == "state" else None) for name in names]
         out.table(columns, ([str(row[name]) for name in names] for row in watched()))
     if bad:
-        told = ", ".join(f"{number:,} {state}" for state, number in sorted(bad.items()))
-        out.note(f"entries that do not lead to their record: {told}; `mqstore verify` says more, `mqstore rebuild` makes the queue anew")
+        by_state = ", ".join(f"{number:,} {state}" for state, number in sorted(bad.items()))
+        out.note(
+            f"entries that do not point to their record: {by_state}; `mqstore verify` reports details, `mqstore rebuild` rebuilds the queue"
+        )
     return 1 if bad else 0
 
 
@@ -207,7 +212,7 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
 
 
 def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]:
-    """A row per consume queue. messages, bytes: of the entries that are listed; last_store_timestamp: of the newest one's record."""
+    """Yield a row per consume queue. messages, bytes: of its entries; last_store_timestamp: of the newest entry's record."""
     for found in view.queues():
         if topic is not None and found.topic != topic:
             continue
@@ -225,7 +230,7 @@ def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]
 
 
 def _totals(queue: QueueView) -> tuple[int, int, int | None]:
-    """(messages, bytes of their records, physical offset of the newest) of a queue."""
+    """Return (messages, bytes of their records, physical offset of the newest) of a queue."""
     import numpy as np
 
     from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
@@ -246,7 +251,7 @@ def _totals(queue: QueueView) -> tuple[int, int, int | None]:
 
 
 def topics(out: Output, store: Store, options: TopicsOptions) -> int:
-    """Topics and their queues: minimum and maximum offset, messages, bytes, time of the newest message."""
+    """List topics and their queues: offsets, messages, bytes, and the time of the newest message; RabbitMQ: vhosts and queues."""
     opened = open_store(store, options.config)
     rows = topic_rows(open_view(out, opened, options.view, options.as_version), options.topic)
     if not out.is_text:
@@ -292,9 +297,9 @@ def _print_topics_without_queues(out: Output, store: RocketMQStore, shown: set[s
         out.line(f"configured, without a consume queue: {', '.join(named)}{more}")
     if not shown and not bare:
         if only is not None:
-            out.line(f"no queue and no configuration of topic {only!r}; `mqstore topics {store.path}` lists what there is")
+            out.line(f"topic {only!r} has neither a queue nor a configuration; `mqstore topics {store.path}` lists all topics")
         else:
-            out.line("no consume queues; `mqstore messages` shows what the log holds, `mqstore rebuild` makes the queues from it")
+            out.line("no consume queues; `mqstore messages` lists what the log holds, `mqstore rebuild` builds the queues from it")
 
 
 # groups
@@ -318,29 +323,28 @@ def groups(
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """Consumer groups: committed offset and lag in each queue; --reset moves one.
+    """List consumer groups with the committed offset and lag of each queue; --reset moves one.
 
-    state: ok, below-min (messages expired before they were consumed), above-max (the queue has lost messages), no-queue, no-topic.
+    State: ok, below-min (messages expired before they were consumed), above-max (the queue has lost messages), no-queue, no-topic.
 
-    --reset writes config/consumerOffset.json of a store that no broker holds, and prints before and after of each queue.
-
-    It takes the queues as a broker would have them after loading. state: moved, same, kept (only --force moves it).
+    --reset writes config/consumerOffset.json of a store that no broker is using, and prints each queue's offset before and after.
+    The queues are taken as a broker would have them after loading. State: moved, same, kept (only --force moves it).
     """
     if reset is not None:
         if group is not None and group != reset:
-            raise UsageError("--reset names the group already; leave --group out")
+            raise UsageError("--reset already names the group; leave --group out")
         return reset_group(out, store, reset, topic, queue_id, to, force=force, as_version=as_version, config=config)
     if to is not None or queue_id is not None or force:
-        raise UsageError("--to, --queue and --force go with --reset GROUP")
+        raise UsageError("--to, --queue and --force need --reset GROUP")
     opened = open_store(store, config)
     refused: RefusedError | None = None
     try:
         looked_at = open_view(out, opened, view, as_version)
     except RefusedError as error:
-        # the offsets stand in a file of their own, which the broker reads before it gives up on the log
+        # the offsets are in a separate file, which the broker reads before it gives up on the log
         refused = error
         looked_at = opened.view()
-        out.note(f"{error}; the offsets are laid against the queues as they lie on disk")
+        out.note(f"{error}; the offsets are compared with the queues as they are on disk")
     rows = [
         {name: getattr(item, name) for name in GROUP_NAMES}
         for item in looked_at.consumer_offsets()
@@ -375,9 +379,9 @@ def _cell(value: Any) -> str:
 
 def _no_groups_sentence(group: str | None, topic: str | None, used: str | None) -> str:
     if group is not None or topic is not None:
-        return "no committed offset fits; without filters all groups are shown"
+        return "no committed offset matches; without filters all groups are listed"
     if used is None:
-        return "no committed offsets: the store has no config/consumerOffset.json (a broker keeps it beside the log, in the same root)"
+        return "no committed offsets: the store has no config/consumerOffset.json (a broker keeps it in the same root as the log)"
     return "no committed offsets: config/consumerOffset.json is empty"
 
 

@@ -1,4 +1,4 @@
-"""`usage`: what the log is full of, and what keeps its files."""
+"""`usage`: what takes the space in the log, and what retains its files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SHOWN = 20
 
 
 def usage(out: Output, store: Store, options: UsageOptions) -> int:
-    """Bytes and messages by topic, queue, day or key, and what would be lost with each log file.
+    """Count bytes and messages by topic, queue, day or key, and show what each log file retains.
 
-    Every byte of the log is counted once: records (body, properties, the rest), fillers at the ends of files, damaged bytes, and what is
-    unwritten. Exit status 1 if some are damaged.
+    Every byte of the log is counted once: records (body, properties, overhead), fillers at the ends of files, damaged bytes, unwritten
+    space. RabbitMQ: live and garbage bytes of each message file. Exit status 1 if bytes are damaged.
     """
     import time
 
@@ -38,7 +38,7 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
     by, master = options.by, options.master
     prefix = None if by is None else key_prefix(by)
     if master and options.threads:
-        raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
+        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_store(store, options.config)
     begun = time.perf_counter()
     place = opened.path if master else opened.directory.root
@@ -64,7 +64,7 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
 
 
 def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float) -> None:
-    """The sums, then a table: by what was asked for, or by topic and by day."""
+    """Print totals, then a table by the requested group, or by topic and by day."""
     total = report.total
     out.line(f"{count(total.messages, 'message')} in {size(report.log_bytes)} of log.", style="bold")
     parts = (
@@ -82,7 +82,7 @@ def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float
     others = [f"{place} {size(amount)}" for place, amount in report.places.items() if amount and place != "commitlog"]
     if others and by is None:
         out.line()
-        out.line(f"Beside the log: {', '.join(others)} on paper.")
+        out.line(f"Besides the log: {', '.join(others)}, by file length.")
     out.line(f"{pace(report.log_bytes, seconds)}.", style="dim")
     for note in report.notes:
         out.line(f"Note: {note}.")

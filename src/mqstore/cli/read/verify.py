@@ -1,4 +1,4 @@
-"""`verify`: everything checked against everything, and the damage mapped."""
+"""`verify`: checks every record and entry, and maps the damage."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _LOST = frozenset(
 
 
 def verify(out: Output, store: Store, options: VerifyOptions) -> int:
-    """Check every record, every queue entry and every index entry, and what they say of each other.
+    """Check every record, queue entry and index entry, and each against the others. RabbitMQ: journals, segments and message files.
 
-    It runs in threads of this process, which is the fastest way on one host; on Spark many hosts share it, and the report is the same.
-    Exit status 1 if anything is damaged. What a crash leaves behind and the broker catches up with by itself is a note, not damage.
+    Runs in threads of this process, which is fastest on one host, or on Spark across many; the report is the same.
+    Exit status 1 if anything is damaged. What a crash leaves and the broker repairs by itself at startup is a note, not damage.
     """
     import time
 
@@ -50,7 +50,7 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
 
     master = options.master or ("local[*]" if options.spark else None)
     if master and options.threads:
-        raise UsageError("--threads is for a run in this process; on Spark the master says how many tasks run at once")
+        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_store(store, options.config)
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
@@ -66,7 +66,7 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
 
 
 def print_report(out: Output, report: Report, seconds: float, store: object) -> None:
-    """The outcome for a person: verdict, what was checked, damage by kind and in detail, notes, next step."""
+    """Print the outcome for a person: what was checked, damage by kind and in detail, notes, next step."""
     checked = report.checked
     out.line(
         f"Checked {count(checked.records, 'record')} in {size(checked.bytes)} of log, {count(checked.queue_entries, 'queue entry')} and "
@@ -89,13 +89,11 @@ def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
     kinds = {str(item.kind) for item in damage}
     derived = any(item.file.startswith(("consumequeue", "batchconsumequeue", "index")) for item in damage)
     if kinds & _LOST:
-        out.line(
-            "Bytes of the log are lost for good here: look for the same offsets in a replica or a backup. All other messages can be read."
-        )
+        out.line("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
     if "torn-record" in kinds:
-        out.line("A torn last record is what a crash leaves: the broker cuts it off when it starts.")
+        out.line("A torn last record is left by a crash; the broker truncates it at startup.")
     if derived or kinds & _LOST:
-        out.next_step("queues and index follow from the log; make them anew.", command("mqstore", "rebuild", store, "--to", "NEW"))
+        out.next_step("rebuild queues and index from the log.", command("mqstore", "rebuild", store, "--to", "NEW"))
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""`serve`: a broker that RocketMQ clients talk to, over a store."""
+"""`serve`: a broker for RocketMQ clients over a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Served = Annotated[
     Path,
     typer.Argument(
         metavar="STORE",
-        help="The directory that holds commitlog/; it is made if it is not there. With --read-only also an archive of one.",
+        help="The directory that contains commitlog/; created if it does not exist. With --read-only also an archive.",
         show_default=False,
         readable=False,
     ),
@@ -28,42 +28,43 @@ def serve(
     out: Output,
     store: Served,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0 takes a free one.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 picks a free port.")
     ] = "127.0.0.1:9876",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing: serve pulls and queries, refuse messages.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Serve pulls and queries, refuse messages, change nothing.")] = False,
     auto_create_topics: Annotated[
-        bool, typer.Option("--auto-create-topics", help="Make a topic, of four queues, when a producer first sends to it.")
+        bool, typer.Option("--auto-create-topics", help="Create a topic with four queues when a producer first sends to it.")
     ] = False,
     as_version: Annotated[
-        BrokerVersion | None, option("--as-version", help="Which broker clients see; by default that of the store, 4.9.3 for a new one.")
+        BrokerVersion | None,
+        option("--as-version", help="The broker version that clients see; default: that of the store, 4.9.3 for a new one."),
     ] = None,
     address: Annotated[
-        str | None, option("--address", metavar="IP:PORT", help="What clients are told to connect to, where it is not --listen.")
+        str | None, option("--address", metavar="IP:PORT", help="The address advertised to clients, if it is not --listen.")
     ] = None,
     rewrite_store_host: Annotated[
-        bool, typer.Option("--rewrite-store-host", help="Put this address into the messages that go out, so that their ids lead here.")
+        bool, typer.Option("--rewrite-store-host", help="Put this broker's address into outgoing messages, so that their ids refer to it.")
     ] = False,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Acknowledge a message when it is on disk, as with flushDiskType=SYNC_FLUSH.")
+        bool, typer.Option("--sync", help="Acknowledge a message only when it is on disk, as with flushDiskType=SYNC_FLUSH.")
     ] = False,
     view: Annotated[
-        ViewName | None, option("--view", help="Of a store that is only read: as a broker would load it, or the files as they lie.")
+        ViewName | None, option("--view", help="For a read-only store: as a broker would load it, or the files as they are.")
     ] = None,
     metrics: Annotated[
         str | None,
-        option("--metrics", metavar="HOST:PORT", help="Tell Prometheus, under /metrics, what the RocketMQ exporter would."),
+        option("--metrics", metavar="HOST:PORT", help="Serve the metrics of the RocketMQ exporter to Prometheus, under /metrics."),
     ] = None,
     config: Config = None,
 ) -> int:
     """Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C.
 
-    Clients take that address as their name server. For tests, replay and reading: no replication, no access control.
+    Clients use that address as their name server. For tests, replay and reading: there is no replication and no access control.
 
-    A store that cannot be written, or that a broker would not start on, is only read: pulls and queries are served, messages refused.
+    A store that cannot be written, or that a broker would not start on, is served read-only: pulls and queries, but no messages.
 
-    One line on standard output tells when clients may come; events go to standard error, a JSON object each (-q: none, -v: all).
+    One line on standard output announces that clients can connect; events go to standard error as JSON lines (-q: none, -v: all).
 
-    On Ctrl-C or SIGTERM requests in flight are answered, and the store is closed in order: a real broker can take it over.
+    On Ctrl-C or SIGTERM, requests in progress are answered and the store is closed cleanly; a real broker can then use it.
     """
     return run(
         ServeOptions(

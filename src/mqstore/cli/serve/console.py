@@ -25,23 +25,28 @@ def console(
     out: Output,
     stores: Stores,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the pages are; port 0 takes a free one.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address of the console; port 0 picks a free port.")
     ] = "127.0.0.1:8082",
     token: Annotated[
-        str | None, option("--token", help="What a visitor must give. If there is none and --listen is no loopback address, one is made.")
+        str | None, option("--token", help="Token that visitors must give; generated if --listen is not a loopback address.")
     ] = None,
     at: AtTime = None,
     allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="Let messages be replayed into what --replay-to names; the stores shown are only read.")
+        bool,
+        typer.Option("--allow-writes", help="Allow replaying messages to the targets of --replay-to; the stores shown stay read-only."),
     ] = False,
     replay_to: Annotated[
         list[str] | None,
-        option("--replay-to", metavar="TARGET", help="A RocketMQ store's directory, or amqp://user:password@host:port/vhost."),
+        option(
+            "--replay-to",
+            metavar="TARGET",
+            help="A target for replay: the directory of a RocketMQ store, or amqp://user:password@host:port/vhost.",
+        ),
     ] = None,
 ) -> int:
-    """Show stores in a browser, until Ctrl-C: messages by topic and time, key and id, why a query answers so, damage maps, usage, lag.
+    """Show stores in a browser until Ctrl-C: messages by topic, time, key and id, explained queries, damage maps, usage, lag.
 
-    Live, dead and copied stores of both brokers; nothing in them is changed. Pages can be read without JavaScript.
+    Works on stores of both brokers, live, stopped or copied; they are not changed. Pages work without JavaScript.
     """
     try:
         from mqstore.console.app import create_server, new_token
@@ -58,7 +63,7 @@ def console(
     targets_of(settings.targets, settings.places)
     for place in settings.places:
         if isinstance(place, Path) and not os.path.lexists(place):
-            out.note(f"there is nothing at {place} yet; its page tells so until there is")
+            out.note(f"{place} does not exist yet; its page says so until it does")
 
     def ready(bound: str, number: int) -> None:
         name = f"[{bound}]" if ":" in bound else bound
@@ -70,8 +75,8 @@ def console(
     try:
         create_server(settings, ready).run()
     except (OSError, SystemExit) as error:
-        # uvicorn has told why it cannot listen, and leaves by an exit
-        raise CannotOpenError(f"{command(listen)} cannot be listened on ({error}); give another address with --listen") from None
+        # uvicorn has logged why it cannot listen, and exits
+        raise CannotOpenError(f"cannot listen on {command(listen)} ({error}); give another address with --listen") from None
     return INTERRUPTED  # nothing else ends it
 
 

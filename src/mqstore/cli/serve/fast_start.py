@@ -36,7 +36,7 @@ VIEWS = ("recovered", "disk")
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of `serve`; each is named on the command line as here, with dashes."""
+    """The options of `serve`; on the command line they have the same names, with dashes."""
 
     store: str
     listen: str = "127.0.0.1:9876"
@@ -63,7 +63,7 @@ _CHOICES = {"output": FORMATS, "as_version": VERSIONS, "view": VIEWS}
 
 
 def parse_serve_options(arguments: Sequence[str]) -> ServeOptions | None:
-    """The options in a command line behind `serve`; None where it takes the full parser."""
+    """Parse the words after `serve`; return None if they need the full parser."""
     known = {f"--{each.name.replace('_', '-')}": each for each in fields(ServeOptions) if each.name != "store"}
     given: dict[str, Any] = {}
     words = iter(arguments)
@@ -88,8 +88,8 @@ def parse_serve_options(arguments: Sequence[str]) -> ServeOptions | None:
 
 
 def run(options: ServeOptions) -> int:
-    """Serve until Ctrl-C or SIGTERM. Raises MqstoreError where that cannot begin."""
-    # numpy multiplies no matrices here, and is imported sooner where it starts no threads for that
+    """Serve until Ctrl-C or SIGTERM. Raises MqstoreError if the broker cannot start."""
+    # no matrices are multiplied here; numpy imports faster if it does not start threads for that
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mqstore.broker.runtime.settings import Settings
     from mqstore.broker.server import Broker
@@ -116,7 +116,7 @@ def run(options: ServeOptions) -> int:
         settings=settings,
         config=replace(stored, flush_disk_type="SYNC_FLUSH") if options.sync else stored,
     )
-    import asyncio  # not for a help page
+    import asyncio  # here, so that a help page does not load it
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(broker, options))
@@ -132,14 +132,14 @@ async def _serve(broker: Broker, options: ServeOptions) -> None:
     await broker.start()
     try:
         _print_ready(broker, options)
-        gc.freeze()  # what the start made stays; no collection need look at it again
+        gc.freeze()  # objects made at startup stay; exclude them from garbage collection
         await ended.wait()
     finally:
         await broker.stop()
 
 
 def _print_ready(broker: Broker, options: ServeOptions) -> None:
-    """The one line that says that clients may come."""
+    """Print the line that announces that clients can connect."""
     context = broker.context
     ready = {
         "address": broker.address,
@@ -159,7 +159,7 @@ def _print_ready(broker: Broker, options: ServeOptions) -> None:
 
 
 def _log_to_stderr(options: ServeOptions) -> None:
-    """Let events go to standard error."""
+    """Send log events to standard error."""
     from mqstore.broker.runtime.logs import LOGGER, Lines
 
     LOGGER.handlers.clear()
@@ -171,7 +171,7 @@ def _log_to_stderr(options: ServeOptions) -> None:
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop where it is installed."""
+    """Return uvloop's event loop if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,7 +1,7 @@
-"""`groups --reset`: move a consumer group within the queues of a topic, in a store that no broker holds.
+"""`groups --reset`: move a consumer group within the queues of a topic, in a store that no broker is using.
 
-The queues are those that a broker would have after loading the store (the recovered view), for it is such a broker that
-reads the offsets next. While it works, the command holds the broker's own lock on the store.
+The queues are those that a broker would have after loading the store (the recovered view), because such a broker reads the offsets
+next. The command holds the broker's own lock on the store while it runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def reset_group(
     as_version: BrokerVersion | None,
     config: Path | None,
 ) -> int:
-    """Move the group, write the offsets, print what has changed. Status 1 if a queue was left where it was for want of --force."""
+    """Move the group, write the offsets, print the changes. Returns status 1 if a queue was not moved without --force."""
     from mqstore.files.durable import DurableDirectory
     from mqstore.rocketmq.live.store_lock import StoreLock
 
@@ -51,9 +51,9 @@ def reset_group(
     _parse_target(to)
     found = open_store(path, config)
     if found.path != found.directory.root:
-        raise TargetError(f"{path} is an archive, in which nothing can be changed; unpack it first")
+        raise TargetError(f"{path} is an archive, which cannot be changed; unpack it first")
     with DurableDirectory(found.directory.root) as directory, StoreLock(directory):
-        # opened again: before the lock was held, a broker may have been at work
+        # reopened: a broker may have been writing before the lock was taken
         store = open_store(path, config)
         version = store.version_hint if as_version is None else as_version.value
         view = cast("RecoveredView", store.view("recovered", as_=version))
@@ -67,14 +67,14 @@ def reset_group(
 
 
 def _parse_target(to: str) -> str | int:
-    """`earliest`, `latest`, a queue offset, or a time in ms from FIRST_TIME on."""
+    """Parse --to: `earliest`, `latest`, a queue offset, or a time in ms not before FIRST_TIME. Raises UsageError."""
     if to in ("earliest", "latest"):
         return to
     number = parse_time(to, "--to")
     if number < 0:
         raise UsageError(f"--to {to} is neither a time nor a queue offset; give earliest, latest, milliseconds, an ISO time or an offset")
     if number < FIRST_TIME and not to.strip().isdecimal():
-        raise UsageError(f"--to {to} lies before {moment(FIRST_TIME)}; for the first message there is give earliest")
+        raise UsageError(f"--to {to} is before {moment(FIRST_TIME)}; use earliest for the first message")
     return number
 
 
@@ -90,7 +90,7 @@ def _queues_to_move(view: RecoveredView, topic: str, queue_id: int | None) -> di
 
 
 def _target_offsets(view: RecoveredView, queues: Mapping[int, QueueView], to: str, version: str, force: bool) -> dict[int, int]:
-    """Queue id -> where the group is wanted."""
+    """Return the target offset of each queue. Raises UsageError."""
     wanted = _parse_target(to)
     if wanted == "earliest":
         return {queue_id: queue.min_offset for queue_id, queue in queues.items()}
@@ -101,7 +101,7 @@ def _target_offsets(view: RecoveredView, queues: Mapping[int, QueueView], to: st
         return _offsets_at(view, queues, wanted, version)
     for queue_id, queue in queues.items():
         if not queue.min_offset <= wanted <= queue.max_offset and not force:
-            raise UsageError(f"queue {queue_id} has offsets {queue.min_offset} to {queue.max_offset}; --force sets {wanted} all the same")
+            raise UsageError(f"queue {queue_id} has offsets {queue.min_offset} to {queue.max_offset}; --force sets {wanted} anyway")
     return dict.fromkeys(queues, wanted)
 
 
@@ -129,7 +129,7 @@ def _write_offsets(
     version: str,
     force: bool,
 ) -> tuple[tuple[OffsetChange, ...], str | None]:
-    """(what each queue became, the file that was written)."""
+    """Write the offsets; return the change of each queue, and the file written."""
     from mqstore.rocketmq.config import fastjson
     from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_OFFSETS
     from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
@@ -140,9 +140,9 @@ def _write_offsets(
     for finding in offsets.findings:
         out.note(f"{finding.file}: {finding.detail}")
     if offsets.findings and fastjson.load(store.directory, relative).used is None and not force:
-        raise TargetError(f"{relative} cannot be read, nor its .bak; --force writes a new one, in which no other group has an offset")
+        raise TargetError(f"{relative} cannot be read, nor can its .bak; --force writes a new one, without offsets of other groups")
     if not force and not any(queue_id in offsets.by_queue(group, topic) for queue_id in targets):
-        raise NotFoundError(f"group {group!r} has no offset in these queues of topic {topic!r}; --force gives it one")
+        raise NotFoundError(f"group {group!r} has no offset in these queues of topic {topic!r}; --force sets one")
     changes = offsets.reset(group, topic, targets, force=force)
     if all(change.after == change.before for change in changes):
         return changes, None
@@ -179,11 +179,11 @@ def _print_changes(
         out.table(columns, (["-" if row[name] is None else str(row[name]) for name in names] for row in rows))
         moved = sum(row["state"] == "moved" for row in rows)
         done = f"group {group}, topic {topic}: {count(moved, 'queue')} moved to {to}"
-        out.line(f"{done}; {file} is written, its .bak is the one before" if file else f"{done}; nothing is written", style="bold")
+        out.line(f"{done}; {file} is written, the previous one is its .bak" if file else f"{done}; nothing is written", style="bold")
     else:
         out.records(RESET_NAMES, rows)
     if kept:
-        out.note(f"{count(kept, 'queue')} kept: the group would skip messages there, or has no offset yet; --force moves it")
+        out.note(f"{count(kept, 'queue')} not moved: the group would skip messages there, or has no offset yet; --force moves it")
     return 1 if kept else 0
 
 

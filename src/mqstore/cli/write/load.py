@@ -1,7 +1,7 @@
-"""`load`: many messages from a file or a pipe into a store that no broker holds.
+"""`load`: many messages from a file or a pipe into a store that no broker is using.
 
-Messages are put in the order of their lines, batch by batch; when the command ends, however it ends, what it says is stored is in
-the log, listed in queues and index, and on disk. The place behind the last of them is where `--skip` goes on.
+Messages are put in the order of their lines, batch by batch. However the command ends, the messages it reports as stored are in the
+log, the queues and the index, and on disk; `--skip` continues after the last of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["LOAD_NAMES", "load", "register"]
 
 LOAD_NAMES = ("store", "created", "from", "skipped", "messages", "bytes", "first_physical_offset", "last_physical_offset", "seconds")
 
-FLUSH_EVERY = 64 << 20  # bytes of log, which then leave the memory of this process
+FLUSH_EVERY = 64 << 20  # bytes of log, which are then released from this process's memory
 
 
 class _LoadProgress:
-    """What is stored so far. place: the line or row up to which everything is."""
+    """What is stored so far. place: the line or row up to which everything is stored."""
 
     def __init__(self, skip: int) -> None:
         self.place = skip
@@ -44,7 +44,7 @@ class _LoadProgress:
         self._flushed = 0
 
     def put(self, store: MessageStore, rows: Rows) -> None:
-        """Put the rows, up to the first that cannot be. Raises BadPlaceError, TargetError."""
+        """Put the rows up to the first one that cannot be stored. Raises BadPlaceError, TargetError."""
         from mqstore.table.arrow_spans import BadRowError
 
         try:
@@ -78,7 +78,7 @@ class _LoadProgress:
 
     @property
     def as_sentence(self) -> str:
-        """How many messages are stored, as the end of a sentence."""
+        """The number of messages stored, as part of a sentence."""
         return f"{count(self.messages, 'message')} {'is' if self.messages == 1 else 'are'} stored"
 
 
@@ -90,9 +90,10 @@ def load(
         option("--from", metavar="FILE", help="JSON lines, Parquet, a directory of Parquet files, or - for JSON lines on standard input."),
     ],
     create: Create = False,
-    skip: Annotated[int, typer.Option("--skip", metavar="N", min=0, help="Leave out the first N lines (Parquet: rows).")] = 0,
+    skip: Annotated[int, typer.Option("--skip", metavar="N", min=0, help="Skip the first N lines (Parquet: rows).")] = 0,
     body: Annotated[
-        BodyForm, typer.Option("--body", help="What `body` is in JSON lines; auto: as body_sha256 beside it says, else text.")
+        BodyForm,
+        typer.Option("--body", help="The encoding of `body` in JSON lines; auto: decided by body_sha256 if present, otherwise text."),
     ] = BodyForm.AUTO,
     sync: Sync = False,
     as_version: AsWriter = None,
@@ -100,9 +101,9 @@ def load(
 ) -> int:
     """Put many messages into a store, as a broker does: from JSON lines or Parquet.
 
-    Takes what `messages -o jsonl --body base64` prints and `export` writes; {"topic": "orders", "body": "paid"} is enough for a line.
-    Offsets and store times are new, all else stays. The store must not be in use. If a line cannot be stored, the command ends
-    there, and says how many messages are stored and which --skip goes on.
+    Accepts what `messages -o jsonl --body base64` prints and `export` writes; {"topic": "orders", "body": "paid"} is enough for a line.
+    Offsets and store times are reassigned, everything else is kept. The store must not be in use. If a line cannot be stored, the command
+    stops there, and reports how many messages are stored and which --skip continues.
     """
     target = Target(store, create, as_version, sync, config)
     opened_source = open_source(source, skip, body)
@@ -117,15 +118,15 @@ def load(
             place = f"{opened_source.noun} {error.place}"
             failure = f"{opened_source.name}, {place}: {error}"
             _close_after_failure(opened, opened_source, stored, interrupts, failure)
-            raise UsageError(f"{failure}; {stored.as_sentence}: mend {place} and go on with --skip {error.place - 1}") from None
+            raise UsageError(f"{failure}; {stored.as_sentence}: correct {place} and continue with --skip {error.place - 1}") from None
         except MqstoreError as error:
             _close_after_failure(opened, opened_source, stored, interrupts, str(error))
             raise TargetError(
-                f"{error}; {_progress_sentence(opened_source, stored)}: when that is mended, go on with --skip {stored.place}"
+                f"{error}; {_progress_sentence(opened_source, stored)}: when that is fixed, continue with --skip {stored.place}"
             ) from None
         except KeyboardInterrupt:
             _close_after_failure(opened, opened_source, stored, interrupts, "interrupted")
-            raise StoppedError(f"interrupted; {_progress_sentence(opened_source, stored)}: --skip {stored.place} goes on") from None
+            raise StoppedError(f"interrupted; {_progress_sentence(opened_source, stored)}: continue with --skip {stored.place}") from None
         except BaseException:
             opened.close()
             raise
@@ -133,7 +134,7 @@ def load(
             opened.close()
     _print_result(out, opened.reading.root, new, opened_source, skip, stored, time.perf_counter() - begun)
     if stored.doubtful:
-        out.note(f"{count(stored.doubtful, 'row')} came with the verdict damaged or duplicate; they are messages like all others now")
+        out.note(f"{count(stored.doubtful, 'row')} had the verdict damaged or duplicate; they are ordinary messages now")
     if stored.slow:
         out.note(f"the messages are stored, but {stored.slow}")
     return 1 if stored.slow else 0
@@ -154,15 +155,15 @@ def _load_rows(out: Output, store: MessageStore, source: Source, stored: _LoadPr
 
 
 def _close_after_failure(store: MessageStore, source: Source, stored: _LoadProgress, interrupts: Interrupts, why: str) -> None:
-    """Close a store whose loading ended early. Raises TargetError where that fails too."""
+    """Close a store whose loading ended early. Raises TargetError if that fails too."""
     try:
         with interrupts.held(until_asked=True):
             store.close()
     except MqstoreError as error:
         after = "" if str(error) == why else f" ({error})"
         raise TargetError(
-            f"{why}; {_progress_sentence(source, stored)}, but the store could not be closed in order{after}: when that is mended, "
-            f"go on with --skip {stored.place}, which recovers the store first"
+            f"{why}; {_progress_sentence(source, stored)}, but the store could not be closed cleanly{after}: when that is fixed, "
+            f"continue with --skip {stored.place}, which recovers the store first"
         ) from None
 
 
@@ -183,10 +184,10 @@ def _print_result(out: Output, root: Path, new: bool, source: Source, skip: int,
     elif not out.is_text:
         out.document(row)
     elif not stored.messages:
-        out.line(f"No message in {source.name}: nothing is loaded into {root}.")
+        out.line(f"No messages in {source.name}: nothing was loaded into {root}.")
     else:
         out.line(f"Loaded {count(stored.messages, 'message')} into {root}{', a new store' if new else ''}.", style="bold")
-        out.line(f"{size(stored.bytes)} of log: the first stands at physical offset {stored.first}, the last at {stored.last}.")
+        out.line(f"{size(stored.bytes)} of log: the first message is at physical offset {stored.first}, the last at {stored.last}.")
         out.line(f"{pace(stored.bytes, seconds)}.")
 
 

@@ -1,9 +1,9 @@
-"""Rows that `load` takes, as Arrow batches: JSON lines as `messages -o jsonl` prints them, and Parquet as `export` writes it.
+"""Rows that `load` accepts, as Arrow batches: JSON lines as `messages -o jsonl` prints them, and Parquet as `export` writes it.
 
-A batch holds no more than ROWS rows or, where rows are long, some BYTES; its rows come from a store all (they tell a physical offset) or
-none. What is wrong with a line or row is told with its number, after everything in front of it was given out.
+A batch holds at most ROWS rows, or about BYTES if rows are long. Either all of its rows come from a store (they have a physical offset) or
+none. An error in a line or row is raised with its number, after all rows before it have been yielded.
 
-    {"topic": "orders", "body": "paid"}        is enough for a message; the other columns of the message table may stand beside
+    {"topic": "orders", "body": "paid"}        is enough for a message; the other columns of the message table are optional
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MARKS = ("physical_offset", "verdict")
 
 
 class BodyForm(StrEnum):
-    """How the bodies of JSON rows are written."""
+    """The encoding of bodies in JSON rows."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -51,7 +51,7 @@ class BodyForm(StrEnum):
 
 
 class BadPlaceError(UsageError):
-    """A line or row that is no message. place: its number, from 1."""
+    """A line or row that is not a message. place: its number, from 1."""
 
     def __init__(self, place: int, why: str) -> None:
         super().__init__(why)
@@ -60,9 +60,9 @@ class BadPlaceError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some messages. places: the number of each one's line or row. stored: they come from a store. doubtful: damaged ones or duplicates.
+    """Some messages. places: the line or row number of each. stored: they come from a store. doubtful: number of damaged or duplicate ones.
 
-    done: bytes of the source that are read by now.
+    done: bytes of the source read so far.
     """
 
     batch: pa.RecordBatch
@@ -74,7 +74,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is loaded. noun: what a place is. size: bytes, 0 for unknown. rows: can be gone through once."""
+    """A source of messages. noun: what a place is called. size: in bytes, 0 if unknown. rows: can be iterated once."""
 
     name: str
     noun: str
@@ -83,14 +83,14 @@ class Source:
 
 
 def open_source(name: str, skip: int, form: BodyForm) -> Source:
-    """Open a file, a directory of Parquet files, or `-` for standard input. skip: lines or rows to leave out. Raises MqstoreError."""
+    """Open a file, a directory of Parquet files, or `-` for standard input. skip: lines or rows to skip. Raises MqstoreError."""
     if name == "-":
         return Source("standard input", "line", 0, _json_rows(sys.stdin.buffer, skip, form))
     path = Path(name)
     if path.is_dir():
         files = sorted(path.rglob("*.parquet"), key=lambda found: (found.name, found))
         if not files:
-            raise UsageError(f"{path} has no Parquet files in it; load takes JSON lines and Parquet")
+            raise UsageError(f"{path} contains no Parquet files; load accepts JSON lines and Parquet")
         return _parquet(name, files, path, skip)
     try:
         stream = path.open("rb")
@@ -170,9 +170,9 @@ def _row(line: bytes, form: BodyForm) -> dict[str, Any]:
         raise UsageError(f"it is not UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
         hint = "; JSON lines are wanted (-o jsonl), not one array" if line.lstrip().startswith(b"[") else ""
-        raise UsageError(f"it is no JSON object: {error}{hint}") from None
+        raise UsageError(f"it is not a JSON object: {error}{hint}") from None
     if not isinstance(row, dict):
-        raise UsageError(f"it is no JSON object{'; JSON lines are wanted (-o jsonl), not one array' if isinstance(row, list) else ''}")
+        raise UsageError(f"it is not a JSON object{'; JSON lines are wanted (-o jsonl), not one array' if isinstance(row, list) else ''}")
     for name in row:
         if name not in _KNOWN:
             raise UsageError(f"there is no column {shorten(name, 40)!r}; the columns are {', '.join(_TAKEN)}")
@@ -198,7 +198,7 @@ def _check_text(name: str, value: Any) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"column {name} holds half a character, which UTF-8 cannot tell") from None
+            raise UsageError(f"column {name} holds half a character, which UTF-8 cannot encode") from None
 
 
 def _keys(value: Any) -> str | None:
@@ -225,12 +225,12 @@ def _properties(value: Any) -> list[tuple[str, str]] | None:
 
 
 def _body(row: dict[str, Any], form: BodyForm) -> bytes:
-    """The body's bytes; with AUTO it is told by the digest that `messages` prints, and is text where there is none."""
+    """Decode the body; with AUTO the digest that `messages` prints decides, and without a digest it is text."""
     body = row.get("body")
     digest = row.get("body_sha256")
     if body is None:
         if digest is not None or row.get("body_len") or row.get("physical_offset") is not None:
-            raise UsageError("it comes from a store, but without its body; print it with --body base64 (null: verify tells why)")
+            raise UsageError("it comes from a store, but without its body; print it with --body base64 (null: verify reports why)")
         return b""
     _check_text("body", body)
     if form is BodyForm.TEXT:
@@ -243,12 +243,14 @@ def _body(row: dict[str, Any], form: BodyForm) -> bytes:
         found = None
     if form is BodyForm.BASE64:
         if found is None:
-            raise UsageError("column body is no base64")
+            raise UsageError("column body is not base64")
         return found
     for each in (found, body.encode()):
         if each is not None and hashlib.sha256(each).hexdigest() == digest:
             return bytes(each)
-    raise UsageError("its body fits body_sha256 neither as base64 nor as text: print it with --body base64, or tell by --body what it is")
+    raise UsageError(
+        "its body fits body_sha256 neither as base64 nor as text: print it with --body base64, or state with --body what it is"
+    )
 
 
 # Parquet
@@ -281,7 +283,7 @@ def _opened(path: Path) -> Any:
 
 
 def _of_path(path: Path, root: Path) -> dict[str, str | None]:
-    """Columns that stand in the path of a partitioned file; days of times are left out, they are no times."""
+    """Return the columns in the path of a partitioned file; days are left out, because they are not times."""
     found: dict[str, str | None] = {}
     for part in path.relative_to(root).parts[:-1]:
         column, equals, value = part.partition("=")
@@ -330,7 +332,7 @@ def _with_path(batch: pa.RecordBatch, of_path: dict[str, str | None]) -> pa.Reco
 
 
 def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[Rows]:
-    """The rows in front of one whose body the store it comes from could not tell; then that one's error."""
+    """Yield the rows before one whose body the source store could not read, then raise the error for it."""
     import pyarrow.compute as pc
 
     stored = "physical_offset" in batch.schema.names
@@ -346,7 +348,7 @@ def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[Rows]:
     if good.num_rows:
         yield Rows(good, range(first, first + good.num_rows), stored, doubtful, done)
     if lost >= 0:
-        raise BadPlaceError(first + lost, "the store it comes from could not tell its body: it is null")
+        raise BadPlaceError(first + lost, "the store it comes from could not read its body: it is null")
 
 
 def _doubtful() -> pa.Array:

@@ -1,4 +1,4 @@
-"""`put`: one message into a store that no broker holds."""
+"""`put`: one message into a store that no broker is using."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def put(
     store: WritableStore,
     topic: Annotated[str, option("--topic", "-t", help="The topic.")],
     queue_id: Annotated[int, typer.Option("--queue", "-q", metavar="N", min=0, help="The queue id.")] = 0,
-    body: Annotated[str | None, option("--body", metavar="TEXT", help="The body; without it and --body-file: standard input.")] = None,
-    body_file: Annotated[Path | None, option("--body-file", metavar="FILE", help="The body is what the file holds.")] = None,
-    keys: Annotated[str | None, option("--keys", "-k", help="KEYS: several with blanks between them.")] = None,
+    body: Annotated[
+        str | None, option("--body", metavar="TEXT", help="The body; without this and --body-file it is read from standard input.")
+    ] = None,
+    body_file: Annotated[Path | None, option("--body-file", metavar="FILE", help="Read the body from a file.")] = None,
+    keys: Annotated[str | None, option("--keys", "-k", help="KEYS; separate several with spaces.")] = None,
     tags: Annotated[str | None, option("--tags", help="TAGS.")] = None,
     properties: Annotated[list[str] | None, option("--property", metavar="NAME=VALUE", help="A further property; may be repeated.")] = None,
-    delay: Annotated[int | None, option("--delay", metavar="LEVEL", min=1, help="The delay level after which it is delivered.")] = None,
+    delay: Annotated[int | None, option("--delay", metavar="LEVEL", min=1, help="Deliver after the delay of this level.")] = None,
     create: Create = False,
     sync: Sync = False,
     as_version: AsWriter = None,
@@ -43,8 +45,8 @@ def put(
 ) -> int:
     """Put one message into a store, as a broker does.
 
-    The store must not be in use: while it works, the command holds the broker's own lock. When it ends, the message is in the log,
-    listed in queue and index, and on disk. A message with a delay level waits in SCHEDULE_TOPIC_XXXX for whoever serves the store next.
+    The store must not be in use: the command holds the broker's own lock while it runs. When it ends, the message is in the log, the
+    queue and the index, and on disk. A message with a delay level stays in SCHEDULE_TOPIC_XXXX until the store is served again.
     """
     target = Target(store, create, as_version, sync, config)
     message = _message(topic, queue_id, _properties_of(keys, tags, properties, delay), b"")
@@ -78,12 +80,12 @@ def put(
 
 
 def _properties_of(keys: str | None, tags: str | None, properties: Sequence[str] | None, delay: int | None) -> dict[str, str]:
-    """The properties by name. Raises UsageError."""
+    """Return the properties by name. Raises UsageError."""
     given = [("KEYS", keys), ("TAGS", tags), ("DELAY", None if delay is None else str(delay))]
     for pair in properties or ():
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise UsageError(f"--property {pair!r} is no NAME=VALUE")
+            raise UsageError(f"--property {pair!r} is not NAME=VALUE")
         given.append((name, value))
     found: dict[str, str] = {}
     for name, text in given:
@@ -106,12 +108,12 @@ def _message(topic: str, queue_id: int, properties: dict[str, str], body: bytes)
         except UnicodeEncodeError:
             raise UsageError(f"{os.fsencode(text)!r} is not UTF-8, as topic and properties must be") from None
     if queue_id > _LAST_QUEUE:
-        raise UsageError(f"queue {queue_id} cannot be: queue ids have 31 bits")
+        raise UsageError(f"queue {queue_id} is not valid: queue ids have 31 bits")
     return Message(topic, body, queue_id=queue_id, properties=properties)
 
 
 def _read_body(text: str | None, file: Path | None, limit: int) -> bytes:
-    """The body that was asked for. Raises UsageError, CannotOpenError."""
+    """Read the body. Raises UsageError, CannotOpenError."""
     if text is not None and file is not None:
         raise UsageError("--body and --body-file both give the body; leave one out")
     if text is not None:
@@ -126,7 +128,7 @@ def _read_body(text: str | None, file: Path | None, limit: int) -> bytes:
     except OSError as error:
         raise CannotOpenError(f"{where} cannot be read: {error.strerror}") from None
     if len(found) > limit:
-        raise UsageError(f"{where} has more than {limit} bytes, the longest body that is taken (maxMessageSize)")
+        raise UsageError(f"{where} has more than {limit} bytes, the longest body that the store accepts (maxMessageSize)")
     return found
 
 
@@ -141,9 +143,9 @@ def _print_result(out: Output, row: dict[str, Any], topic: str) -> None:
     out.fact("message id", row["msg_id"])
     out.fact("queue", f"topic {row['topic']}, queue {row['queue_id']}, queue offset {row['queue_offset']}")
     out.fact("place", f"physical offset {row['physical_offset']}, {row['size']} bytes")
-    out.fact("store", row["store"] + (", made for it" if row["created"] else ""))
+    out.fact("store", row["store"] + (", created" if row["created"] else ""))
     if row["topic"] != topic:
-        out.line(f"It waits there for its delay; whoever serves the store then delivers it to topic {topic}.")
+        out.line(f"It stays there until its delay is over and the store is served; then it is delivered to topic {topic}.")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,7 +1,7 @@
-"""What the commands that put messages share: the store they write to, opened or made, and an interrupt that waits its turn.
+"""What the commands that put messages share: the store they write to, opened or created, and deferred interrupts.
 
-Such a command runs no service of a broker: nothing expires, no delayed message is delivered, and what it says was put is dispatched, on
-disk and left in order when it ends.
+These commands run none of a broker's services: nothing expires, and no delayed message is delivered. When one ends, the messages it
+reports as put are dispatched and on disk, and the store is closed cleanly.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["AsWriter", "Create", "Interrupts", "StoppedError", "Sync", "Target", "WritableStore", "open_target", "refusal"]
 
 WritableStore = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The directory that holds commitlog/. It is written to.", show_default=False, readable=False)
+    Path,
+    typer.Argument(metavar="STORE", help="The directory that contains commitlog/. It is written to.", show_default=False, readable=False),
 ]
-Create = Annotated[bool, typer.Option("--create", help="Make a new store where there is none.")]
-Sync = Annotated[bool, typer.Option("--sync", help="As a broker with SYNC_FLUSH: wait for the disk with each put.")]
-AsWriter = Annotated[BrokerVersion | None, option("--as", help="Whose rules are followed; by default those that the files suggest.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the store if it does not exist.")]
+Sync = Annotated[bool, typer.Option("--sync", help="Wait for the disk after each put, like a broker with SYNC_FLUSH.")]
+AsWriter = Annotated[
+    BrokerVersion | None, option("--as", help="The broker version whose rules apply; by default the one that the files suggest.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The store that a command writes to, as its options name it."""
+    """The store that a command writes to, as given by its options."""
 
     path: Path
     create: bool
@@ -48,7 +51,7 @@ class Target:
     config: Path | None
 
     def settings(self) -> StoreConfig:
-        """The settings of the store. Raises UsageError, CannotOpenError."""
+        """Return the settings of the store. Raises UsageError, CannotOpenError."""
         from mqstore.rocketmq.config import broker_config
         from mqstore.rocketmq.config.store_config import StoreConfig
 
@@ -58,30 +61,30 @@ class Target:
         return replace(found, flush_disk_type="SYNC_FLUSH") if self.sync else found
 
     def root(self) -> tuple[Path, bool]:
-        """(the directory, whether a store is to be made in it). Raises CannotOpenError, NotAStoreError, TargetError."""
+        """Return the directory, and whether to create a store in it. Raises CannotOpenError, NotAStoreError, TargetError."""
         if not os.path.lexists(self.path):
             if not self.create:
-                raise CannotOpenError(f"{self.path} does not exist; --create makes a new store there")
+                raise CannotOpenError(f"{self.path} does not exist; --create creates a store there")
             return self.path, True
         if os.path.isdir(self.path) and _unused(self.path):
             if not self.create:
-                raise NotAStoreError(f"{self.path} is empty; --create makes a new store in it")
+                raise NotAStoreError(f"{self.path} is empty; --create creates a store in it")
             return self.path, True
         found = open_store(self.path, self.config)
         if found.path != found.directory.root:
-            raise TargetError(f"{self.path} is an archive, in which nothing can be changed; unpack it first")
+            raise TargetError(f"{self.path} is an archive, which cannot be changed; unpack it first")
         return found.directory.root, False
 
 
 def _unused(path: Path) -> bool:
-    """Whether a directory holds nothing, or what is left where the making of a store ended at once."""
+    """Return whether a directory is empty, or holds only what an interrupted creation leaves."""
     from mqstore.files import ReadOnlyDirectory
 
     return {entry.name for entry in ReadOnlyDirectory(path).entries()} <= {"lock"}
 
 
 def open_target(out: Output, target: Target) -> tuple[MessageStore, bool]:
-    """(the store, whether it is new). What loading gave up is noted."""
+    """Open the store; return it and whether it is new. What recovery discarded is printed as notes."""
     from mqstore.rocketmq.engine.message_store import MessageStore
 
     settings = target.settings()
@@ -93,7 +96,7 @@ def open_target(out: Output, target: Target) -> tuple[MessageStore, bool]:
 
 
 def refusal(status: PutStatus, detail: str, version: str) -> MqstoreError:
-    """The error for messages that were not stored."""
+    """Return the error for messages that were not stored."""
     from mqstore.rocketmq.format.message import PutStatus
 
     illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
@@ -101,11 +104,11 @@ def refusal(status: PutStatus, detail: str, version: str) -> MqstoreError:
 
 
 class StoppedError(MqstoreError):
-    """The work ended early by an interrupt. Says how far it came."""
+    """The work was interrupted. The message says how far it got."""
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM while a store is written: they end the work at once, or after what is `held`."""
+    """Handles Ctrl-C and SIGTERM while a store is written: at once, or after a `held` block."""
 
     def __init__(self) -> None:
         self._held = False
@@ -129,7 +132,7 @@ class Interrupts:
 
     @contextmanager
     def held(self, *, until_asked: bool = False) -> Iterator[None]:
-        """What is done inside is done whole; an interrupt comes behind it, or with the next `ask`."""
+        """Run the block to its end; an interrupt takes effect after it, or at the next `ask`."""
         self._held = True
         try:
             yield
@@ -139,7 +142,7 @@ class Interrupts:
             self.ask()
 
     def ask(self) -> None:
-        """Raise the interrupt that was held."""
+        """Raise a deferred interrupt."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

@@ -135,7 +135,7 @@ def test_the_body_comes_from_a_file(store: Path, tmp_path: Path) -> None:
 def test_a_delayed_message_waits_and_the_command_says_where(store: Path) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "later", "--delay", 3)
     assert "topic SCHEDULE_TOPIC_XXXX, queue 2" in told.stdout
-    assert "delivers it to topic orders" in " ".join(told.stdout.split())
+    assert "it is delivered to topic orders" in " ".join(told.stdout.split())
     assert rows(store)[-1]["properties"] == {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "0"}
 
 

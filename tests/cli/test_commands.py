@@ -96,7 +96,7 @@ def test_inspect_tells_what_a_killed_broker_left() -> None:
     told = text("inspect", opened(KILLED))
     assert "Unclean shutdown" in told
     assert "the last record is torn" in told
-    assert "572 messages listed in 8 queues of 3 topics" in told
+    assert "572 messages in 8 queues of 3 topics" in told
     assert "80 further messages at the end of the log" in told
     assert "mappedFileSizeCommitLog" in told
     assert "131072" in told

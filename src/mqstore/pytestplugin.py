@@ -1,14 +1,14 @@
-"""The pytest plug-in: `rocketmq`, a RocketMQ in the process of the tests.
+"""The pytest plug-in: the fixture `rocketmq`, a RocketMQ broker in the process of the tests.
 
     def test_an_order_is_paid(rocketmq):
         pay("o-17", namesrv=rocketmq.address)
         assert rocketmq.consume("payments")[0].keys == "o-17"
 
-The broker starts in milliseconds over an empty store in a temporary directory of pytest's. `rocketmq.address` is the name server for
-clients in any language; `produce`, `consume` and `create_topic` speak to the broker; `rocketmq.store` is the store itself. Each test has
-a broker of its own; `rocketmq_scope = session` (or module, package, class) in the pytest settings shares one.
+The broker starts in milliseconds over an empty store in a temporary directory. `rocketmq.address` is the name server for clients in any
+language; `produce`, `consume` and `create_topic` send requests to the broker; `rocketmq.store` is the store itself. Each test gets a new
+broker; `rocketmq_scope = session` (or module, package, class) in the pytest settings shares one.
 
-What the fixture needs is imported when a test first asks for it: runs without it pay nothing.
+The broker is imported when a test first uses the fixture, so other runs pay nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Scope = Literal["function", "class", "module", "package", "session"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the settings of the plug-in."""
-    parser.addini("rocketmq_scope", "how long a broker of the fixture rocketmq lives: one of " + ", ".join(_SCOPES), default="function")
-    parser.addini("rocketmq_version", "which broker clients of the fixture rocketmq see: 4.9.3 or 5.3.3", default="4.9.3")
+    parser.addini("rocketmq_scope", "scope of the broker of the fixture rocketmq: one of " + ", ".join(_SCOPES), default="function")
+    parser.addini("rocketmq_version", "version that the broker of the fixture rocketmq shows to clients: 4.9.3 or 5.3.3", default="4.9.3")
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Scope:

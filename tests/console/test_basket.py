@@ -51,7 +51,7 @@ def test_a_place_is_told_by_its_text(place: InLog | InQueue) -> None:
     "text", ["", ":", "0:", "x:1", "0:-1", "0:1/2", "0:a/b/c/d", "0:a/b//", "0:%ff/b//1", f"0:{2**63}", "0:٣", "0:" + "9" * 5000]
 )
 def test_a_text_that_is_no_place_is_told(text: str) -> None:
-    with pytest.raises(UsageError, match="names no message"):
+    with pytest.raises(UsageError, match="does not name a message"):
         place_from(text)
 
 
@@ -169,7 +169,7 @@ def test_a_queue_whose_name_is_no_topic_is_told_and_nothing_of_it_is_written(tmp
         (job,) = (job for job in visitor.console.jobs.all() if job.kind == "replay")
         assert job.settled.wait(60)
         assert job.state == "failed"
-        assert "does not take a message" in job.error
+        assert "rejected a message" in job.error
     assert mqstore.open(target).to_arrow(("topic",)).num_rows == 0  # type: ignore[union-attr]
 
 

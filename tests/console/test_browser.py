@@ -250,7 +250,7 @@ def use_basket(page: Any, downloads: Path) -> None:
     page.goto("/stores/0/messages?topic=TopicTest")
     page.check("tbody input[type=checkbox] >> nth=0")
     page.check("tbody input[type=checkbox] >> nth=2")
-    page.click("text=Put the chosen into the basket")
+    page.click("text=Add selected to the basket")
     assert page.inner_text("#basket-count") == "2"
     page.goto("/stores/4/queue?vhost=/&queue=ttl.q")
     page.click("text=/^Put all/")
@@ -261,7 +261,7 @@ def use_basket(page: Any, downloads: Path) -> None:
             page.click(f"a[href*='{family}'] >> text=JSON lines")
         waiting.value.save_as(downloads / family)
         assert len((downloads / family).read_text().splitlines()) == rows
-    page.click("text=Look at what would be written")
+    page.click("text=Preview the replay")
     assert page.inner_text("h1") == "Replay 14 messages?"
     page.check("input[name=sure]")
     page.click("button >> text=Replay")
@@ -284,7 +284,7 @@ def test_everything_can_be_done_with_and_without_scripts(window: Any, tmp_path: 
 def test_a_message_is_reached_by_the_keyboard_alone(window: Any) -> None:
     page = window().open("/stores/0/messages?topic=TopicTest")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     page.keyboard.press("/")
@@ -296,7 +296,7 @@ def test_a_message_is_reached_by_the_keyboard_alone(window: Any) -> None:
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=Where its bytes are")
+    page.wait_for_selector("text=Location on disk")
 
 
 def test_a_job_shows_its_progress_and_is_cancelled_from_the_page(window: Any, served: Served) -> None:

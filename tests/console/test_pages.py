@@ -119,7 +119,7 @@ def test_an_id_of_either_kind_leads_to_its_message(visitor: Visitor) -> None:
     assert "no offset message id" in words(missing) or "leads to physical offset" in words(missing)
     foreign = str(row["msg_id"])
     other = f"{int(foreign[:2], 16) ^ 1:02X}{foreign[2:]}"
-    assert "where another broker's message stands" in words(visitor.get(f"/stores/{CLEAN}/id?id={other}"))
+    assert "where the log has another broker's message" in words(visitor.get(f"/stores/{CLEAN}/id?id={other}"))
 
 
 def test_a_message_page_tells_the_whole_record(visitor: Visitor) -> None:
@@ -192,7 +192,7 @@ def test_verify_maps_the_damage_that_the_command_finds(visitor: Visitor) -> None
                 shown = visitor.get(f"/stores/{number}/file", params={"name": name})
                 assert 'class="damage"' in shown.text
                 assert re.search(r"findings? over|findings over", shown.text)
-        assert ("damaged" if files else "verified sound") in words(visitor.get("/")) or not report["ok"]
+        assert ("damaged" if files else "verified: intact") in words(visitor.get("/")) or not report["ok"]
 
 
 def test_usage_is_that_of_the_command(visitor: Visitor) -> None:
@@ -241,7 +241,7 @@ def test_pages_of_a_long_queue_hold_every_entry_once(visitor: Visitor) -> None:
     page = visitor.get(f"/stores/{DIRTY}/queue", params={"vhost": str(told["vhost"]), "queue": str(told["queue"])})
     seen: list[int] = []
     while True:
-        seen += [int(found) for found in re.findall(r'aria-label="Choose sequence id (\d+)"', page.text)]
+        seen += [int(found) for found in re.findall(r'aria-label="Select sequence id (\d+)"', page.text)]
         following = [link for link in links(page) if "seq=" in link and "/queue?" in link]
         if not following:
             break

@@ -487,7 +487,7 @@ def test_what_stood_there_before_the_run_survives(tmp_path: Path) -> None:
                 assert laid.read(3) == b"old"
                 laid.seek(1 << 29)
                 assert laid.read(3) in (b"new", b"n\0\0", b"ne\0", bytes(3))
-    with pytest.raises(ValueError, match="give the directory as it stood before the run as base"):
+    with pytest.raises(ValueError, match="pass the directory before the run as base"):
         CrashStates(run)
 
 
@@ -539,7 +539,7 @@ def test_all_processes_together_check_each_state_once(tmp_path: Path) -> None:
     run_states(states, check, workers=2, report=lines.append)
     seen = [name for path in tmp_path.iterdir() for name in path.read_text().split()]
     assert sorted(seen) == sorted(states.names())
-    assert lines[0].startswith(f"crash states: {len(states)} checked of {len(states)} different ones (")
+    assert lines[0].startswith(f"crash states: {len(states)} checked of {len(states)} distinct ones (")
     assert len(list(tmp_path.iterdir())) <= 2
 
 

@@ -1,4 +1,4 @@
-"""The broker: a store, a listening socket, and for each request code the one handler that answers it.
+"""The broker: a store, a listening socket, and one handler per request code.
 
     >>> import asyncio
     >>> from tempfile import TemporaryDirectory
@@ -15,8 +15,8 @@
     >>> asyncio.run(unknown())
     (3, ' request type 9999 not supported')
 
-Everything runs in one event loop. Stopping goes in the order that loses nothing: no more connections, no more requests, answers to
-those in flight, the parts, the connections, the store.
+Everything runs in one event loop. Stopping follows an order that loses nothing: refuse connections, refuse requests, finish those in
+flight, stop the components, close the connections, close the store.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ __all__ = [
 
 _DEFAULTS = StoreConfig()
 TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
-_SWEEP = 5.0  # seconds between looks at idle connections
+_SWEEP = 5.0  # seconds between checks for idle connections
 
 
 class Broker:
     """Name server and broker over one store, at one address. An async context manager; `start` and `stop` do the same.
 
-    store: a directory, made if it is not there. listen: `host:port`, port 0 for any. read_only: serve pulls and queries, refuse all that
-    writes; so is a store served that cannot be written. view: which state of a store that is only read, `recovered` (as a broker would
-    load it) or `disk`; auto: recovered unless that gives up some of the log. version: whose behaviour clients see, 4.9.3 or 5.3.3; by
-    default that of the store, 4.9.3 for a new one. Raises MqstoreError when it cannot start.
+    store: a directory, created if it does not exist. listen: `host:port`, port 0 for any. read_only: serve pulls and queries and refuse
+    writes; a store that is not writable is always served so. view: state of a read-only store to serve, `recovered` (as a broker would
+    load it) or `disk`; auto: recovered unless that loses part of the log. version: the broker that clients see, 4.9.3 or 5.3.3; by
+    default that of the store, 4.9.3 for a new one. Raises MqstoreError if it cannot start.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class Broker:
 
     @property
     def context(self) -> Context:
-        """What the handlers share. Raises UsageError before the start."""
+        """State shared by the handlers. Raises UsageError before the start."""
         if self._context is None:
             raise UsageError("the broker is not running; start it first")
         return self._context
 
     @property
     def address(self) -> str:
-        """What clients take as name server, `ip:port`."""
+        """The address for clients to use as their name server, `ip:port`."""
         return self.context.address
 
     @property
     def store(self) -> ServedStore:
-        """The store that is served."""
+        """The served store."""
         return self.context.store
 
     async def __aenter__(self) -> Self:
@@ -161,7 +161,7 @@ class Broker:
         log("started", address=address, store=str(self._path), version=context.profile.version, writable=context.writable)
 
     async def stop(self) -> None:
-        """End in order; what is in flight is answered, and the store is closed."""
+        """Stop in order: finish requests in flight, and close the store."""
         context, self._context = self._context, None
         if context is None:
             return
@@ -184,7 +184,7 @@ class Broker:
             log("stopped", address=context.address)
 
     async def _hang_up(self, context: Context) -> None:
-        """Close the connections; what they still have to send gets a second."""
+        """Close the connections, with one second for unsent data."""
         for connection in list(context.connections):
             connection.close()
         end = context.loop.time() + 1.0
@@ -212,7 +212,7 @@ class Broker:
                 component.connection_lost(connection)
 
     async def _sweep(self) -> None:
-        """Close connections over which nothing goes any more."""
+        """Close idle connections."""
         context = self.context
         limit = context.settings.idle_timeout / 1000
         while True:
@@ -220,7 +220,7 @@ class Broker:
             now = context.loop.time()
             for connection in list(context.connections):
                 if connection.is_stalled(now, limit):
-                    connection.close(f"nothing went through for {limit:g} s", now=True)
+                    connection.close(f"the connection was idle for {limit:g} s", now=True)
 
     def _on_request(self, connection: Connection, request: Frame) -> None:
         context = self._context
@@ -259,18 +259,18 @@ class Broker:
 
 
 def handler_table() -> dict[int, Handler]:
-    """The handlers of all families by request code."""
+    """Return the handlers of all modules by request code."""
     found: dict[int, Handler] = {}
     for module in HANDLER_MODULES:
         for code, handler in getattr(module, "HANDLERS", {}).items():
             if code in found:
-                raise RuntimeError(f"two modules answer request {code}; the second is {module.__name__}")
+                raise RuntimeError(f"two modules handle request {code}; the second is {module.__name__}")
             found[int(code)] = handler
     return found
 
 
 def error_response(connection: Connection, request: Frame, error: Exception) -> Frame:
-    """The answer to a request whose handler raised."""
+    """Return the response to a request whose handler raised."""
     if isinstance(error, ResponseError):
         return make_response(request, error.code, error.remark, error.ext)
     if isinstance(error, MqstoreError):
@@ -282,9 +282,9 @@ def error_response(connection: Connection, request: Frame, error: Exception) -> 
 def open_served_store(
     path: str | os.PathLike[str], config: StoreConfig, version: str | None, *, read_only: bool, view: ViewName
 ) -> ServedStore:
-    """The store to be served: only for reading where that is asked for, nothing may be written, or a broker would not come up on it.
+    """Open the store to serve: read-only if requested, if it may not be written, or if a broker would not start on it.
 
-    Where nobody says a version, a new store is of 4.9.3.
+    Without a version, a new store is of 4.9.3.
     """
     exists = Path(path).exists()
     if read_only or (exists and (not Path(path).is_dir() or not is_writable(Path(path)))):
@@ -301,14 +301,14 @@ def open_served_store(
 
 
 def open_read_only(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
-    """A store of which nothing is changed. What that takes is imported when it is wanted: most brokers write."""
+    """Open a store read-only. The code for that is imported on demand, since most brokers write."""
     from mqstore.broker.served.read_only_store import ReadOnlyStore
 
     return ReadOnlyStore(path, config, version, view)
 
 
 def store_root(path: Path) -> Path:
-    """Where a store is, or is to be made: the directory if it is one or empty, else that of the store in it. Raises NotAStoreError."""
+    """Return the root of an existing or new store: the directory if it is a store or empty, else the store in it. Raises NotAStoreError."""
     from mqstore.opening import open_rocketmq
     from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
@@ -319,13 +319,13 @@ def store_root(path: Path) -> Path:
 
 
 def is_writable(root: Path) -> bool:
-    """Whether this process may change a store's directory and those in it."""
+    """Return whether this process may write to a store's directories."""
     places = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config"))]
     return all(os.access(place, os.W_OK) for place in places if place.exists())
 
 
 def add_broker_topics_and_groups(store: ServedStore, settings: Settings) -> None:
-    """Give the store the topics and groups that a broker makes itself."""
+    """Add the topics and groups that a broker creates itself."""
     written = store.writable
     if written is None:
         return

@@ -1,4 +1,4 @@
-"""The web application: its routes, and how it is run."""
+"""The web application and its server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 def create_app(settings: Settings) -> Starlette:
-    """The console as an ASGI application; its `state.console` is the `Console` behind it."""
+    """Return the console as an ASGI application; its `state.console` is the `Console`."""
     console = Console(settings)
 
     @contextlib.asynccontextmanager
@@ -37,7 +37,7 @@ def create_app(settings: Settings) -> Starlette:
 
     async def not_found(http: Request, error: Exception) -> Response:
         request = PageRequest(console, http, http.scope.get("session"), {})
-        return request.show("error.html", status=404, sentence="there is no such page; the first page lists the stores", status_code=404)
+        return request.show("error.html", status=404, sentence="there is no such page; the start page lists the stores", status_code=404)
 
     routes: list[BaseRoute] = [Mount("/static", StaticFiles(directory=STATIC))]
     routes += [
@@ -54,15 +54,15 @@ def create_app(settings: Settings) -> Starlette:
 
 
 def new_token() -> str:
-    """A token that cannot be guessed."""
+    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(18)
 
 
 def create_server(settings: Settings, ready: Callable[[str, int], None]) -> uvicorn.Server:
-    """What serves a console; its `run` goes on until it is interrupted or `should_exit` is set. ready: told the address once it answers."""
+    """Return a server of the console. Its `run` returns when it is interrupted or `should_exit` is set. ready: called with (host, port)."""
 
     class Server(uvicorn.Server):
-        """Tells when it listens."""
+        """Calls `ready` when it listens."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)

@@ -1,4 +1,4 @@
-"""The basket: messages put aside for an export or a replay, by where they are, not by their bytes.
+"""The basket: messages selected for an export or a replay, stored as places rather than bytes.
 
 >>> kept = Basket()
 >>> kept.add([InLog(0, 512), InLog(0, 512), InQueue(1, "/", "orders", None, 7)])
@@ -27,7 +27,7 @@ _HIGHEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class InLog:
-    """A message of a RocketMQ store. store: its number."""
+    """A message of a RocketMQ store. store: the store's number."""
 
     store: int
     physical_offset: int
@@ -38,7 +38,7 @@ class InLog:
 
 @dataclass(frozen=True, slots=True)
 class InQueue:
-    """A message of a RabbitMQ store: an entry of a queue's index. level: of a priority queue, else None."""
+    """A message of a RabbitMQ store: an entry of a queue's index. level: priority level, None for a queue without priorities."""
 
     store: int
     vhost: str
@@ -69,7 +69,7 @@ def _number(text: str) -> int:
 
 
 def place_from(text: str) -> Place:
-    """The place that `str` of it tells. Raises UsageError."""
+    """Parse the text form of a place. Raises UsageError."""
     try:
         store, _, rest = text.partition(":")
         parts = rest.split("/")
@@ -78,11 +78,11 @@ def place_from(text: str) -> Place:
         vhost, queue, level, seq_id = parts
         return InQueue(_number(store), _unquoted(vhost), _unquoted(queue), _number(level) if level else None, _number(seq_id))
     except ValueError:
-        raise UsageError(f"{text[:80]!r} names no message; choose messages on a page that lists them") from None
+        raise UsageError(f"{text[:80]!r} does not name a message; select messages on a page that lists them") from None
 
 
 class Basket:
-    """Places without repetition, in the order of choosing; at most LIMIT."""
+    """Distinct places in the order they were added; at most LIMIT."""
 
     def __init__(self) -> None:
         self._places: dict[Place, None] = {}
@@ -100,11 +100,11 @@ class Basket:
             return list(self._places)
 
     def add(self, places: Iterable[Place]) -> int:
-        """Put places in. Returns how many are new. Raises UsageError, with nothing put in, where they would be too many."""
+        """Add places and return how many are new. Raises UsageError, adding nothing, if there would be too many."""
         with self._lock:
             new = dict.fromkeys(place for place in places if place not in self._places)
             if len(self._places) + len(new) > LIMIT:
-                raise UsageError(f"the basket holds {LIMIT:,} messages at the most; export these first, or use `mqstore export` for more")
+                raise UsageError(f"the basket holds {LIMIT:,} messages at most; export these first, or use `mqstore export` for more")
             self._places |= new
             return len(new)
 

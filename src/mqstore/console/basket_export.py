@@ -1,6 +1,6 @@
-"""Messages of a basket taken out of their stores: as rows for an export, in the order of the basket.
+"""Messages of a basket, read from their stores as rows for an export, in the order of the basket.
 
-Messages of one queue of RabbitMQ that stand behind each other in the basket are read in one pass, in the order of the queue.
+Adjacent messages of the same RabbitMQ queue are read in one pass, in the order of the queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_PARQUET = 256 << 20
 
 
 def log_batches(stores: StoreList, places: Sequence[Place], columns: Sequence[str], *, milliseconds: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of RocketMQ stores among these places; what is no record any more is left out."""
+    """Yield the messages of RocketMQ stores among the places; those that are no longer valid records are left out."""
     for place in places:
         if isinstance(place, InLog):
             view = stores.get(place.store).view("disk")
@@ -43,7 +43,7 @@ def _queue_of(place: InQueue) -> tuple[int, str, str, int | None]:
 
 
 def queue_rows(stores: StoreList, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, Rows]]:
-    """The index entries of RabbitMQ stores among these places."""
+    """Yield the index entries of RabbitMQ stores among the places."""
     for (number, vhost, queue, level), group in groupby((place for place in places if isinstance(place, InQueue)), _queue_of):
         wanted = np.array(sorted({place.seq_id for place in group}), np.int64)
         store = stores.get(number).rabbitmq
@@ -69,7 +69,7 @@ def _queue_batches(stores: StoreList, places: Sequence[Place], columns: tuple[st
 
 
 def json_lines(stores: StoreList, places: Sequence[Place], family: str) -> Iterator[bytes]:
-    """Rows as `mqstore messages -o jsonl --body base64` prints them."""
+    """Yield rows as `mqstore messages -o jsonl --body base64` prints them."""
     if family == "rocketmq":
         batches = log_batches(stores, places, columns_for("base64"), milliseconds=True)
     else:
@@ -80,7 +80,7 @@ def json_lines(stores: StoreList, places: Sequence[Place], family: str) -> Itera
 
 
 def parquet(stores: StoreList, places: Sequence[Place], family: str) -> bytes:
-    """The message table as one Parquet file. Raises UsageError where it would not fit into memory."""
+    """Return the message table as a Parquet file. Raises UsageError if it would not fit into memory."""
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
@@ -94,13 +94,13 @@ def parquet(stores: StoreList, places: Sequence[Place], family: str) -> bytes:
         for group in _grouped(batches):
             total += group.nbytes
             if total > LARGEST_PARQUET:
-                raise UsageError("the messages are too many bytes for one download; take jsonl, or `mqstore export` for the whole store")
+                raise UsageError("the messages are too large for one download; use jsonl, or `mqstore export` for the whole store")
             writer.write_table(group)
     return sink.getvalue()
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Some batches at a time: each is a row group of the file."""
+    """Combine batches into tables, one per row group."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []

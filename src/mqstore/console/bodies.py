@@ -1,4 +1,4 @@
-"""A body for a person: as text, as JSON with its structure, as bytes beside their letters. Never as anything that a browser would run.
+"""Views of a body: text, indented JSON, and a hex dump. None of them contains anything that a browser would run.
 
 >>> views(b'{"a":[1,2]}').likely, views(b"paid").likely, views(b"\\x00\\x01\\xff").likely
 ('json', 'text', 'hex')
@@ -22,7 +22,7 @@ JSON_READ = 1 << 20
 
 
 class HexLine(NamedTuple):
-    """Sixteen bytes. at: position in the body."""
+    """A line of sixteen bytes. at: position in the body."""
 
     at: int
     bytes: str
@@ -31,7 +31,7 @@ class HexLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BodyViews:
-    """text: None where the bytes are no text; pretty: None where they are no JSON. likely: `json`, `text` or `hex`."""
+    """Views of a body. text: None if the bytes are not text; pretty: None if they are not JSON. likely: `json`, `text` or `hex`."""
 
     size: int
     text: str | None
@@ -44,13 +44,13 @@ class BodyViews:
 
 
 def plain_text(text: str) -> str:
-    """Text with its lines and tabs; other control characters and direction marks as escapes."""
+    """Escape control characters and direction marks, except newlines and tabs."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join("\t".join(printable(part) for part in line.split("\t")) for line in lines)
 
 
 def views(body: bytes) -> BodyViews:
-    """The ways to look at a body; of a long one its beginning."""
+    """Return the views of a body, limited to the beginning of a long one."""
     head = body[:SHOWN]
     lossy = plain_text(head.decode("utf-8", "replace"))
     return BodyViews(len(body), _text(head, cut=len(body) > SHOWN), _pretty(body), lossy)
@@ -58,7 +58,7 @@ def views(body: bytes) -> BodyViews:
 
 def _text(head: bytes, *, cut: bool) -> str | None:
     for length in range(len(head), max(-1, len(head) - 4), -1):
-        # a character cut in two at the end is no sign of binary content
+        # a character cut at the end does not mean that the content is binary
         try:
             text = head[:length].decode("utf-8")
         except UnicodeDecodeError:
@@ -70,11 +70,11 @@ def _text(head: bytes, *, cut: bool) -> str | None:
 
 
 def _pretty(body: bytes) -> str | None:
-    """The JSON laid out; only objects and lists, for a lone number or word has no structure to show."""
+    """Indent JSON; objects and lists only, since a single number or word has no structure to show."""
     if len(body) > JSON_READ or body.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
-        # piece by piece: the blanks before deep lines can be a thousand times what is laid out
+        # in pieces: the indentation of deep lines can be a thousand times the size of the content
         pieces, length = [], 0
         for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(body)):
             pieces.append(piece)
@@ -87,7 +87,7 @@ def _pretty(body: bytes) -> str | None:
 
 
 def hex_lines(raw: bytes, start: int = 0, limit: int = HEX_SHOWN) -> list[HexLine]:
-    """Lines of sixteen bytes from a position on, which is rounded down to a line."""
+    """Return lines of sixteen bytes from a position, rounded down to a line."""
     start -= start % 16
     found = []
     for at in range(start, min(len(raw), start + limit), 16):

@@ -1,4 +1,4 @@
-"""The damage map of a file: which of its bytes are written, and which cannot be believed, drawn to scale.
+"""Damage map of a file: which bytes are written and which are damaged, drawn to scale.
 
 >>> drawn = Map(1000, 800, (Extent(100, 50, "zeroed"), Extent(900, 0, "torn-record")))
 >>> [(bar.x, bar.width, bar.what) for bar in drawn.bars]
@@ -17,13 +17,13 @@ from mqstore.findings import Damage
 __all__ = ["WIDTH", "Extent", "Map", "map_of"]
 
 WIDTH = 1000.0
-MIN_WIDTH = 3.0  # so that a single byte is seen, too
-MAX_BARS = 400  # bars; what is closer than that cannot be told apart
+MIN_WIDTH = 3.0  # so that a single byte is visible
+MAX_BARS = 400  # bars; more could not be distinguished
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes that cannot be believed. kind: as verify calls it."""
+    """A range of damaged bytes. kind: of the finding."""
 
     at: int
     length: int
@@ -32,7 +32,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch to scale. what: its kind, or how many extents are drawn as one."""
+    """An extent drawn to scale. what: its kind, or that of the first of several."""
 
     x: float
     width: float
@@ -41,7 +41,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """size: bytes of the file; written: up to where there is anything but zeros; extents: ascending."""
+    """Damage map of a file. size: bytes of the file; written: bytes before the trailing zeros; extents: ascending."""
 
     size: int
     written: int
@@ -56,7 +56,7 @@ class Map:
 
     @property
     def bars(self) -> list[Bar]:
-        """What is to be drawn: extents that would touch are one bar."""
+        """The bars to draw; extents that would touch are merged."""
         found: list[tuple[float, float, list[str]]] = []
         for each in self.extents:
             start = self._scaled(each.at)
@@ -70,7 +70,7 @@ class Map:
 
     @property
     def damaged(self) -> int:
-        """Bytes in extents, each counted once."""
+        """Number of bytes in extents, each counted once."""
         total, upto = 0, 0
         for each in self.extents:
             end = min(each.at + each.length, self.size)
@@ -80,13 +80,13 @@ class Map:
 
     @property
     def summary(self) -> str:
-        """The map in words."""
+        """The map as a sentence."""
         if not self.extents:
-            return f"{self.size:,} bytes, {self.written:,} of them written, no finding"
+            return f"{self.size:,} bytes, {self.written:,} of them written, no findings"
         return f"{self.size:,} bytes, {self.written:,} of them written, {len(self.extents):,} findings over {self.damaged:,} bytes"
 
 
 def map_of(name: str, size: int, written: int, damage: Iterable[Damage]) -> Map:
-    """The map of a file from what was found in the store."""
+    """Return the damage map of a file from the findings of its store."""
     extents = (Extent(item.offset, item.length, str(item.kind)) for item in damage if item.file == name)
     return Map(size, written, tuple(sorted(extents, key=lambda each: (each.at, each.length))))

@@ -1,7 +1,7 @@
-"""Long work beside the pages: verify, usage, a log scan, a replay. It tells how far it is, and can be cancelled.
+"""Background jobs: verify, usage, log scan, replay. They report progress and can be cancelled.
 
-Two jobs run at a time, the rest wait. A job asked for a second time over the same state of a store is the same job. Of those that have
-ended the newest are kept.
+Two jobs run at a time; the others wait. Starting a job again over the same state of a store returns the existing job. The most recent
+finished jobs are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Work = Callable[[Progress], Any]
 
 
 class State(StrEnum):
-    """How far a job is."""
+    """State of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -43,9 +43,9 @@ class CancelledError(MqstoreError):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One piece of work. store: number of the store it reads, None for none. done, total: in whatever unit; total 0: not known.
+    """A background job. store: number of the store it reads, or None. done, total: in units of `unit`; total 0: unknown.
 
-    result: what the work returned; error: a sentence. writes: it cannot be repeated at will.
+    result: what the work returned; error: a sentence. writes: repeating it has an effect.
     """
 
     id: str
@@ -71,18 +71,18 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running."""
+        """Running time in seconds."""
         if not self.started:
             return 0.0
         return (self.ended or time.monotonic()) - self.started
 
     @property
     def share(self) -> float | None:
-        """Part that is done, 0 to 1; None where it is not known."""
+        """Completed fraction, 0 to 1; None if unknown."""
         return min(1.0, self.done / self.total) if self.total > 0 else None
 
     def progress(self, done: int, total: int) -> None:
-        """Told by the work. Raises CancelledError once the job was cancelled."""
+        """Record progress; called by the work. Raises CancelledError once the job is cancelled."""
         if self.stop:
             raise CancelledError("the job was cancelled")
         self.done, self.total = done, total
@@ -108,7 +108,7 @@ class Jobs:
         writes: bool = False,
         again: bool = False,
     ) -> Job:
-        """Start a job, or find the one of the same kind and key that runs or is done. again: not one that is done. Raises UsageError."""
+        """Start a job, or return the running or finished one of the same kind and key. again: ignore finished jobs. Raises UsageError."""
         with self._lock:
             if key is not None:
                 for job in reversed(self._jobs.values()):
@@ -116,7 +116,7 @@ class Jobs:
                     if job.kind == kind and job.key == key and usable and not job.stop:
                         return job
             if sum(not job.over for job in self._jobs.values()) >= WAITING:
-                raise UsageError(f"{WAITING} jobs are running or waiting already; wait for one to end, or cancel one")
+                raise UsageError(f"{WAITING} jobs are already running or waiting; wait for one to finish, or cancel one")
             job = Job(secrets.token_hex(8), kind, title, store, key, unit, writes)
             self._jobs[job.id] = job
             self._forget()
@@ -142,7 +142,7 @@ class Jobs:
         except OSError as error:
             job.error, state = f"{error.filename or 'the operating system'}: {error.strerror or error}", State.FAILED
         except MemoryError:
-            job.error, state = "out of memory; narrow the question, or give the process more", State.FAILED
+            job.error, state = "out of memory; narrow the query, or give the process more memory", State.FAILED
         except Exception as error:
             job.error = f"a bug in mqstore, not in the store: {type(error).__name__}: {printable(str(error))}; please report it"
             state = State.FAILED
@@ -151,30 +151,30 @@ class Jobs:
         job.settled.set()
 
     def get(self, job_id: str) -> Job:
-        """Raises NotFoundError."""
+        """Return a job by id. Raises NotFoundError."""
         with self._lock:
             found = self._jobs.get(job_id)
         if found is None:
-            raise NotFoundError("there is no such job; it has ended long ago, or the console was started anew")
+            raise NotFoundError("there is no such job; it finished long ago, or the console was restarted")
         return found
 
     def find(self, kind: str, key: Hashable) -> Job | None:
-        """The newest job of a kind and key that is not cancelled or failed."""
+        """Return the newest job of a kind and key that is not cancelled or failed, or None."""
         with self._lock:
             fitting = [job for job in self._jobs.values() if job.kind == kind and job.key == key]
         return next((job for job in reversed(fitting) if job.state not in (State.CANCELLED, State.FAILED)), None)
 
     def all(self) -> list[Job]:
-        """The newest first."""
+        """Return all jobs, newest first."""
         with self._lock:
             return list(reversed(self._jobs.values()))
 
     def cancel(self, job: Job) -> None:
-        """Ask it to end; it does so at the next thing it tells."""
+        """Cancel a job; it stops at its next progress report."""
         job.stop = True
 
     def close(self) -> None:
-        """Cancel all, and wait for them."""
+        """Cancel all jobs and wait for them."""
         for job in self.all():
             job.stop = True
         self._pool.shutdown(wait=True, cancel_futures=True)

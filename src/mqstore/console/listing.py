@@ -1,13 +1,13 @@
 """The messages of a topic in a time range, page by page, newest first.
 
-The queues say which messages a topic has, the log says when they were stored. Messages are stored one behind the other, so a time is a
-place in the log, found by bisection; from there on no time is looked at:
+The queues list a topic's messages; the log holds their store times. Since messages are appended, a time corresponds to a position in
+the log, found by bisection. After that, times are not needed:
 
     time        first record stored at or after it    its physical offset p
-    queue       entries that lead behind p            the queue offsets from some i on
+    queue       entries that point at or after p      the queue offsets from some i onwards
 
-A page is what the queues, merged by physical offset, have next to a *cursor*: one queue offset for each queue. So every entry is on
-exactly one page, also where a damaged queue does not ascend. What is in no queue is not listed: `from_log` reads the log itself.
+A page is the next entries of the queues, merged by physical offset, at a *cursor*: one queue offset per queue. Every entry is on exactly
+one page, even if a damaged queue is not ascending. Messages without a queue entry are not listed; `from_log` reads the log itself.
 
     >>> Cursor.of("0:12,3:7").at, str(Cursor({0: 12, 3: 7}))
     ({0: 12, 3: 7}, '0:12,3:7')
@@ -29,7 +29,7 @@ from mqstore.table.columns import Selection
 __all__ = ["PAGE", "Cursor", "Range", "Row", "RowPage", "first_stored", "from_log", "newer", "older", "ranges"]
 
 PAGE = 200
-WINDOW = 32 << 20  # bytes of log read between two looks at the clock
+WINDOW = 32 << 20  # bytes of log read between two checks of the clock
 BUDGET = 2.0  # seconds of reading for one page
 
 _HIGHEST = 2**63 - 1
@@ -38,7 +38,7 @@ _COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_times
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a list. verdict: `intact` or `damaged` as far as the record itself tells; note: what is odd about it."""
+    """One line of a list. verdict: `intact` or `damaged`, judged by the record alone; note: an anomaly."""
 
     physical_offset: int
     topic: str
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Of one queue the queue offsets low..high-1."""
+    """The queue offsets low..high-1 of one queue."""
 
     queue: QueueView
     low: int
@@ -64,20 +64,20 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A queue offset for each queue, by queue id."""
+    """A position in a merged list: queue offsets by queue id."""
 
     at: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str) -> Cursor:
-        """Raises UsageError."""
+        """Parse a cursor. Raises UsageError."""
         try:
             pairs = [part.split(":") for part in text.split(",") if part]
             found = {int(queue): int(offset) for queue, offset in pairs}
         except ValueError:
-            raise UsageError("the place in the list cannot be read; start at its newest page") from None
+            raise UsageError("the position in the list is not valid; start at the newest page") from None
         if any(not -_HIGHEST <= value <= _HIGHEST for pair in found.items() for value in pair):
-            raise UsageError("the place in the list cannot be read; start at its newest page")
+            raise UsageError("the position in the list is not valid; start at the newest page")
         return cls(found)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """One page. first: number of its first row, from 1; total: of all rows. top, bottom: cursors above and below it."""
+    """One page of rows. first: number of its first row, from 1; total: number of all rows. top, bottom: cursors above and below it."""
 
     rows: tuple[Row, ...]
     first: int
@@ -100,7 +100,7 @@ class RowPage:
 
 
 def first_stored(view: View, moment: int) -> int:
-    """Physical offset from which on records are stored at or after a time in ms; the log's end where there are none."""
+    """Return the physical offset of the first record stored at or after a time in ms, or the log's end."""
     low, high = view.log_range()
     while low < high:
         middle = (low + high) // 2
@@ -113,14 +113,14 @@ def first_stored(view: View, moment: int) -> int:
 
 
 def _first_record_after(view: View, at: int, end: int) -> tuple[int, int] | None:
-    """(physical offset, store time) of the first record that starts at or behind a place."""
+    """Return (physical offset, store time) of the first record that starts at or after a position, or None."""
     for batch in view.batches(("physical_offset", "store_timestamp"), Selection(from_offset=at, to_offset=end, limit=1), milliseconds=True):
         return batch.column(0)[0].as_py(), batch.column(1)[0].as_py()
     return None
 
 
 def ranges(queues: Sequence[QueueView], view: View, since: int | None, until: int | None) -> list[Range]:
-    """Of each queue the entries whose messages were stored in [since, until)."""
+    """Return the range of entries of each queue whose messages were stored in [since, until)."""
     low = None if since is None else first_stored(view, since)
     high = None if until is None else first_stored(view, until)
     found = []
@@ -132,7 +132,7 @@ def ranges(queues: Sequence[QueueView], view: View, since: int | None, until: in
 
 
 def _first_entry(queue: QueueView, physical_offset: int) -> int:
-    """Queue offset of the first entry that leads to a place or behind it."""
+    """Return the queue offset of the first entry that points at or after a position."""
     low, high = queue.min_offset, queue.max_offset
     while low < high:
         middle = (low + high) // 2
@@ -155,7 +155,7 @@ def _entries(queue: QueueView, low: int, high: int) -> list[Entry]:
     if not queue.batch:
         pairs = zip(found["physical_offset"].tolist(), found["size"].tolist(), strict=True)
         return [(physical, queue.queue_id, low + k, size) for k, (physical, size) in enumerate(pairs)]
-    # one record holds several messages: each of its queue offsets leads to it
+    # one record holds several messages: each of its queue offsets points at it
     return [
         (unit["physical_offset"].item(), queue.queue_id, offset, unit["size"].item())
         for unit in found
@@ -164,17 +164,17 @@ def _entries(queue: QueueView, low: int, high: int) -> list[Entry]:
 
 
 def older(ranges: Sequence[Range], view: View, cursor: Cursor | None = None, limit: int = PAGE) -> RowPage:
-    """The page below a cursor; without one, the newest page."""
+    """Return the page below a cursor, or the newest page."""
     tops = {each.queue.queue_id: _within(each, cursor, each.high) for each in ranges}
     parts = [_entries(each.queue, max(each.low, tops[each.queue.queue_id] - limit), tops[each.queue.queue_id])[::-1] for each in ranges]
     taken = _first(heapq.merge(*parts, key=lambda entry: entry[0], reverse=True), limit)
-    # of a queue's entries the last one taken is the lowest
+    # the last entry taken of a queue is its lowest
     bottoms = tops | {queue_id: offset for _, queue_id, offset, _ in taken}
     return _page(ranges, view, taken, tops, bottoms)
 
 
 def newer(ranges: Sequence[Range], view: View, cursor: Cursor, limit: int = PAGE) -> RowPage:
-    """The page above a cursor."""
+    """Return the page above a cursor."""
     bottoms = {each.queue.queue_id: _within(each, cursor, each.low) for each in ranges}
     parts = [_entries(each.queue, bottoms[each.queue.queue_id], min(each.high, bottoms[each.queue.queue_id] + limit)) for each in ranges]
     taken = _first(heapq.merge(*parts, key=lambda entry: entry[0]), limit)
@@ -202,14 +202,14 @@ def _page(ranges: Sequence[Range], view: View, taken: list[Entry], tops: dict[in
 def _row(view: View, queue: QueueView, physical: int, offset: int, size: int) -> Row:
     message = view.record(physical) if size > 0 else None
     if message is None:
-        note = "no believable record stands where the entry leads" if size > 0 else "the entry is not written"
+        note = "the entry does not point at a valid record" if size > 0 else "the entry is not written"
         return Row(physical, queue.topic, queue.queue_id, offset, None, size, "", "", "", "damaged", note)
     properties = message.property_map()
     note = ""
     if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
-        note = f"the entry leads to a record of topic {message.topic}, queue {message.queue_id}"
+        note = f"the entry points at a record of topic {message.topic}, queue {message.queue_id}"
     elif message.queue_offset != offset and not queue.batch:
-        note = f"the record says that it is queue offset {message.queue_offset}"
+        note = f"the record's own queue offset is {message.queue_offset}"
     fits = message.body_crc is None or message.body_crc == body_crc(message.body)
     return Row(
         physical,
@@ -222,7 +222,7 @@ def _row(view: View, queue: QueueView, physical: int, offset: int, size: int) ->
         properties.get("KEYS", ""),
         properties.get("UNIQ_KEY", ""),
         "intact" if fits else "damaged",
-        note if fits else "the body does not fit its checksum",
+        note if fits else "the body does not match its checksum",
     )
 
 
@@ -231,7 +231,7 @@ def _row(view: View, queue: QueueView, physical: int, offset: int, size: int) ->
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Rows of the log in physical order. upto: where reading ended, the next page's beginning; over: there is nothing behind it."""
+    """Rows of the log in physical order. upto: where reading stopped, the start of the next page; over: the log ends there."""
 
     rows: tuple[Row, ...]
     begin: int
@@ -241,7 +241,7 @@ class LogPage:
 
 
 def from_log(view: View, selection: Selection, begin: int | None = None, limit: int = PAGE, budget: float = BUDGET) -> LogPage:
-    """Records as they stand in the log, listed by a queue or not, oldest first. skipped: stretches of log that are no records."""
+    """Read records from the log, oldest first, with or without queue entries. skipped: number of ranges that are not valid records."""
     low, high = view.log_range()
     if selection.since is not None:
         low = max(low, first_stored(view, selection.since))
@@ -267,7 +267,7 @@ def from_log(view: View, selection: Selection, begin: int | None = None, limit: 
 
 
 def _row_of_columns(row: dict[str, Any]) -> Row:
-    note = {"unindexed": "no queue leads to it", "duplicate": "its queue leads to a twin"}.get(row["verdict"], "")
+    note = {"unindexed": "no queue leads to it", "duplicate": "its queue entry points at a duplicate"}.get(row["verdict"], "")
     return Row(
         row["physical_offset"],
         row["topic"],
@@ -284,7 +284,7 @@ def _row_of_columns(row: dict[str, Any]) -> Row:
 
 
 def rows_at(view: View, places: Sequence[int]) -> list[Row]:
-    """The rows of the records at these physical offsets; those where none starts are left out."""
+    """Return the rows of the records at the given physical offsets; offsets without a valid record are left out."""
     found = []
     for place in places:
         for batch in view.batches(_COLUMNS, Selection(from_offset=place, to_offset=place + 1), milliseconds=True):

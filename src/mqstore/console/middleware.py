@@ -1,11 +1,11 @@
-"""What every request passes before a page sees it, and what every answer carries.
+"""Checks of every request before it reaches a page, and headers of every response.
 
-    Host       on loopback only names of this machine: a page elsewhere whose name was made to lead here learns nothing
-    Origin     a form sent by another site is refused, and so is one without this session's form token
-    token      where one is set: the cookie of a session that gave it, or `Authorization: Bearer`
-    answers    nothing from elsewhere, no script of a message's: Content-Security-Policy, nosniff, no framing, no caching
+    Host       on loopback, only names of this machine (against DNS rebinding)
+    Origin     forms from other sites are rejected, as are forms without the session's token
+    token      if set: the cookie of a signed-in session, or `Authorization: Bearer`
+    responses  no content of other sites, no scripts of messages: Content-Security-Policy, nosniff, no framing, no caching
 
-Sessions, forms and pages come later; this is plain ASGI, so that downloads stream through it.
+This is plain ASGI, so that downloads stream through it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ OPEN_PATHS = ("/static/", "/enter")
 
 
 def cookie_name(scope: Scope) -> str:
-    """Cookies are shared by all ports of a host, so the port is part of the name."""
+    """Return the cookie's name. Cookies are shared by all ports of a host, so the port is part of it."""
     server = scope.get("server")
     return f"mqstore_console_{server[1] if server else 0}"
 
 
 class Guard:
-    """Wraps the app. The session of a request is in its scope as `session`."""
+    """ASGI middleware. Puts the session of a request into its scope as `session`."""
 
     def __init__(self, app: App, settings: Settings, sessions: Sessions) -> None:
         self._app = app
@@ -79,17 +79,17 @@ class Guard:
                 await self._app(scope, receive, sending)
                 return
             if scope["method"] in ("GET", "HEAD"):
-                await _answer(sending, 303, "Enter with the token first.", {"Location": "/enter"})
+                await _answer(sending, 303, "Sign in with the token first.", {"Location": "/enter"})
                 return
-            refusal = (401, "This console asks for its token: open /enter.")
+            refusal = (401, "This console requires a token: open /enter.")
         await _answer(sending, refusal[0], refusal[1])
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            return 405, "Only GET, HEAD and POST are answered."
+            return 405, "Only GET, HEAD and POST are supported."
         host = headers.get("host", "")
         if self._settings.is_loopback and not _is_this_machine(host, self._settings.host):
-            return 421, "This console answers to names of this machine only, such as 127.0.0.1."
+            return 421, "This console accepts names of this machine only, such as 127.0.0.1."
         if scope["method"] == "POST":
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 return 403, "The form was sent by another site."

@@ -1,7 +1,7 @@
-"""What pages share: the console's state, how a page is made and rendered, and how a question in an address is read.
+"""What pages share: the console's state, rendering, and parsing of requests.
 
-A page is a plain function of the console and an `PageRequest` that returns a response. It runs in a thread, so a long read holds up nobody
-else; an error that it raises becomes a page with its sentence.
+A page is a function of a `PageRequest` that returns a response. It runs in a thread, so that a long read does not block other pages. An
+error that it raises becomes a page with the error's sentence.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["JOB_WAIT", "MAX_FORM_SIZE", "Console", "PageFunction", "PageRequest"
 HERE = Path(__file__).parent
 MAX_FORM_SIZE = 2 << 20
 THREADS = 12
-JOB_WAIT = 1.5  # seconds that a page waits for a job before it shows the progress
+JOB_WAIT = 1.5  # seconds that a page waits for a job before it shows its progress
 
 _LOG = logging.getLogger("mqstore.console")
 _HIGHEST = 2**63 - 1
 
 
 def address(path: str, **values: object) -> str:
-    """A path with a query of those values that are not None or empty.
+    """Return a path with a query of the values that are not None or empty.
 
     >>> address("/stores/0/messages", topic="a b", since=None, newest=0)
     '/stores/0/messages?topic=a+b&newest=0'
@@ -50,12 +50,12 @@ def address(path: str, **values: object) -> str:
 
 
 def _harmless(value: object) -> object:
-    """Text from a store without control characters and direction marks."""
+    """Remove control characters and direction marks from text of a store."""
     return formatting.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _ticks(sentence: str) -> Markup:
-    """A sentence, what stands between backticks as code."""
+    """Return a sentence as markup, with backticked parts as code."""
     parts = (escape(formatting.printable(part)) for part in sentence.split("`"))
     return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
@@ -83,7 +83,7 @@ class Console:
             "clock": formatting.clock,
             "count": formatting.count,
         }
-        # lines and tabs stay, all else is escaped: `bodies.plain_text` has taken out what is no letter
+        # newlines and tabs stay; `bodies.plain_text` has replaced other control characters
         self.templates.filters |= {"shorten": formatting.shorten, "safe_lines": escape, "ticks": _ticks}
         self.templates.globals |= {"address": address, "settings": settings, "names": self.stores.names}
 
@@ -94,7 +94,7 @@ class Console:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request as pages see it. form: of a POST, its fields; the form token has been checked."""
+    """A request as pages see it. http: Starlette's request. form: the fields of a POST, whose form token has been checked."""
 
     console: Console
     http: Request
@@ -102,52 +102,52 @@ class PageRequest:
     form: Mapping[str, list[str]]
 
     def text(self, name: str, default: str = "", longest: int = 4096) -> str:
-        """A value of the query or the form, without blanks around it. Raises UsageError where it is too long."""
+        """Return a stripped value of the query or the form. Raises UsageError if it is too long."""
         given = self.form.get(name, [""])[0] if self.http.method == "POST" else self.http.query_params.get(name, "")
         found = given.strip()
         if len(found) > longest:
-            raise UsageError(f"{name} has {len(found):,} characters; {longest:,} are the most that make sense")
+            raise UsageError(f"{name} has {len(found):,} characters; {longest:,} is the maximum")
         return found or default
 
     def number(self, name: str, default: int | None = None, low: int = 0, high: int = _HIGHEST) -> int | None:
-        """A whole number. Raises UsageError."""
+        """Return a whole number, or the default if it is missing. Raises UsageError."""
         given = self.text(name, longest=40)
         if not given:
             return default
         digits = given.removeprefix("-")
         if not digits.isascii() or not digits.isdigit() or len(digits) > 19 or not low <= int(given) <= high:
-            raise UsageError(f"{name} must be a whole number from {low} to {high}, and {formatting.printable(given)!r} is none")
+            raise UsageError(f"{name} must be a whole number from {low} to {high}, not {formatting.printable(given)!r}")
         return int(given)
 
     def needed(self, name: str, low: int = 0) -> int:
-        """A number that must be there. Raises UsageError."""
+        """Return a required number. Raises UsageError."""
         found = self.number(name, low=low)
         if found is None:
-            raise UsageError(f"the address lacks {name}; come by a link of this console")
+            raise UsageError(f"the address lacks {name}; use a link of this console")
         return found
 
     def moment(self, name: str) -> int | None:
-        """Milliseconds since 1970. Raises UsageError."""
+        """Return a time as milliseconds since 1970, or None. Raises UsageError."""
         given = self.text(name, longest=60)
         return None if not given else max(-_HIGHEST, min(_HIGHEST, formatting.parse_time(given, name)))
 
     @property
     def store(self) -> OpenStore:
-        """The store of the address. Raises NotFoundError, and what opening raises."""
+        """The store of the address. Raises NotFoundError, and whatever opening raises."""
         return self.console.stores.get(int(self.http.path_params["number"]))
 
     @property
     def view(self) -> str:
-        """Which state of the store is asked for."""
+        """The requested view of the store."""
         return self.text("view", "disk")
 
     @property
     def is_partial(self) -> bool:
-        """Whether a script wants a part of the page to put in its place."""
+        """Whether a script requests a part of the page."""
         return self.http.headers.get("hx-request") == "true"
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
-        """A page from a template."""
+        """Render a template."""
         shown = {
             "request": self,
             "session": self.session,
@@ -164,22 +164,22 @@ class PageRequest:
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
     def go(self, path: str) -> Response:
-        """On to another page of this console."""
+        """Redirect to another page of this console."""
         return RedirectResponse(path, 303)
 
     def back(self, fallback: str) -> Response:
-        """To the page that the form was on, if that is one of ours."""
+        """Redirect to the page of the form, if it is one of the console's."""
         wanted = self.text("back")
         ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
         return self.go(wanted if ours else fallback)
 
     def waited(self, job: Job) -> Job:
-        """The job, after a short wait: most are done at once."""
+        """Return the job after a short wait: most finish at once."""
         job.settled.wait(JOB_WAIT)
         return job
 
     def outcome(self, job: Job) -> Any:
-        """The result of a job that is over. Raises UsageError with the sentence of one that failed."""
+        """Return the result of a finished job. Raises UsageError with the error of a failed one."""
         if job.state is not State.DONE:
             raise UsageError(job.error or f"{job.title} was cancelled; start it again")
         return job.result
@@ -203,30 +203,30 @@ def _failed(request: PageRequest, error: Exception) -> Response:
     if isinstance(error, MemoryError):
         return request.show("error.html", status=503, sentence="out of memory; narrow the question", status_code=503)
     if isinstance(error, OSError):
-        sentence = f"the operating system says of a file of the store: {error.strerror or error}"
+        sentence = f"a file of the store cannot be read: {error.strerror or error}"
         return request.show("error.html", status=503, sentence=sentence, status_code=503)
     _LOG.error("a page failed: %s", request.http.url.path, exc_info=error)
-    sentence = f"a bug in mqstore, not in the store: {type(error).__name__}; the log of the console has the trace, please report it"
+    sentence = f"a bug in mqstore, not in the store: {type(error).__name__}; please report it with the traceback in the console's log"
     return request.show("error.html", status=500, sentence=sentence, status_code=500)
 
 
 async def _form(request: Request) -> Mapping[str, list[str]]:
-    """The fields of a form. Raises UsageError."""
+    """Read the fields of a form. Raises UsageError."""
     content = bytearray()
     async for part in request.stream():
         content += part
         if len(content) > MAX_FORM_SIZE:
-            raise UsageError(f"the form is larger than {formatting.size(MAX_FORM_SIZE)}; choose fewer messages at a time")
+            raise UsageError(f"the form is larger than {formatting.size(MAX_FORM_SIZE)}; select fewer messages at a time")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise UsageError("the form is not encoded as a form; send it from a page of this console")
+        raise UsageError("the request body is not a form; submit it from a page of this console")
     try:
         return parse_qs(content.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20_000)
     except ValueError:
-        raise UsageError("the form has too many fields; choose fewer messages at a time") from None
+        raise UsageError("the form has too many fields; select fewer messages at a time") from None
 
 
 def endpoint(console: Console, page: PageFunction, *, csrf: bool = True) -> Callable[[Request], Awaitable[Response]]:
-    """A page as Starlette calls it."""
+    """Wrap a page as a Starlette endpoint."""
 
     async def answer(http: Request) -> Response:
         session: Session | None = http.scope.get("session")
@@ -246,7 +246,7 @@ def endpoint(console: Console, page: PageFunction, *, csrf: bool = True) -> Call
             given = form.get("csrf", [""])[0]
             if csrf and (session is None or not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode())):
                 return request.show(
-                    "error.html", status=403, sentence="the form is not of this session; load the page again", status_code=403
+                    "error.html", status=403, sentence="the form does not belong to this session; reload the page", status_code=403
                 )
             request = PageRequest(console, http, session, form)
         return await asyncio.get_running_loop().run_in_executor(console.threads, made)

@@ -1,7 +1,7 @@
-"""Messages of a basket put into another place: a RocketMQ store that no broker holds, or a broker that speaks AMQP 0-9-1.
+"""Replay of a basket's messages into a target: a RocketMQ store that no broker has open, or a broker that speaks AMQP 0-9-1.
 
-Only the places that `--replay-to` named can be written to, and none of the stores that are shown. A message keeps what it is; where it
-comes to the other kind of broker, what the other has no name for becomes properties or headers:
+Only the targets given with `--replay-to` can be written to, never the stores that are shown. Messages are replayed unchanged. Between
+brokers of different families, fields without a counterpart become properties or headers:
 
     RocketMQ -> AMQP       to the queue named as the topic; message id from the unique key, headers from the properties
     RabbitMQ -> RocketMQ   to the topic named as the queue; KEYS from the message id
@@ -33,7 +33,7 @@ __all__ = ["ReplayResult", "Target", "count_by_family", "replay", "targets_of"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A place to write to. shown: without a password."""
+    """A target of a replay. shown: its address without the password."""
 
     address: str
     shown: str
@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Outcome. stored: taken by the target; returned, refused: not taken; gone: no longer there, or not readable."""
+    """Result of a replay. stored: accepted by the target; returned, refused: not accepted; gone: no longer in the store, or unreadable."""
 
     target: str
     stored: int
@@ -52,18 +52,18 @@ class ReplayResult:
 
 
 def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[Target, ...]:
-    """The targets of a command line. Raises UsageError."""
+    """Parse the targets of a command line. Raises UsageError."""
     found = []
     for address in addresses:
         if address.startswith(("amqp://", "amqps://")):
             found.append(Target(address, hidden(address), False))
             continue
         if "://" in address:
-            raise UsageError(
-                f"{hidden(address)} is no place to replay to; give amqp://user:password@host:port/vhost, or a store's directory"
-            )
+            raise UsageError(f"{hidden(address)} is not a replay target; give amqp://user:password@host:port/vhost, or a store's directory")
         if any(isinstance(place, Path) and _same(Path(address), place) for place in shown):
-            raise UsageError(f"{address} is one of the stores that are shown; replay into another, so that what is read stays as it is")
+            raise UsageError(
+                f"{address} is one of the stores that are shown; replay into another store, so that the ones being read do not change"
+            )
         found.append(Target(address, address, True))
     return tuple(found)
 
@@ -89,12 +89,12 @@ def _into_store(stores: StoreList, places: Sequence[Place], target: Target, prog
             result = store.put_batch(batch, stored=True)
             done += result.count
             if result.count < batch.num_rows:
-                raise TargetError(f"{target.shown} does not take a message: {result.detail}; {done} are stored")
+                raise TargetError(f"{target.shown} rejected a message: {result.detail}; {done} are stored")
         for message in _as_messages(stores, places):
             progress(done, len(places))
             put = store.put(message)
             if not put.stored:
-                raise TargetError(f"{target.shown} does not take a message of topic {message.topic}: {put.detail}; {done} are stored")
+                raise TargetError(f"{target.shown} rejected a message of topic {message.topic}: {put.detail}; {done} are stored")
             done += 1
         store.dispatch_now()
         progress(done, done)
@@ -114,7 +114,7 @@ def _keys(row: dict[str, Any]) -> str:
 
 
 def _properties(row: dict[str, Any]) -> dict[str, str]:
-    """AMQP properties by their names, headers behind `header.`, as far as they are plain."""
+    """Return AMQP properties by name, with headers prefixed `header.`; only plain values."""
     known = dict(row["properties"] or {})
     headers = known.pop("headers", None) or ()
     plain = {name: str(value) for name, value in known.items() if value is not None and name != "message_id"}
@@ -147,6 +147,6 @@ def _block(row: dict[str, Any]) -> bytes:
 
 
 def count_by_family(places: Sequence[Place]) -> dict[str, int]:
-    """How many of these places are of which family."""
+    """Count the places by store family."""
     logs = sum(isinstance(place, InLog) for place in places)
     return {name: number for name, number in (("rocketmq", logs), ("rabbitmq", len(places) - logs)) if number}

@@ -1,7 +1,7 @@
-"""Visitors: who may read, and what each has put into the basket.
+"""Sessions of visitors, each with a basket.
 
-A session is made for a visitor who may read, so that nobody else can push others out. Its form token is a keyed digest of its id: a form
-that does not bring it was not made by this console.
+Sessions are created only for visitors who may read, so that others cannot evict them. A session's form token is a keyed digest of its
+id: a form without it was not made by this console.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT = 200
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One visitor. id: in the cookie; csrf: in every form."""
+    """A visitor's session. id: the cookie's value; csrf: the token in every form."""
 
     id: str
     csrf: str
@@ -31,7 +31,7 @@ class Session:
 
 
 class Sessions:
-    """All sessions of one console; of too many the longest unused goes, one with an empty basket first."""
+    """The sessions of a console. If there are too many, the least recently used is dropped, those with an empty basket first."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token
@@ -40,11 +40,11 @@ class Sessions:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def may_enter(self, token: str) -> bool:
-        """Whether a token is the one that was given, compared in constant time."""
+        """Return whether a token is the console's, compared in constant time."""
         return self._token is None or hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode())
 
     def find(self, session_id: str | None) -> Session | None:
-        """The session of a cookie."""
+        """Return the session of a cookie, or None."""
         with self._lock:
             found = self._sessions.get(session_id or "")
             if found is not None:
@@ -53,18 +53,18 @@ class Sessions:
             return found
 
     def make(self) -> Session:
-        """A session for a visitor who may read."""
+        """Create a session for a visitor who may read."""
         session_id = secrets.token_urlsafe(24)
         session = Session(session_id, hmac.new(self._secret, session_id.encode(), hashlib.sha256).hexdigest())
         with self._lock:
             self._sessions[session_id] = session
             if len(self._sessions) > KEPT:
-                # a visitor without cookies makes one with each request; such a session keeps nothing
+                # a visitor without cookies creates one with each request; such sessions hold nothing
                 idle = next((each for each in self._sessions.values() if not len(each.basket)), None)
                 del self._sessions[idle.id if idle is not None and idle is not session else next(iter(self._sessions))]
         return session
 
     @property
     def open(self) -> bool:
-        """Whether no token is asked for."""
+        """Whether no token is required."""
         return self._token is None

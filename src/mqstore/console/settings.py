@@ -1,4 +1,4 @@
-"""What a console is started with."""
+"""Settings of a console."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ __all__ = ["Settings", "address_of"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """stores: paths or URLs. token: what a visitor must know; None: whoever reaches the address may read. targets: where messages may be
-    replayed to, paths of RocketMQ stores or `amqp://` addresses; only with allow_writes. now: microseconds
-    since 1970 at which messages are judged to be expired; None: when a store is opened. Raises UsageError for what cannot be safe.
+    """Settings of a console.
+
+    stores: paths or URLs. token: what visitors must give; None: anyone who reaches the address may read. targets: where messages may be
+    replayed to: paths of RocketMQ stores or `amqp://` addresses, only with allow_writes. now: microseconds
+    since 1970 at which messages count as expired; None: the time a store is opened. Raises UsageError for unsafe settings.
     """
 
     stores: tuple[str | Location, ...]
@@ -30,15 +32,17 @@ class Settings:
         if not self.stores:
             raise UsageError("the console needs a store to show; give one path or more")
         if self.token is not None and not self.token:
-            raise UsageError("the token is empty; give one that cannot be guessed, or leave --token out for one that is made")
+            raise UsageError("the token is empty; give one that cannot be guessed, or omit --token to have one generated")
         if not self.is_loopback and self.token is None:
-            raise UsageError(f"{self.host} can be reached by others, so a token is needed; give --token, or listen on 127.0.0.1")
+            raise UsageError(
+                f"{self.host} can be reached from other machines, so a token is required; give --token, or listen on 127.0.0.1"
+            )
         if self.targets and not self.allow_writes:
-            raise UsageError("--replay-to names a place to write to; it needs --allow-writes")
+            raise UsageError("--replay-to writes, so it needs --allow-writes")
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches the address."""
+        """Whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -48,12 +52,12 @@ class Settings:
 
     @property
     def places(self) -> tuple[Location, ...]:
-        """The stores as places."""
+        """The stores as locations."""
         return tuple(as_location(store) if isinstance(store, str) else store for store in self.stores)
 
 
 def address_of(listen: str) -> tuple[str, int]:
-    """(host, port) of `host:port`, `[ip]:port`, `:port` or a port alone. Raises UsageError.
+    """Parse `host:port`, `[ip]:port`, `:port` or a port into (host, port). Raises UsageError.
 
     >>> address_of("127.0.0.1:8082"), address_of("[::1]:0"), address_of("9000")
     (('127.0.0.1', 8082), ('::1', 0), ('127.0.0.1', 9000))
@@ -61,5 +65,5 @@ def address_of(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"{listen!r} is no address to listen on; give HOST:PORT, such as 127.0.0.1:8082")
+        raise UsageError(f"{listen!r} is not an address to listen on; give HOST:PORT, such as 127.0.0.1:8082")
     return host, int(port)

@@ -1,7 +1,7 @@
-"""The stores that a console shows: opened once, opened anew when their files change.
+"""The stores that a console shows: opened once, and reopened when their files change.
 
-A store is known by its number alone; no path comes from a visitor. What an opened store has worked out (the recovered view, counts) is
-kept with it and goes with it.
+A store is addressed by its number; no path comes from a visitor. Derived data of an open store (the recovered view, counts) is cached
+with it and dropped with it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenStore", "StoreList"]
 
-CHECK_INTERVAL = 5.0  # seconds after which the files are looked at again
+CHECK_INTERVAL = 5.0  # seconds between checks of the files
 
 T = TypeVar("T")
 
 
 class OpenStore:
-    """One state of one store. number: its place on the shelf; token: changes when it is opened anew."""
+    """One state of one store. number: its position in the list; token: changes when the store is reopened."""
 
     def __init__(self, number: int, name: str, store: RocketMQStore | RabbitMQStore, token: int) -> None:
         self.number = number
@@ -50,25 +50,25 @@ class OpenStore:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What jobs over this state are known by."""
+        """The key of jobs over this state."""
         return self.number, self.token
 
     @property
     def rocketmq(self) -> RocketMQStore:
-        """Raises UnsupportedError for a store of RabbitMQ."""
+        """The RocketMQ store. Raises UnsupportedError for a RabbitMQ store."""
         if not isinstance(self.store, RocketMQStore):
             raise UnsupportedError(f"{self.name} is a RabbitMQ message store; this page is about RocketMQ stores")
         return self.store
 
     @property
     def rabbitmq(self) -> RabbitMQStore:
-        """Raises UnsupportedError for a store of RocketMQ."""
+        """The RabbitMQ store. Raises UnsupportedError for a RocketMQ store."""
         if not isinstance(self.store, RabbitMQStore):
             raise UnsupportedError(f"{self.name} is a RocketMQ store; this page is about RabbitMQ message stores")
         return self.store
 
     def cached(self, what: Hashable, make: Callable[[], T]) -> T:
-        """What was worked out before, or is now; two who ask at once wait for one answer."""
+        """Return a cached value, computing it on first use; concurrent callers wait for one computation."""
         with self._lock:
             lock = self._locks.setdefault(what, threading.Lock())
         with lock:
@@ -78,7 +78,7 @@ class OpenStore:
             return found
 
     def view(self, name: str) -> View:
-        """`disk` or `recovered`. Raises UsageError, RefusedError, UnsupportedError."""
+        """Return the view `disk` or `recovered`. Raises UsageError, RefusedError, UnsupportedError."""
         if name not in ("disk", "recovered"):
             raise UsageError(f"there is no view {name!r}; the views are disk and recovered")
         store = self.rocketmq
@@ -86,7 +86,7 @@ class OpenStore:
 
 
 def _fingerprint(store: RocketMQStore | RabbitMQStore) -> int | None:
-    """Names, sizes and times of all files; None for what does not change: an archive, or a place behind a URL."""
+    """Hash names, sizes and times of all files; None for a store that does not change: an archive or a URL."""
     root = store.directory.root
     if isinstance(store.path, Url) or (store.path != root and is_archive(Path(store.path))):
         return None
@@ -102,7 +102,7 @@ class _Slot:
 
 
 class StoreList:
-    """The given stores, by number from 0. now: microseconds at which a time to live is looked at; None: when a store is opened."""
+    """The given stores, by number from 0. now: microseconds at which messages count as expired; None: the time a store is opened."""
 
     def __init__(self, places: tuple[Location, ...], now: int | None = None) -> None:
         self._now = now
@@ -113,14 +113,14 @@ class StoreList:
         return len(self._slots)
 
     def place(self, number: int) -> str:
-        """Where a store is, for a person."""
+        """Return a store's location for display."""
         place = self._slots[number].place
         return os.path.abspath(place) if isinstance(place, Path) else str(place)
 
     def get(self, number: int) -> OpenStore:
-        """The store as it is now. Raises NotFoundError for a number that was not given, and what `mqstore.open` raises."""
+        """Return the store as it is now. Raises NotFoundError for an unknown number, and what `mqstore.open` raises."""
         if not 0 <= number < len(self._slots):
-            raise NotFoundError(f"there is no store {number}; the first page lists those that there are")
+            raise NotFoundError(f"there is no store {number}; the start page lists the stores")
         slot = self._slots[number]
         with slot.lock:
             opened = slot.opened
@@ -135,7 +135,7 @@ class StoreList:
             return opened
 
     def reload(self, number: int) -> None:
-        """Forget what was read of a store."""
+        """Drop an open store, so that it is read again."""
         if 0 <= number < len(self._slots):
             with self._slots[number].lock:
                 self._slots[number].opened = None
@@ -146,7 +146,7 @@ def _open(place: Location, now: int | None) -> RocketMQStore | RabbitMQStore:
 
 
 def _names(places: tuple[Location, ...]) -> tuple[str, ...]:
-    """The last part of each path, with as much before it as tells them apart."""
+    """Return the last part of each path, with as many parent names as are needed to distinguish them."""
     parts = [str(place).rstrip("/").split("/") for place in (os.path.abspath(p) if isinstance(p, Path) else p for p in places)]
     names = []
     for mine in parts:

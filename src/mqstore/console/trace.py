@@ -1,6 +1,6 @@
-"""Trace of a message: what its clients have reported of it into the topic RMQ_SYS_TRACE_TOPIC.
+"""Trace of a message: what clients reported about it in the topic RMQ_SYS_TRACE_TOPIC.
 
-The body of a trace message is items that each end with 02, their fields joined by 01:
+The body of a trace message is a sequence of items, each terminated by 02, with fields separated by 01:
 
     Pub         Pub, time, region, group, topic, message id, tags, keys, store host, body bytes, ms, message type, offset id, success, …
     SubBefore   SubBefore, time, region, group, request id, message id, retries, keys
@@ -29,7 +29,7 @@ _CODES = {"0": "", "1": "timed out", "2": "exception", "3": "returned null", "4"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened to a message. kind: `sent`, `consumed` or `begun` (no end was reported). time: ms, None for not told."""
+    """One step in the life of a message. kind: `sent`, `consumed` or `begun` (no end was reported). time: ms, None if not reported."""
 
     kind: str
     time: int | None
@@ -48,7 +48,7 @@ def _or_empty(text: str) -> str:
 
 
 def steps(body: bytes, message_id: str) -> list[Step]:
-    """What a trace body tells of one message; items of other messages, and what is no item, are passed over."""
+    """Return the steps of one message in a trace body; items of other messages and malformed items are ignored."""
     found: list[Step] = []
     begun: dict[str, list[str]] = {}
     ended: dict[str, list[str]] = {}

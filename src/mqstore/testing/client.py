@@ -1,10 +1,10 @@
-"""A small blocking client of the remoting protocol: what a test needs to put messages into a broker and to get them out.
+"""A small blocking client of the remoting protocol, for tests to send and receive messages.
 
     with Client("127.0.0.1:9876") as client:
         client.produce("orders", b"paid", keys="o-17")
         [message] = client.consume("orders")
 
-It asks name server and broker at one address. It is no client for production: it knows of no second broker, and does not reconnect.
+It uses one address as name server and broker. It is not meant for production: it supports a single broker and does not reconnect.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.2, 3.3 and 3.5.
 """
@@ -34,11 +34,11 @@ __all__ = ["Client", "ClientError", "ReceivedMessage", "SendReceipt"]
 TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
 SUBSCRIPTION_IN_REQUEST = 4
 BATCH = 32
-PAUSE = 0.005  # seconds between pulls of a topic that has nothing new
+PAUSE = 0.005  # seconds between pulls of a topic without new messages
 
 
 class ClientError(MqstoreError):
-    """The broker refused a request, or nothing came in time. code: of the answer, -1 without one."""
+    """The broker rejected a request, or there was no response in time. code: of the response, or -1."""
 
     def __init__(self, sentence: str, code: int = -1) -> None:
         super().__init__(sentence)
@@ -47,7 +47,7 @@ class ClientError(MqstoreError):
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """What became of a message. offset_msg_id: where it is, as an id; unique_id: by which clients know it."""
+    """Result of a send. offset_msg_id: encodes the message's position; unique_id: assigned by the client."""
 
     topic: str
     queue_id: int
@@ -58,7 +58,7 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message. topic: that of a retry is the one it was first sent to. body: decompressed."""
+    """A received message. topic: for a retry, the original topic. body: decompressed."""
 
     topic: str
     body: bytes
@@ -79,7 +79,7 @@ class ReceivedMessage:
 
 
 class Client:
-    """A connection to a broker. Not safe for threads. address: `ip:port`. timeout: seconds that an answer may take."""
+    """A connection to a broker. Not thread-safe. address: `ip:port`. timeout: seconds to wait for a response."""
 
     def __init__(self, address: str, *, timeout: float = 10.0, group: str = "mqstore-test") -> None:
         host, _, port = address.rpartition(":")
@@ -93,7 +93,7 @@ class Client:
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
         except OSError as error:
-            raise ClientError(f"no broker answers at {address}: {error.strerror or error}; start one first") from None
+            raise ClientError(f"cannot connect to a broker at {address}: {error.strerror or error}; start one first") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:
@@ -103,13 +103,13 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     # requests
 
     def request(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
-        """Send a request and return its answer, whatever its code. Raises ClientError where none comes."""
+        """Send a request and return the response, whatever its code. Raises ClientError without a response."""
         fields = None if ext is None else {name: _text(value) for name, value in ext.items() if value is not None}
         asked = Frame(code, fields, body, opaque=next(self._opaques), version=V4_9_3)
         try:
@@ -119,10 +119,10 @@ class Client:
                 if answered.is_response and answered.opaque == asked.opaque:
                     return answered
         except (OSError, FrameError) as error:
-            raise ClientError(f"the broker at {self.address} did not answer request {code}: {error}") from None
+            raise ClientError(f"the broker at {self.address} did not respond to request {code}: {error}") from None
 
     def call(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
-        """As `request`. Raises ClientError for an answer that is no success."""
+        """Send a request and return the response. Raises ClientError if it reports an error."""
         answered = self.request(code, ext, body)
         if answered.code != ResponseCode.SUCCESS:
             raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
@@ -140,12 +140,12 @@ class Client:
     # topics
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Make a topic, or change its number of queues."""
+        """Create a topic, or change its number of queues."""
         fields = {"topic": topic, "defaultTopic": TEMPLATE, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
         self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False})
 
     def queues(self, topic: str) -> int:
-        """How many queues of a topic can be read; 0 where it is not known."""
+        """Return the number of readable queues of a topic; 0 if it is unknown."""
         answered = self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answered.code == ResponseCode.TOPIC_NOT_EXIST:
             return 0
@@ -165,9 +165,9 @@ class Client:
         queue_id: int | None = None,
         delay: int = 0,
     ) -> SendReceipt:
-        """Send a message, to the queues in turn unless one is named; a new topic is made if the broker does that.
+        """Send a message, to the queues in turn unless one is given. A new topic is created if the broker allows it.
 
-        delay: level after which it is delivered. Raises ClientError where it is not stored.
+        delay: delay level. Raises ClientError if it is not stored.
         """
         unique = self._unique.next()
         added = {"UNIQ_KEY": unique, "WAIT": "true"} | ({"DELAY": str(delay)} if delay else {})
@@ -182,9 +182,9 @@ class Client:
     def consume(
         self, topic: str, count: int = 1, *, group: str | None = None, tags: str = "*", timeout: float = 10.0, commit: bool = True
     ) -> list[ReceivedMessage]:
-        """The next messages of a topic for a group, count of them, from where it stood before. commit: move it on at the broker, too.
+        """Return the next count messages of a topic for a group. commit: also commit the group's offsets at the broker.
 
-        A new group begins with the first message. Raises ClientError where fewer come within timeout seconds; it stays where it was then.
+        A new group starts at the first message. Raises ClientError, leaving the group's position unchanged, if fewer arrive in time.
         """
         who = group or self.group
         found: list[ReceivedMessage] = []
@@ -198,7 +198,7 @@ class Client:
             if len(found) == count:
                 break
             if time.monotonic() > end:
-                raise ClientError(f"{len(found)} of {count} messages of {topic} came within {timeout:g} s")
+                raise ClientError(f"{len(found)} of {count} messages of {topic} arrived within {timeout:g} s")
             time.sleep(PAUSE)
         self._next |= ahead
         if commit:

@@ -1,7 +1,7 @@
-"""Crash replay: every state that a machine may leave if it dies during a recorded run, laid out for a program to open.
+"""Crash replay: lay out every state that a machine may leave if it dies during a recorded run, for a program to open.
 
-A test records a run and notes what was promised meanwhile; then each crash state is laid out in a directory, and the check
-opens it there and raises when a promise is broken. A log whose records are acknowledged before they are synced:
+A test records a run and marks each promise made meanwhile. Then each crash state is laid out in a directory, and the check opens it
+there and raises if a promise is broken. Example: a log whose records are acknowledged before they are synced:
 
     >>> from tempfile import TemporaryDirectory
     >>> from mqstore.files.durable import DurableDirectory
@@ -24,8 +24,8 @@ opens it there and raises when a promise is broken. A log whose records are ackn
     AssertionError: the log holds b''
     The state again: CrashStates(recorded, seed=0).state('4.1').lay_out(directory)
 
-Which states there are is told in `mqstore.testing.losses`; those with equal names, bytes and acknowledgements count once. A
-crash between an operation and the acknowledgement right behind it is left out: the bytes are the same, the promise less.
+`mqstore.testing.losses` describes the states; those with equal names, bytes and acknowledgements count once. A crash between an
+operation and the acknowledgement right after it is left out: the bytes are the same, and less was promised.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ STATES_AT_ONCE = 32
 
 
 class CrashCheckError(AssertionError):
-    """A check raised on a crash state. The text names the state, the error, and how to lay the state out again."""
+    """A check failed on a crash state. The message has the state, the error, and how to lay out the state again."""
 
 
 @dataclass(slots=True, eq=False)
 class CrashState:
-    """One state. name: operations done, and the number of the state among those of that point.
+    """A crash state. name: number of operations done, and number of the state at that point.
 
-    marks: those noted before the crash. acknowledged: the payloads of those labelled "acknowledged".
+    marks: those set before the crash. acknowledged: payloads of the marks labelled "acknowledged".
     """
 
     name: str
@@ -82,7 +82,7 @@ class CrashState:
         return self.marked(ACKNOWLEDGED)
 
     def marked(self, label: str) -> list[Any]:
-        """The payloads of the marks with a label."""
+        """Return the payloads of the marks with a label."""
         return [mark.payload for mark in self.marks if mark.label == label]
 
     def describe(self) -> str:
@@ -90,11 +90,11 @@ class CrashState:
         return f"{point}, {self.lost}"
 
     def files(self) -> dict[str, bytes]:
-        """The bytes of each file, by path."""
+        """Return the bytes of each file, by path."""
         return {path: file.content() for path, file in self.tree.files.items()}
 
     def lay_out(self, directory: str | os.PathLike[str]) -> None:
-        """Make an existing directory hold this state and nothing else. Files are made anew: what maps an old one keeps it."""
+        """Make an existing directory hold exactly this state. Files are recreated, so that maps of old ones stay valid."""
         root = os.fspath(directory)
         there = _clear(root, set(self.tree.directories))
         for path in self.tree.directories:
@@ -109,7 +109,7 @@ class CrashState:
 
 
 def _clear(root: str, kept: set[str]) -> set[str]:
-    """Remove every file, and each directory that is not kept. Returns the kept ones that are there."""
+    """Remove every file, and each directory that is not kept. Returns the kept directories that exist."""
     there: set[str] = set()
     left = [""]
     while left:
@@ -130,7 +130,7 @@ def _clear(root: str, kept: set[str]) -> set[str]:
 
 @dataclass(slots=True)
 class CrashRun:
-    """What was checked. total: states before equal ones were counted once; checked: by kind."""
+    """Result of a run of checks. total: states including equal ones; checked: by kind."""
 
     total: int
     distinct: int
@@ -142,17 +142,17 @@ class CrashRun:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.checked.items() if count)
         speed = checked / self.seconds if self.seconds else 0.0
         return (
-            f"crash states: {checked:,} checked of {self.distinct:,} different ones ({self.total:,} in all) "
+            f"crash states: {checked:,} checked of {self.distinct:,} distinct ones ({self.total:,} in total) "
             f"in {self.seconds:.1f} s, {speed:,.0f}/s: {kinds}"
         )
 
 
 class CrashStates:
-    """The different crash states of a recorded run, in the order of the run.
+    """The distinct crash states of a recorded run, in the order of the run.
 
-    base: the directory as it stood before the run, all of it on the disk; it must not change meanwhile (None: empty).
-    limit: at most so many, the kinds sharing it evenly, each spread over the whole run; seed: which of them.
-    whole_sectors: 512 bytes of a file are written whole or not at all, as disks promise; otherwise a write may stop at any byte.
+    base: the directory before the run, all of it durable; it must not change meanwhile (None: empty).
+    limit: maximum number of states, shared evenly among the kinds and spread over the run; seed: selects them.
+    whole_sectors: 512 bytes of a file are written atomically, as disks promise; otherwise a write may stop at any byte.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class CrashStates:
         return self.lay(iter(self.chosen))
 
     def state(self, name: str) -> CrashState:
-        """The state of that name, whether or not the limit has left it out."""
+        """Return the state with a name, even if the limit excludes it."""
         done, _, place = name.partition(".")
         return next(self.lay(iter([(int(done), int(place))])))
 
@@ -189,7 +189,7 @@ class CrashStates:
         return [f"{done}.{place}" for done, place in self.chosen]
 
     def _points(self) -> Iterator[tuple[int, Disk, int]]:
-        """(operations done, the disk then, marks so far)."""
+        """Yield (operations done, the disk then, marks so far)."""
         disk = Disk(self.base)
         marks = 0
         yield 0, disk, 0
@@ -199,7 +199,7 @@ class CrashStates:
             yield number + 1, disk, marks
 
     def _find(self) -> dict[LossKind, list[tuple[int, int]]]:
-        """Where the different states are: (operations done, place among the losses there)."""
+        """Find the distinct states: (operations done, number among the losses there), by kind."""
         seen: set[tuple[int, int]] = set()
         found: dict[LossKind, list[tuple[int, int]]] = {kind: [] for kind in LossKind}
         acknowledged = 0
@@ -232,7 +232,7 @@ class CrashStates:
         return sorted(chosen)
 
     def lay(self, chosen: Iterator[tuple[int, int]]) -> Iterator[CrashState]:
-        """The states at ascending places; the disk moves forward only."""
+        """Yield the states at ascending positions; the disk only moves forward."""
         wanted = next(chosen, None)
         for done, disk, marks in self._points():
             if wanted is None:
@@ -254,7 +254,7 @@ def _acknowledges(operation: Operation) -> bool:
 
 
 def _shares(counts: dict[LossKind, int], limit: int | None) -> dict[LossKind, int]:
-    """How many of each kind: all of a kind that has few, the same of each kind that has many."""
+    """Return how many states of each kind to check: all of a kind with few, the same number of each kind with many."""
     left = sum(counts.values()) if limit is None else limit
     shares: dict[LossKind, int] = {}
     for rank, kind in enumerate(sorted(counts, key=lambda kind: counts[kind])):
@@ -267,9 +267,9 @@ Check = Callable[[Path, CrashState], object]
 
 
 def run_states(states: CrashStates, check: Check, *, workers: int = 2, report: Callable[[str], object] | None = None) -> CrashRun:
-    """Lay out each state in a directory of its own process and call check(directory, state), which raises if a promise is broken.
+    """Lay out each state in a separate directory per process and call check(directory, state), which raises if a promise is broken.
 
-    workers: processes, forked from this one; 1 runs in this process. report: is given the line with the counts (None: standard output).
+    workers: processes, forked from this one; 1 runs in this process. report: called with the line of counts (None: standard output).
     Raises CrashCheckError for the first state that fails, or whose process dies.
     """
     began = time.monotonic()
@@ -287,7 +287,7 @@ def run_states(states: CrashStates, check: Check, *, workers: int = 2, report: C
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """What has been recorded stays: the collector of garbage need not walk it again with each state."""
+    """Freeze the recorded data, so that the garbage collector does not traverse it for each state."""
     gc.collect()
     gc.freeze()
     try:
@@ -297,7 +297,7 @@ def _settled() -> Iterator[None]:
 
 
 def scratch_directory() -> tempfile.TemporaryDirectory[str]:
-    """A directory in memory where the system has such a place, else on its temporary disk."""
+    """Return a temporary directory, in memory if the system has such a file system."""
     return tempfile.TemporaryDirectory(prefix="mqstore-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
@@ -306,7 +306,7 @@ def _print_line(line: str) -> None:
 
 
 def _check(states: CrashStates, check: Check, directory: Path, turns: Iterable[int], current: Any, number: int) -> Counter[LossKind]:
-    """turns: places among the chosen states, ascending. current: is told the name of the state that is being checked."""
+    """Check states. turns: indexes of the chosen states, ascending. current: set to the name of the state being checked."""
     checked: Counter[LossKind] = Counter()
     for state in states.lay(states.chosen[turn] for turn in turns):
         current[2 * number : 2 * number + 2] = [int(part) for part in state.name.split(".")]
@@ -315,7 +315,7 @@ def _check(states: CrashStates, check: Check, directory: Path, turns: Iterable[i
             check(directory, state)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a test's own way to fail need not be an Exception
+        except BaseException as error:  # test frameworks may fail with a BaseException
             told = "".join(traceback.format_exception_only(error)).rstrip()
             raise CrashCheckError(_failure(states, state, told)) from error
         checked[state.kind] += 1
@@ -328,7 +328,7 @@ def _failure(states: CrashStates, state: CrashState, error: str) -> str:
 
 
 def _in_processes(states: CrashStates, check: Check, scratch: Path, workers: int) -> Counter[LossKind]:
-    """Each process walks the whole run and lays out the blocks of states that it drew."""
+    """Check in processes; each replays the whole run and lays out the blocks of states that it drew."""
     fork = multiprocessing.get_context("fork")
     drawn = fork.Value("q", 0)
     current = fork.RawArray("q", [0] * 2 * workers)

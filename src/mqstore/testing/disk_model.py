@@ -1,8 +1,8 @@
-"""A disk with a cache in front of it: what a running program sees, and what a sync has made lasting.
+"""A disk with a cache: what a running program sees, and what a sync has made durable.
 
-The disk keeps files as pages of 4096 bytes and names in directories. A write is in the cache at once; it is lasting after a
-sync of its file. A name that appears, moves or goes is lasting after a sync of its directory, and not before: a synced file
-under an unsynced name is lost. A hard link to a file outside has its bytes from the start, a copy of one after a sync.
+The disk keeps files as pages of 4096 bytes and names in directories. A write is in the cache at once and durable after a
+sync of its file. A created, renamed or removed name is durable after a sync of its directory, and not before: a synced file
+under an unsynced name is lost. A hard link to an outside file has its bytes from the start, a copy of one after a sync.
 
     >>> from mqstore.files.recorder import Create, Sync, SyncDirectory, Write
     >>> disk = Disk(None)
@@ -16,7 +16,7 @@ under an unsynced name is lost. A hard link to a file outside has its bytes from
     >>> {path: file.content() for path, file in disk.lasting[1].files.items()}
     {'log': b'one'}
 
-Every tree has a key, a number of 128 bits: equal for two trees with the same names and bytes, and else different.
+Every tree has a 128-bit key, which is equal for trees with the same names and bytes only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Directory", "Disk", "NameChange", "Node", "Tree", "directory_part", 
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """names: as the program sees them; lasting: as at the last sync."""
+    """A directory. names: as the program sees them; lasting: as of the last sync."""
 
     names: dict[str, Inode | Directory] = field(default_factory=dict)
     lasting: dict[str, Inode | Directory] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class NameChange:
-    """One operation on names. entries: of a rename first where it was, then where it is. synced: those that are lasting."""
+    """An operation on names. entries: of a rename first the old, then the new one. synced: the durable ones."""
 
     number: int
     operation: Create | MakeDirectory | Link | Rename | Remove | RemoveTree
@@ -80,14 +80,14 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a crash leaves: directories, the upper before the lower, and files."""
+    """What a crash leaves: directories, parents first, and files."""
 
     directories: list[str]
     files: dict[str, FileLayout]
 
 
 class Disk:
-    """The files below a directory while a recorded run is carried out. base: what stood there before, all of it lasting."""
+    """The files below a directory while a recorded run is replayed. base: the content before, all of it durable."""
 
     def __init__(self, base: Path | None) -> None:
         self.root = Directory() if base is None else Directory.read(base)
@@ -100,10 +100,10 @@ class Disk:
         self._see()
 
     def apply(self, number: int, operation: Operation) -> None:
-        """number: place of the operation in the run, from 0."""
+        """Apply an operation. number: its position in the run, from 0."""
         match operation:
             case Write(path) | Truncate(path) | Sync(path) if path in self.unlinked and path not in self.files:
-                pass  # through a map or a descriptor that outlived the name
+                pass  # by a map or descriptor that outlived the name
             case Write(path):
                 self._file(path).write(number, operation)
                 self._changed(path)
@@ -137,7 +137,7 @@ class Disk:
 
     def _file(self, path: str) -> Inode:
         if path not in self.files:
-            raise ValueError(f"the run writes to {path}, which it did not create; give the directory as it stood before the run as base")
+            raise ValueError(f"the run writes to {path}, which it did not create; pass the directory before the run as base")
         return self.files[path]
 
     def _entry(self, path: str, after: Node | None) -> Entry:
@@ -161,7 +161,7 @@ class Disk:
         self._losses = None
         self._lasting = None
 
-    # ---- the whole tree, and a number that stands for its content
+    # ---- the whole tree and its key
 
     def _see(self) -> None:
         self.files: dict[str, Inode] = {}
@@ -183,7 +183,7 @@ class Disk:
 
     @property
     def lasting(self) -> tuple[int, Tree]:
-        """What surely survives, with its key."""
+        """Return what certainly survives, with its key."""
         if self._lasting is None:
             files: dict[str, Inode] = {}
             directories: dict[str, Directory] = {}
@@ -194,11 +194,11 @@ class Disk:
         return self._lasting
 
     def tree(self) -> Tree:
-        """What a running program sees."""
+        """Return what a running program sees."""
         return Tree(list(self.directories)[1:], {path: inode.laid() for path, inode in self.files.items()})
 
     def without_names(self) -> list[tuple[NameChange, dict[str, Node], dict[str, Node]]]:
-        """For each change of names that may be lost: what is then not there, and what is there instead, by path."""
+        """Return for each change of names that may be lost what is then missing and what exists instead, by path."""
         if self._losses is None:
             self._losses = [(change, *self._without(change)) for change in self.name_changes]
         return self._losses
@@ -238,7 +238,7 @@ class Disk:
 
 
 def _copy(number: int, path: str, image: Image) -> Inode:
-    """A copy of a file outside: its bytes are written here, and lasting once it has been synced."""
+    """Return a copy of an outside file: its bytes are durable once it is synced."""
     inode = Inode(Image())
     inode.truncate(number, Truncate(path, image.size))
     for offset, octets in image.runs:
@@ -278,7 +278,7 @@ def _number(text: str) -> int:
 
 
 def file_part(path: str, size: int, total: int) -> int:
-    """What a file adds to the key of a tree."""
+    """Return a file's part of the key of a tree."""
     return _number(f"{path}\0{size}\0{total}")
 
 

@@ -1,7 +1,7 @@
-"""Faults: the n-th change of the disk is refused by the operating system, for n = 1, 2, ... until a run meets no fault any more.
+"""Faults: the n-th change of the disk fails, for n = 1, 2, ... until a run meets no more faults.
 
-A `FailingDisk` stands where a recorder stands and raises the error right before the system call, so that it takes the path of
-a real one. `every_fault` repeats a run, each time in a new directory, and hands what came of it to a check:
+A `FailingDisk` takes the place of a recorder and raises the error right before the system call, so that it takes the path of a real
+one. `every_fault` repeats a run, each time in a new directory, and passes the result to a check:
 
     >>> from mqstore.files.durable import DurableDirectory
     >>> def run(directory, disk):
@@ -18,7 +18,7 @@ a real one. `every_fault` repeats a run, each time in a new directory, and hands
     EIO at change 3 (sync log): log cannot be written: Input/output error
     faults: 12 (ENOSPC 3, ENOSPC from then on 3, EIO 3, EIO from then on 3)
 
-A full disk refuses no removal.
+A full disk does not refuse removals.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Outcome = TypeVar("Outcome")
 
 
 class FaultCheckError(AssertionError):
-    """A run or a check raised what it must not raise after a fault. The text names the fault and the error."""
+    """A run or a check raised an unexpected error after a fault. The message has the fault and the error."""
 
 
 class FailingDisk:
     """A recorder whose n-th change of the disk (from 1; 0: none) raises OSError(code).
 
-    lasting: so does each later one. observer: the recorder to which all that succeeds is passed on.
-    fired: whether the fault has been met; attempts: changes counted so far; met: operation and path that met it first.
+    lasting: so does each later change. observer: a recorder that gets the successful changes.
+    fired: whether the fault was met; attempts: changes counted so far; met: operation and path that met it first.
     """
 
     def __init__(self, n: int, code: int = errno.EIO, *, lasting: bool = False, observer: Recorder | None = None) -> None:
@@ -85,14 +85,14 @@ class FailingDisk:
             self._observer.record(operation)
 
     def heal(self) -> None:
-        """From now on nothing fails: the disk has room again."""
+        """Stop failing: the disk has room again."""
         with self._lock:
             self.n = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(Generic[Outcome]):
-    """What came of one run: the error it raised, or its result when it went on in spite of the fault."""
+    """Result of one run: the error it raised, or its return value if it continued despite the fault."""
 
     n: int
     code: int
@@ -109,7 +109,7 @@ class Fault(Generic[Outcome]):
 
 @dataclass(slots=True)
 class FaultRun:
-    """How many faults there were, by error and whether it lasted."""
+    """Number of faults, by error and whether they lasted."""
 
     counts: dict[tuple[int, bool], int] = field(default_factory=dict)
 
@@ -130,10 +130,10 @@ def every_fault(
     lasting: Sequence[bool] = (False, True),
     report: Callable[[str], object] | None = None,
 ) -> FaultRun:
-    """Call run(directory, disk) with a fault at each change in turn, then check(directory, fault), until a run meets none.
+    """Call run(directory, disk) with a fault at each change in turn, then check(directory, fault), until a run meets no fault.
 
-    run: makes its changes below the empty directory, with the disk as recorder. It may return in spite of a fault, or raise an
-    error of this package; anything else is a failure. check: raises if a promise is broken. report: is given the line with the
+    run: makes its changes below the empty directory, with the disk as recorder. It may return despite a fault, or raise an
+    error of this package; anything else is a failure. check: raises if a promise is broken. report: called with the line of
     counts (None: standard output). Raises FaultCheckError for the first fault that fails.
     """
     counted = FaultRun()
@@ -152,7 +152,7 @@ def _print_line(line: str) -> None:
 
 
 def _one_fault(run: Callable[[Path, FailingDisk], Outcome], check: Callable[[Path, Fault[Outcome]], object], disk: FailingDisk) -> bool:
-    """Whether the run met the fault."""
+    """Run with one fault and check. Returns whether the run met the fault."""
     error: MqstoreError | None = None
     result: Outcome | None = None
     n = disk.n
@@ -170,7 +170,7 @@ def _one_fault(run: Callable[[Path, FailingDisk], Outcome], check: Callable[[Pat
             check(Path(place), fault)
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # a test's own way to fail need not be an Exception
+        except BaseException as raised:  # test frameworks may fail with a BaseException
             met = Fault(n, disk.code, disk.lasting, *(disk.met or ("not", "met")), error, result)
             trace = "".join(traceback.format_exception_only(raised)).rstrip()
             raise FaultCheckError(f"{met.describe()}: {trace}") from raised

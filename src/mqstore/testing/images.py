@@ -1,4 +1,4 @@
-"""Files of the disk model: pages of 4096 bytes, what a sync has left, and each change since.
+"""Files of the disk model: pages of 4096 bytes, the state at the last sync, and each change since.
 
 >>> from mqstore.files.recorder import Truncate, Write
 >>> log = Inode(Image())
@@ -31,7 +31,7 @@ ZEROS = bytes(PAGE)
 
 
 class Page:
-    """4096 bytes at one place of a file. Never changes; its digest is a number, 0 for a page of zeros."""
+    """4096 bytes at a position of a file. Immutable; its digest is a number, 0 for a page of zeros."""
 
     __slots__ = ("_digest", "index", "octets")
 
@@ -51,7 +51,7 @@ class Page:
         return Page(self.index, self.octets[:start] + piece + self.octets[start + len(piece) :])
 
     def cut(self, size: int) -> Page:
-        """As it is in a file of size bytes: zeros behind the end."""
+        """Return the page of a file of size bytes, with zeros after its end."""
         kept = min(max(0, size - self.index * PAGE), PAGE)
         return Page(self.index, self.octets[:kept].ljust(PAGE, b"\0")) if self.octets[kept:].strip(b"\0") else self
 
@@ -84,7 +84,7 @@ class Image:
 
     @cached_property
     def runs(self) -> list[tuple[int, bytes]]:
-        """The bytes in pieces as large as can be, holes left out."""
+        """The contiguous pieces of the file, without holes."""
         pieces: list[list[Page]] = []
         for index in sorted(self.pages):
             if pieces and pieces[-1][-1].index == index - 1:
@@ -97,14 +97,14 @@ class Image:
 
 @dataclass(slots=True, eq=False)
 class FileLayout:
-    """A file as a crash leaves it: an image, but for its size and the pages that differ."""
+    """A file as a crash leaves it: an image with another size and some other pages."""
 
     image: Image
     size: int
     pages: dict[int, Page] = field(default_factory=dict)
 
     def write(self, descriptor: int) -> None:
-        """Into an empty file."""
+        """Write the file into an empty one."""
         end = 0
         for start, octets in self.image.runs:
             os.pwrite(descriptor, octets, start)
@@ -124,7 +124,7 @@ class FileLayout:
 
 
 def _pieces(offset: int, octets: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(page, first byte within it, bytes) of a write."""
+    """Split a write into (page, first byte within it, bytes)."""
     done = 0
     while done < len(octets):
         index, start = divmod(offset + done, PAGE)
@@ -135,7 +135,7 @@ def _pieces(offset: int, octets: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 @dataclass(slots=True, eq=False)
 class UnsyncedChange:
-    """A change of a file since its last sync, and the file without it: its size, and its pages where it differs."""
+    """A change of a file since its last sync, with the size and differing pages of the file without it."""
 
     number: int
     change: Write | Truncate
@@ -144,7 +144,7 @@ class UnsyncedChange:
 
 
 class Inode:
-    """One file, under whatever name: as the program sees it, as a sync has left it, and each change since."""
+    """A file, under any name: as the program sees it, as of the last sync, and each change since."""
 
     def __init__(self, image: Image) -> None:
         self.synced = image
@@ -208,7 +208,7 @@ class Inode:
         self.unsynced.append(missing)
 
     def sync(self, begun: int | None) -> None:
-        """begun: operations before the sync began; later changes stay unsynced."""
+        """Sync the file. begun: operations before the sync started; later changes stay unsynced."""
         later = [change for change in self.unsynced if begun is not None and change.number >= begun]
         if later:
             earlier = self.unsynced[: -len(later)]

@@ -1,16 +1,16 @@
-"""What a crash may take: each state that a machine may leave when it dies right after an operation.
+"""Losses of a crash: each state that a machine may leave if it dies right after an operation.
 
-What a sync has made lasting is kept; of the rest any part may be missing. These parts are tried:
+What a sync made durable survives; any part of the rest may be missing. These parts are tried:
 
     everything   all of it survives
-    nothing      none of it does, names included
+    nothing      nothing survives, including names
     write        one write is missing, all else survives
-    length       one change of a file's length is
+    length       one change of a file's length is missing
     torn         the last write stops at a multiple of 512 bytes of its file; one that crosses none, at a byte within
                  (unless sectors are whole)
-    page         one page of 4096 bytes that has unsynced ones is as it was at the last sync of its file
-    file         one file is, length included, as it was at its last sync
-    name         one creation, rename or removal is missing, with what came later only by it
+    page         one page of 4096 bytes with unsynced bytes is as of the last sync of its file
+    file         one file, including its length, is as of its last sync
+    name         one creation, rename or removal is missing, with what depends on it
 
     >>> from mqstore.files.recorder import Create, Sync
     >>> disk = Disk(None)
@@ -57,7 +57,7 @@ class LossKind(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Loss:
-    """One state, told as its difference from the disk. Holds until the next operation is applied."""
+    """A state, as a difference from the disk. Valid until the next operation is applied."""
 
     kind: LossKind
 
@@ -73,7 +73,7 @@ class Loss:
 
 @dataclass(slots=True, eq=False)
 class FileLoss(Loss):
-    """One file is not as the program sees it. pages: where it differs (None: it is as at its last sync). at: page, or bytes written."""
+    """One file differs from what the program sees. pages: the differing ones (None: as of its last sync). at: page, or bytes written."""
 
     path: str
     inode: Inode
@@ -109,7 +109,7 @@ class FileLoss(Loss):
 
 @dataclass(slots=True, eq=False)
 class NameLoss(Loss):
-    """Some names are not as the program sees them."""
+    """Some names differ from what the program sees."""
 
     change: NameChange
     gone: dict[str, Node]
@@ -140,7 +140,7 @@ def _part(path: str, node: Node) -> int:
 
 
 def losses(disk: Disk, sample: int | None = 0) -> Iterator[Loss]:
-    """Each state that a crash right now may leave, in a fixed order. sample: chooses the byte at which a short write is torn."""
+    """Yield each state that a crash at this point may leave, in a fixed order. sample: selects the byte at which a short write is torn."""
     yield Loss(LossKind.EVERYTHING)
     yield Loss(LossKind.NOTHING)
     for path, inode in disk.files.items():
@@ -176,7 +176,7 @@ def _torn(last: Write, inode: Inode, sample: int | None) -> Iterator[Loss]:
 
 
 def describe_operation(operation: Operation) -> str:
-    """An operation in few words, without its bytes."""
+    """Describe an operation briefly, without its bytes."""
     kind = type(operation).__name__
     match operation:
         case Write(path, offset, octets):

@@ -1,4 +1,4 @@
-"""A broker in the process of a test: its event loop runs in a thread, tests stay plain functions.
+"""A broker in the process of a test. Its event loop runs in a thread, so tests are plain functions.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place, RunningBroker(place) as rocketmq:
@@ -7,7 +7,7 @@
     ...     message.text, message.keys
     ('paid', 'o-17')
 
-`address` is what clients of any language take as their name server. With pytest the fixture `rocketmq` is such a broker.
+Clients in any language use `address` as their name server. The pytest fixture `rocketmq` is such a broker.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["SMALL", "RunningBroker"]
 
 T = TypeVar("T")
 
-# a store as small as tests want it: made in milliseconds, some megabytes on disk
+# a small store for tests: created in milliseconds, a few megabytes on disk
 SMALL = StoreConfig(commit_log_file_size=16 << 20, consume_queue_file_size=20_000, max_hash_slot_num=10_000, max_index_num=40_000)
 _QUICK = Settings(transaction_check_interval=1000, transaction_timeout=500, property_filter=True)
 
 
 class RunningBroker:
-    """A broker over a directory, and helpers that speak to it. Messages to new topics make them, unless told otherwise.
+    """A broker over a directory, with helpers to send and receive. By default, messages to new topics create them.
 
-    options: those of `mqstore.broker.Broker`. Half messages are checked each second; a message is asked back for after half a second.
+    options: those of `mqstore.broker.Broker`. By default, half messages older than half a second are checked each second.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
@@ -62,7 +62,7 @@ class RunningBroker:
     # start and stop
 
     def start(self) -> None:
-        """Open the store and listen. Raises what keeps the broker from starting."""
+        """Open the store and listen. Raises whatever prevents the start."""
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="mqstore-broker", daemon=True)
         self._thread.start()
@@ -71,11 +71,11 @@ class RunningBroker:
             self._thread.join()
             if self._failure is not None:
                 raise self._failure
-            raise RuntimeError("the broker ended while it started")
+            raise RuntimeError("the broker stopped while it started")
         self.address = self._broker.address
 
     def stop(self) -> None:
-        """End in order: the store is closed, and can be opened again."""
+        """Stop in order; the store is closed and can be opened again."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -88,7 +88,7 @@ class RunningBroker:
             raise self._failure
 
     def restart(self) -> None:
-        """Stop, and start again at the same address, over the same store."""
+        """Stop, and start again at the same address over the same store."""
         address = self.address
         self.stop()
         self._options["listen"] = address
@@ -111,18 +111,18 @@ class RunningBroker:
             ready.set()
             await self._ended.wait()
 
-    # what tests ask
+    # for tests
 
     @property
     def broker(self) -> Broker:
-        """The broker; it lives in another thread, see `inside`."""
+        """The broker; it runs in another thread, see `inside`."""
         if self._broker is None:
             raise RuntimeError("the broker is not running; start it first")
         return self._broker
 
     @property
     def store(self) -> ServedStore:
-        """The store; it may be read, and written, from any thread."""
+        """The store; it may be read and written from any thread."""
         return self.broker.store
 
     @property
@@ -145,13 +145,13 @@ class RunningBroker:
 
     @property
     def client(self) -> Client:
-        """A connection to the broker, made when it is first wanted."""
+        """A connection to the broker, opened on first use."""
         if self._client is None:
             self._client = Client(self.address)
         return self._client
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Make a topic."""
+        """Create a topic."""
         self.client.create_topic(topic, queues)
 
     def produce(
@@ -171,5 +171,5 @@ class RunningBroker:
     def consume(
         self, topic: str, count: int = 1, *, group: str | None = None, tags: str = "*", timeout: float = 10.0, commit: bool = True
     ) -> list[ReceivedMessage]:
-        """The next messages of a topic for a group, see `Client.consume`."""
+        """Return the next messages of a topic for a group, see `Client.consume`."""
         return self.client.consume(topic, count, group=group, tags=tags, timeout=timeout, commit=commit)

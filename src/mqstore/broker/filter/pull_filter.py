@@ -1,7 +1,7 @@
-"""What a consumer is let have of a queue: by tags, by an SQL92 expression, or everything.
+"""Which messages a consumer may receive from a queue: by tag, by SQL92 expression, or all.
 
-A pull by tags is the store's own. One by expression looks at records one after the other, at most 800 of them for one pull, as many as a
-pull by tags looks at entries:
+A pull by tag is done by the store. A pull by expression checks records one by one, at most 800 per pull, the same as the number of
+entries that a pull by tag checks:
 
     queue offsets   4  5  6  7  8          pull from 4: records 5 and 7, next offset 9, maximum 9
     n BETWEEN 3 5   -  +  -  +  -
@@ -33,14 +33,14 @@ MOST_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class PullFilter:
-    """tags: None for everything. sql: of an expression; then tags are not looked at."""
+    """Filter of a subscription. tags: None for all messages. sql: filter of an expression; tags are then ignored."""
 
     tags: TagFilter | None = None
     sql: SqlFilter | None = None
 
     @classmethod
     def of(cls, subscription: Subscription) -> PullFilter:
-        """The filter of a subscription. Raises UsageError for an expression that is none."""
+        """Return the filter of a subscription. Raises UsageError for an invalid expression."""
         if subscription.class_filter:
             return EVERYTHING
         if not subscription.by_tag:
@@ -54,7 +54,7 @@ class PullFilter:
         return self.tags is None and self.sql is None
 
     def get(self, store: ServedStore, group: str, topic: str, queue_id: int, offset: int, max_count: int) -> GetResult:
-        """Pull what is let through."""
+        """Pull messages that pass the filter."""
         if self.sql is None:
             return store.get(group, topic, queue_id, offset, max_count, self.tags)
         return self._get_by_expression(store, self.sql, (group, topic, queue_id), offset, max_count)

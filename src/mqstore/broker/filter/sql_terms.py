@@ -1,12 +1,12 @@
-"""The terms of an SQL92 expression: values that may be unknown, and how they are compared.
+"""Terms of an SQL92 expression: values that may be unknown, and their comparison.
 
     >>> n = Term(lambda properties: properties.get("n"), name="n")
     >>> found = comparison(n, constant(5), HOLDS[">"]).evaluate
     >>> found({"n": "6"}), found({"n": "4"}), found({})
     (True, False, None)
 
-Compared with a number, a text is read as one of the same kind: an int of 32 bits, a long, or a double. What cannot be compared ends the
-evaluation, so that nothing is let through.
+Compared with a number, a string is parsed as a number of the same type: a 32-bit int, a long, or a double. Values that cannot be compared
+end the evaluation, and the message does not match.
 
 Source: Apache RocketMQ 4.9.3, ComparisonExpression, LogicExpression, UnaryExpression.
 """
@@ -42,11 +42,11 @@ _I32, _I64 = 1 << 31, 1 << 63
 
 
 class IncomparableError(Exception):
-    """Values that cannot be compared: the message is not let through."""
+    """The values cannot be compared, so the message does not match."""
 
 
 class Term:
-    """A parsed part. constant: whether its value is known. boolean: it is true, false or unknown. name: of a property."""
+    """Part of an expression. constant: its value is known. boolean: it is true, false or unknown. name: of the property, if it is one."""
 
     __slots__ = ("boolean", "constant", "evaluate", "name", "value")
 
@@ -67,7 +67,7 @@ def property_of(name: str) -> Term:
 
 
 def _number_like(text: str, other: float | int) -> float | int:
-    """A text as a number of the kind that it is compared with. Raises IncomparableError."""
+    """Parse a string as a number of the type it is compared with. Raises IncomparableError."""
     if isinstance(other, float):
         return _double(text)
     digits = text[1:] if text[:1] in ("+", "-") else text
@@ -84,7 +84,7 @@ def _double(text: str) -> float:
 
 
 def order_of(left: Value, right: Value) -> int:
-    """Below, at or above 0 as Java compares them. Raises IncomparableError."""
+    """Compare as Java does: negative, zero or positive. Raises IncomparableError."""
     if isinstance(left, bool) or isinstance(right, bool):
         if isinstance(left, str) and isinstance(right, bool):
             left = left.lower() == "true"
@@ -143,7 +143,7 @@ def minus(term: Term) -> Term:
 
 
 def junction(terms: list[Term], decides: bool) -> Term:
-    """AND (decides: False) or OR (True): the value that decides alone; unknown if anything is, else the other."""
+    """Return the AND (decides: False) or OR (decides: True) of terms: `decides` if any is, else unknown if any is, else the other value."""
 
     def evaluate(properties: Properties) -> Value:
         unknown = False

@@ -1,11 +1,11 @@
-"""What the broker says about itself, and what administrators make it do.
+"""Broker information and administration.
 
-    28 GET_BROKER_RUNTIME_INFO    sums, rates, offsets, disk: every value a text
-    26, 25 GET and UPDATE_BROKER_CONFIG    settings under the broker's names; those of requests may change while it runs
+    28 GET_BROKER_RUNTIME_INFO    totals, rates, offsets, disk; every value is a string
+    26, 25 GET and UPDATE_BROKER_CONFIG    settings under the broker's names; those of requests can change at run time
     305 GET_SYSTEM_TOPIC_LIST_FROM_BROKER
     306, 316 CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC
     323 RESUME_CHECK_HALF_MESSAGE    a half message that was checked too often is checked again
-    50 to 54                         access control, which there is none of
+    50 to 54                         access control, which is not implemented
 
 Changed settings last until the broker stops.
 
@@ -44,20 +44,20 @@ from mqstore.rocketmq.live.retention import disk_ratio
 
 __all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format_size", "runtime_table"]
 
-FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId"})  # names under which clients know the broker
+FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId"})  # names by which clients know the broker
 POOLS = ("send", "pull", "query")
 NO_ACCESS_CONTROL = "this broker has no access control: every client that reaches it may do everything"
 
 
 class Configuration(Component):
-    """The settings as an administrator sees them. version: how often they were changed."""
+    """The settings as administrators see them. version: counts changes."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.version = DataVersion(context.boot)
 
     def values(self) -> dict[str, str]:
-        """Every setting that has a name of the broker's, sorted."""
+        """Return all settings that have a broker name, sorted by name."""
         own = {name: getattr(self.context.settings, attribute) for name, attribute in settings.BROKER_NAMES.items()}
         store = {name: getattr(self.context.store.config, attribute) for name, attribute in store_config.BROKER_NAMES.items()}
         found = {name: value for name, value in {**store, **own}.items() if value is not None}
@@ -65,7 +65,7 @@ class Configuration(Component):
         return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in sorted(found.items())}
 
     def change(self, named: dict[str, str]) -> list[str]:
-        """Change settings; returns the names of those that are different now. Raises ResponseError for one that cannot change now."""
+        """Change settings and return the names of those that changed. Raises ResponseError for one that cannot change at run time."""
         before = self.values()
         changed = [name for name, value in named.items() if name in before and before[name] != value]
         fast = [name for name in changed if name in FIXED or name not in settings.BROKER_NAMES]
@@ -84,14 +84,14 @@ class Configuration(Component):
 
 
 def format_duration(milliseconds: int) -> str:
-    """A duration as brokers write it."""
+    """Format a duration as brokers do."""
     seconds = milliseconds // 1000
     days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
 
 
 def format_size(size: int) -> str:
-    """A number of bytes as brokers write it."""
+    """Format a number of bytes as brokers do."""
     value, unit = float(size), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -107,7 +107,7 @@ def _distribution(times: list[int]) -> str:
 
 
 def runtime_table(context: Context) -> dict[str, str]:
-    """The table of 28. The store is asked for times and the file system for room, so it is made in a thread."""
+    """Return the table of request 28. Reads the store and the file system, so call it in a thread."""
     found = _of_broker(context) | _of_store(context)
     if context.profile.is_v5:
         found |= dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
@@ -154,7 +154,7 @@ def _of_broker(context: Context) -> dict[str, str]:
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": str(context.settings.max_in_flight),
     }
-    for pool in POOLS:  # requests wait in no queue: each connection takes as many as it may have in flight
+    for pool in POOLS:  # there are no request queues: each connection accepts up to max_in_flight requests
         found[f"{pool}ThreadPoolQueueSize"] = found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         found[f"{pool}ThreadPoolQueueCapacity"] = str(context.settings.max_in_flight)
     return found
@@ -187,7 +187,7 @@ def _of_store(context: Context) -> dict[str, str]:
 
 
 async def runtime_info(context: Context, connection: Connection, request: Frame) -> Frame:
-    """28: all there is to know of the running broker."""
+    """Handle 28: return the runtime table."""
     return make_response(request, body=bodies.encode({"table": await context.run(runtime_table, context)}))
 
 
@@ -195,14 +195,14 @@ async def runtime_info(context: Context, connection: Connection, request: Frame)
 
 
 def broker_config(context: Context, connection: Connection, request: Frame) -> Frame:
-    """26: the settings, one `name=value` a line."""
+    """Handle 26: return the settings, one `name=value` per line."""
     configuration = context.component(Configuration)
     version = json.dumps(configuration.version.value(context.profile.is_v5), separators=(",", ":"))
     return make_response(request, ext={"version": version}, body=properties_text(configuration.values()).encode())
 
 
 def update_config(context: Context, connection: Connection, request: Frame) -> Frame:
-    """25: change settings; those with names that are not known here are passed over, as in a broker."""
+    """Handle 25: change settings. Unknown names are ignored, as in a broker."""
     context.writable_store(ResponseCode.NO_PERMISSION)
     named = properties_of(bytes(request.body).decode("utf-8", "replace"))
     changed = context.component(Configuration).change(named)
@@ -214,7 +214,7 @@ def update_config(context: Context, connection: Connection, request: Frame) -> F
 
 
 def system_topic_list(context: Context, connection: Connection, request: Frame) -> Frame:
-    """305: the broker's own topics."""
+    """Handle 305: return the system topics."""
     own = {
         config.name
         for config in system_topics(context.profile.version, cluster=context.settings.cluster, broker=context.settings.broker_name)
@@ -224,7 +224,7 @@ def system_topic_list(context: Context, connection: Connection, request: Frame) 
 
 
 async def clean_expired(context: Context, connection: Connection, request: Frame) -> Frame:
-    """306: let queues and index follow the log now, with whatever else is due."""
+    """Handle 306: run retention now, including queues and index."""
     store = context.writable_store(ResponseCode.NO_PERMISSION)
     gone = await context.run(store.run_retention)
     log("cleaned", log_files=gone.log_files, queue_files=gone.queue_files, index_files=gone.index_files, peer=connection.peer)
@@ -232,7 +232,7 @@ async def clean_expired(context: Context, connection: Connection, request: Frame
 
 
 async def clean_unused(context: Context, connection: Connection, request: Frame) -> Frame:
-    """316: remove the queues of topics that are not configured."""
+    """Handle 316: remove the queues of topics that are not configured."""
     store = context.writable_store(ResponseCode.NO_PERMISSION)
     kept = {*store.topics.names(), SCHEDULE_TOPIC}
     cluster, broker = context.settings.cluster, context.settings.broker_name
@@ -245,7 +245,7 @@ async def clean_unused(context: Context, connection: Connection, request: Frame)
 
 
 async def resume_check(context: Context, connection: Connection, request: Frame) -> Frame:
-    """323: put a half message again as if it had never been checked."""
+    """Handle 323: put a half message again with its check count reset."""
     store = context.writable_store()
     msg_id = headers.text(request, "msgId")
     try:
@@ -253,7 +253,9 @@ async def resume_check(context: Context, connection: Connection, request: Frame)
     except UsageError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     if found is None or found.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"no half message has the id {msg_id}; Put message back to {HALF_TOPIC} failed.")
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR, f"there is no half message with id {msg_id}; Put message back to {HALF_TOPIC} failed."
+        )
     again = Message(
         HALF_TOPIC,
         found.body,
@@ -272,7 +274,7 @@ async def resume_check(context: Context, connection: Connection, request: Frame)
 
 
 def access_control(context: Context, connection: Connection, request: Frame) -> Frame:
-    """50 to 54: not served."""
+    """Handle 50 to 54: not supported."""
     return make_response(
         request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported: {NO_ACCESS_CONTROL}"
     )

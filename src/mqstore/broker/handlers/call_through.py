@@ -1,9 +1,9 @@
-"""Calls through to consumers: an administrator asks, the broker passes it on to the client, and its answer back.
+"""Requests of administrators that the broker forwards to a consumer, whose response it returns.
 
     307 GET_CONSUMER_RUNNING_INFO    what a consumer is doing
-    309 CONSUME_MESSAGE_DIRECTLY     let a consumer take one message now; the broker adds the record of the message id
+    309 CONSUME_MESSAGE_DIRECTLY     let a consumer consume one message now; the broker adds the record
 
-The client gets ten seconds (`Settings.call_timeout`). Its answer goes back as it is, under the opaque of the first request.
+The client has ten seconds (`Settings.call_timeout`). Its response is returned unchanged, under the opaque of the original request.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.18.
 """
@@ -21,7 +21,7 @@ __all__ = ["HANDLERS", "call_consumer", "position_in_id"]
 
 
 def position_in_id(msg_id: str) -> int:
-    """The physical offset in an offset message id. Raises ResponseError for what is none.
+    """Return the physical offset in an offset message id. Raises ResponseError if it is not one.
 
     >>> position_in_id("7F00000100008FEB00000000000000D4")
     212
@@ -31,18 +31,18 @@ def position_in_id(msg_id: str) -> int:
     except ValueError:
         raw = b""
     if len(raw) not in (16, 28):
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{msg_id!r} is no message id; it has 32 or 56 hexadecimal digits")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{msg_id!r} is not a message id, which has 32 or 56 hexadecimal digits")
     return int.from_bytes(raw[-8:], "big", signed=True)
 
 
 async def running_info(context: Context, connection: Connection, request: Frame) -> Frame:
-    """307: pass the request on."""
+    """Handle 307: forward the request."""
     group, client_id = headers.text(request, "consumerGroup"), headers.text(request, "clientId")
     return await call_consumer(context, request, group, client_id, dict(request.ext or {}))
 
 
 async def consume_directly(context: Context, connection: Connection, request: Frame) -> Frame:
-    """309: pass the request on with the record that it names."""
+    """Handle 309: forward the request with the record that it names."""
     group = headers.text(request, "consumerGroup")
     ext = {**(request.ext or {}), "brokerName": context.settings.broker_name}
     msg_id = headers.text_or(request, "msgId")
@@ -57,7 +57,7 @@ async def consume_directly(context: Context, connection: Connection, request: Fr
 
 
 async def call_consumer(context: Context, request: Frame, group: str, client_id: str, ext: dict[str, str], body: bytes = b"") -> Frame:
-    """The answer of one consumer to the code of the request."""
+    """Forward the request's code to one consumer and return its response."""
     member = context.component(Membership).clients.consumer(group, client_id)
     if member is None:
         return make_response(request, ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
@@ -71,7 +71,7 @@ async def call_consumer(context: Context, request: Frame, group: str, client_id:
     except TimeoutError:
         waited = context.settings.call_timeout
         return make_response(
-            request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: no answer within {waited} ms"
+            request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: no response within {waited} ms"
         )
     except ConnectionError as error:
         return make_response(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {error}")

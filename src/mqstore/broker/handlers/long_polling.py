@@ -1,12 +1,12 @@
-"""Long polling: pulls at the end of a queue are held until a message comes, or their time is up.
+"""Long polling: pulls at the end of a queue are held until a message arrives or they time out.
 
     pull finds nothing new, may be suspended  -> held by topic and queue
-    a message is listed in the queue          -> those it is for are pulled again, at once
-    every 5 s                                 -> all are pulled again for which there is anything new, also if it is filtered out
-    suspendTimeoutMillis over                 -> pulled for the last time, answered whatever comes
-    the connection is gone                    -> forgotten
+    a message is dispatched to the queue      -> held pulls that it matches are retried at once
+    every 5 s                                 -> held pulls of queues that grew are retried, even if the filter rejects the messages
+    suspendTimeoutMillis elapsed              -> retried for the last time and answered in any case
+    the connection is lost                    -> dropped
 
-A pull whose filter lets nothing of what came through stays held, and what was looked at once is not looked at again.
+A pull stays held while its filter rejects all new messages; each message is checked once.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.3. Source: Apache RocketMQ 4.9.3, PullRequestHoldService.
 """
@@ -32,7 +32,7 @@ QueueKey = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that waits. offset: that it asked for. looked_at: everything before it is filtered out. again: pulls and answers, now."""
+    """A held pull. offset: the requested one. looked_at: the filter rejected everything before it. again: pulls again and responds."""
 
     connection: Connection
     group: str
@@ -50,7 +50,7 @@ class HeldPull:
 
 
 class LongPolling(Component):
-    """The held pulls of a broker. Used in the event loop only, but for `messages_dispatched`."""
+    """The held pulls of a broker. Used in the event loop only, except `messages_dispatched`."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -75,7 +75,7 @@ class LongPolling(Component):
             self._forget(held)
 
     def hold(self, held: HeldPull, milliseconds: int) -> bool:
-        """Hold a pull for so long. Returns whether it is held; it is not if too many are, or something has come meanwhile."""
+        """Hold a pull. Returns False if too many are held, or if a message has arrived meanwhile."""
         if self.count >= self.context.settings.max_held_pulls or not self.context.accepting:
             return False
         held.looked_at = held.offset
@@ -91,25 +91,25 @@ class LongPolling(Component):
     # waking
 
     def messages_dispatched(self, queues: frozenset[QueueKey]) -> None:
-        """Messages were listed in queues. Called by the thread that lists them."""
+        """Wake pulls of queues that got messages. Called by the dispatch thread."""
         if self.count:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
+            with contextlib.suppress(RuntimeError):  # the event loop may be closed
                 self.context.loop.call_soon_threadsafe(self._check, queues)
 
     def wake(self, group: str, topic: str) -> None:
-        """Pull again for a group whose offsets in a topic were moved."""
+        """Retry the pulls of a group whose offsets of a topic were reset."""
         waiting = [held for key, queue in self._by_queue.items() if key[0] == topic for held in queue if held.group == group]
         self._answer(waiting)
 
     def _check(self, queues: Iterable[QueueKey]) -> None:
-        """Answer those for whom something has come."""
+        """Retry the held pulls of these queues that have news."""
         for key in queues:
             waiting = self._by_queue.get(key)
             if waiting:
                 self._answer([held for held in waiting if self._has_news(held)])
 
     def _has_news(self, held: HeldPull) -> bool:
-        """Whether there is a message that the filter lets through, or anything else than messages that it does not."""
+        """Return whether there is a message that passes the filter, or any status other than no matching message."""
         store = self.context.store
         end = store.max_offset(held.topic, held.queue_id)
         if held.filter.everything:

@@ -1,12 +1,12 @@
-"""Membership: heartbeats and farewells of clients, who is in a group, and who hears that this has changed.
+"""Membership: heartbeats, unregistration, group members, and notifications of changes.
 
-    34 HEART_BEAT         notes producers and consumers, makes %RETRY%group, tells the group's members of a change
+    34 HEART_BEAT         registers producers and consumers, creates %RETRY%group, notifies the members of changed groups
     35 UNREGISTER_CLIENT  a client leaves one group
-    46 CHECK_CLIENT_CONFIG  whether a filter of a consumer can be used here
-    38 GET_CONSUMER_LIST_BY_GROUP, 203, 204, 328  who is there
-    40 NOTIFY_CONSUMER_IDS_CHANGED  from the broker, oneway, to every member of a group that changed, also the one that changed it
+    46 CHECK_CLIENT_CONFIG  checks whether a consumer's filter is supported
+    38 GET_CONSUMER_LIST_BY_GROUP, 203, 204, 328  list clients
+    40 NOTIFY_CONSUMER_IDS_CHANGED  from the broker, oneway, to every member of a changed group, including the one that changed it
 
-A member is gone when its connection is, when it says so, or when nothing was heard from it for two minutes; then its connection is closed.
+A member leaves when its connection is lost, when it unregisters, or after two minutes without a heartbeat; then its connection is closed.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 to 3.9 and 3.14.
 """
@@ -50,16 +50,16 @@ class Membership(Component):
             self.expire()
 
     def expire(self) -> None:
-        """Close the connections of members that have gone silent."""
+        """Close the connections of members without recent heartbeats."""
         for connection in self.clients.silent(self.context.clock()):
-            connection.close("no heartbeat came for two minutes")
+            connection.close("no heartbeat for two minutes")
             self.connection_lost(connection)
 
     def connection_lost(self, connection: Connection) -> None:
         self.changed(self.clients.close(connection))
 
     def changed(self, groups: Iterable[str]) -> None:
-        """Tell the members of groups to look at their queues again."""
+        """Notify the members of groups to rebalance."""
         for name in groups:
             group = self.clients.consumer_group(name)
             if group is None or not self._notifies(name):
@@ -73,7 +73,7 @@ class Membership(Component):
 
 
 def heart_beat(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
-    """34: the client is alive, and this is what it produces and consumes."""
+    """Handle 34: register what a client produces and consumes."""
     try:
         told = parse(request.body)
     except UsageError as error:
@@ -103,7 +103,7 @@ async def _saved(configured: TopicsAndGroups, done: Frame) -> Frame:
 
 
 def unregister_client(context: Context, connection: Connection, request: Frame) -> Frame:
-    """35: the client leaves a group; an empty name means none."""
+    """Handle 35: remove a client from groups; an empty name means none."""
     membership = context.component(Membership)
     headers.text(request, "clientID")
     membership.changed(
@@ -117,7 +117,7 @@ def unregister_client(context: Context, connection: Connection, request: Frame) 
 
 
 def check_client_config(context: Context, connection: Connection, request: Frame) -> Frame:
-    """46: whether a subscription can be filtered here: by tags always, by an expression if the broker has that switched on."""
+    """Handle 46: check a subscription. Tags are always supported, expressions only with `Settings.property_filter`."""
     held = bodies.parse_request(request).get("subscriptionData")
     if not isinstance(held, dict):
         return make_response(request)
@@ -137,7 +137,7 @@ def check_client_config(context: Context, connection: Connection, request: Frame
 
 
 def consumer_list(context: Context, connection: Connection, request: Frame) -> Frame:
-    """38: the client ids of a group."""
+    """Handle 38: return the client ids of a group."""
     name = headers.text(request, "consumerGroup")
     group = context.component(Membership).clients.consumer_group(name)
     if group is None:
@@ -146,7 +146,7 @@ def consumer_list(context: Context, connection: Connection, request: Frame) -> F
 
 
 def consumer_connections(context: Context, connection: Connection, request: Frame) -> Frame:
-    """203: the connections of a consumer group, with what it subscribes to."""
+    """Handle 203: return the connections and subscriptions of a consumer group."""
     name = headers.text(request, "consumerGroup")
     group = context.component(Membership).clients.consumer_group(name)
     if group is None:
@@ -162,7 +162,7 @@ def consumer_connections(context: Context, connection: Connection, request: Fram
 
 
 def producer_connections(context: Context, connection: Connection, request: Frame) -> Frame:
-    """204: the connections of a producer group."""
+    """Handle 204: return the connections of a producer group."""
     name = headers.text(request, "producerGroup")
     members = context.component(Membership).clients.producer_group(name)
     if not members:
@@ -171,7 +171,7 @@ def producer_connections(context: Context, connection: Connection, request: Fram
 
 
 def all_producers(context: Context, connection: Connection, request: Frame) -> Frame:
-    """328: the producers of all groups."""
+    """Handle 328: return the producers of all groups."""
     producers = context.component(Membership).clients.producers
     data = {
         name: [

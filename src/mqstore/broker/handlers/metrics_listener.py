@@ -1,4 +1,4 @@
-"""The HTTP listener for Prometheus: the WSGI application of `prometheus_client` in threads of its own.
+"""The HTTP listener for Prometheus: the WSGI application of `prometheus_client`, in separate threads.
 
     GET, HEAD  /metrics, /    the metrics, in the format that the Accept header asks for (text 0.0.4 by default)
     else                      404, 405; 503 from the 17th concurrent request on

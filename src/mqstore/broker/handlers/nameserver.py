@@ -1,13 +1,13 @@
-"""The name server: clients ask it where topics are; brokers may register with it.
+"""The name server: routes for clients, and registration of other brokers.
 
     105           where a topic is              106 224 206 304   clusters, brokers, topics
-    100 101 102 219   keys and values           103 104 322       other brokers come and go
-    216           a topic is forgotten          205 327           a broker's write permission, taken and given back
+    100 101 102 219   keys and values           103 104 322       registration of other brokers
+    216           a topic is removed            205 327           a broker's write permission, removed and restored
     318 319       its settings                  311 312 313       lists of unit topics, which are empty
 
-It is in the same process as the broker, whose topics it sees as they are, without a registration; a topic that was taken out by 216 comes
-back as with a real pair, when the broker would next register: after 30 s, or with the next change of its topics. Other brokers
-are dropped when they have been silent for two minutes. Keys and values live as long as the process.
+It runs in the broker's process and reads the broker's topics directly, without registration. A topic removed by 216 comes back when a
+real broker would register again: after 30 s, or with the next change of its topics. Other brokers are dropped after two minutes
+without a registration. Keys and values last as long as the process.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 2.
 """
@@ -37,7 +37,7 @@ _NOT_HERE = "No topic route info in name server for the topic: {}\nSee https://r
 
 
 class NameServer(Component):
-    """What the name server knows."""
+    """State of the name server."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -50,17 +50,17 @@ class NameServer(Component):
         }
         self._wiped = False
         self._others: dict[tuple[str, str], BrokerEntry] = {}
-        self._forgotten: dict[str, tuple[int, int]] = {}  # topic -> (when, the counter of the topics then)
+        self._forgotten: dict[str, tuple[int, int]] = {}  # topic -> (time of removal, change counter of the topics then)
 
     # topics and brokers
 
     def topics(self) -> dict[str, TopicConfig]:
-        """The broker's own topics as clients see them."""
+        """The broker's own topics that clients can see."""
         topics = self.context.store.topics
         return {name: config for name in topics.names() if (config := self.topic(name)) is not None}
 
     def topic(self, name: str) -> TopicConfig | None:
-        """One of the broker's own topics; None where clients do not see it."""
+        """Return one of the broker's own topics, or None if clients cannot see it."""
         config = self.context.store.topics.get(name)
         if config is None or (name == TEMPLATE and not (self.context.settings.auto_create_topics and self.context.writable)):
             return None
@@ -73,16 +73,16 @@ class NameServer(Component):
         return config
 
     def own(self, topics: Mapping[str, TopicConfig]) -> BrokerEntry:
-        """The broker of this process."""
+        """Return the entry of the broker of this process."""
         settings = self.context.settings
         return BrokerEntry(settings.cluster, settings.broker_name, {settings.broker_id: self.context.address}, topics, self._wiped)
 
     def brokers(self) -> list[BrokerEntry]:
-        """All brokers, this one first."""
+        """Return all brokers, this one first."""
         return [self.own(self.topics()), *self.others()]
 
     def others(self) -> list[BrokerEntry]:
-        """The brokers that have registered, without those that have fallen silent."""
+        """Return the registered brokers that are not expired."""
         now = self.context.clock()
         for key, broker in list(self._others.items()):
             if now - broker.heard_at > SILENCE:
@@ -90,18 +90,18 @@ class NameServer(Component):
         return list(self._others.values())
 
     def having(self, topic: str) -> list[BrokerEntry]:
-        """The brokers that may have a topic; of this one only that topic."""
+        """Return the brokers that may have a topic; this broker's entry is reduced to that topic."""
         config = self.topic(topic)
         return [self.own({} if config is None else {topic: config}), *self.others()]
 
     def forget(self, topic: str) -> None:
-        """Take a topic out until its broker registers again."""
+        """Remove a topic until its broker registers again."""
         self._forgotten[topic] = (self.context.clock(), self.context.store.topics.counter)
         for broker in self._others.values():
             broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
 
     def permit(self, name: str, wiped: bool) -> int:
-        """Take a broker's write permission away, or give it back. Returns how many topics that concerns."""
+        """Remove or restore a broker's write permission. Returns the number of topics affected."""
         count = 0
         if name == self.context.settings.broker_name:
             self._wiped = wiped
@@ -113,7 +113,7 @@ class NameServer(Component):
         return count
 
     def register(self, entry: BrokerEntry, broker_id: int, address: str) -> BrokerEntry:
-        """Note another broker. Returns what is known of its name now."""
+        """Register another broker and return its entry."""
         key = (entry.cluster, entry.name)
         known = self._others.get(key)
         if known is not None:
@@ -126,7 +126,7 @@ class NameServer(Component):
         return entry
 
     def unregister(self, cluster: str, name: str, broker_id: int) -> None:
-        """Another broker leaves."""
+        """Unregister another broker."""
         known = self._others.get((cluster, name))
         if known is not None:
             known.addresses.pop(broker_id, None)
@@ -134,11 +134,11 @@ class NameServer(Component):
                 del self._others[cluster, name]
 
     def other(self, cluster: str, name: str) -> BrokerEntry | None:
-        """A broker that has registered."""
+        """Return a registered broker, or None."""
         return self._others.get((cluster, name))
 
 
-# where things are
+# routes and lists
 
 
 def topic_route(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -257,12 +257,12 @@ def register_broker(context: Context, connection: Connection, request: Frame) ->
     address, number = headers.text(request, "brokerAddr"), headers.int64(request, "brokerId")
     server = context.component(NameServer)
     if name == context.settings.broker_name and cluster == context.settings.cluster:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} is the broker of this process; give the other one another brokerName")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{name} is the broker of this process; give the other broker another brokerName")
     checksum = headers.int32_or(request, "bodyCrc32", 0)
     if checksum and checksum & 0xFFFFFFFF != zlib.crc32(request.body):
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     if headers.boolean_or(request, "compressed"):
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, "compressed registrations are not read; set compressedRegister=false")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "compressed registrations are not supported; set compressedRegister=false")
     body: Any = bodies.parse_request(request) if request.body else {}
     topics, version = topics_of_body(body)
     entry = BrokerEntry(cluster, name, {}, topics, data_version=version, heard_at=context.clock())

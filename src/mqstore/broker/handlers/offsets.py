@@ -1,12 +1,12 @@
-"""Offsets of consumer groups: ask, commit, clone, compare, list.
+"""Offsets of consumer groups: query, commit, clone, compare, list.
 
-    14  QUERY_CONSUMER_OFFSET     the next offset of a group in a queue; 22: the consumer decides where it begins
+    14  QUERY_CONSUMER_OFFSET     the next offset of a group in a queue; 22: the consumer decides where to start
     15  UPDATE_CONSUMER_OFFSET    mostly oneway
-    314 CLONE_GROUP_OFFSET        one group takes over the offsets of another
+    314 CLONE_GROUP_OFFSET        copies the offsets of one group to another
     308 QUERY_CORRECTION_OFFSET   the smallest offset of any other group in each queue
     43, 45                        the tables of consumer offsets and delay offsets, as in their files
 
-In a store that is only read a copy in memory changes, or nothing where the offsets are frozen (16).
+In a read-only store only a copy in memory changes, or nothing if the offsets are frozen (16).
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.5, 3.16 and 3.22.
 """
@@ -30,14 +30,14 @@ NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
 def moving(context: Context) -> ConsumerOffsets:
-    """The offsets, for what moves them. Raises ResponseError where they are frozen."""
+    """Return the offsets for changing them. Raises ResponseError if they are frozen."""
     if context.settings.freeze_offsets and not context.writable:
-        raise ResponseError(ResponseCode.NO_PERMISSION, "the store is served read-only with frozen offsets; no group moves in it")
+        raise ResponseError(ResponseCode.NO_PERMISSION, "the store is served read-only with frozen offsets; no offsets can be changed")
     return context.store.offsets
 
 
 def query_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """14: where a group goes on in a queue."""
+    """Handle 14: return a group's next offset in a queue."""
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
     queue_id = headers.int32(request, "queueId")
     store = context.store
@@ -57,7 +57,7 @@ def query_offset(context: Context, connection: Connection, request: Frame) -> Fr
 
 
 def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none", "memory", "disk"]:
-    """Where the first message of a queue would be read from, as far as a pull tells."""
+    """Return where the first message of a queue would be read from, as a pull would report it."""
     found = context.store.get("", topic, queue_id, 0, 1)
     if found.status is not GetStatus.FOUND:
         return "none"
@@ -65,7 +65,7 @@ def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none",
 
 
 def update_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """15: a group has got so far in a queue."""
+    """Handle 15: commit a group's offset in a queue."""
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
     if context.profile.is_v5:
         return _update_checked(context, request, group, topic)
@@ -74,7 +74,7 @@ def update_offset(context: Context, connection: Connection, request: Frame) -> F
 
 
 def _update_checked(context: Context, request: Frame, group: str, topic: str) -> Frame:
-    """As 5.3.3 does it: only for what there is, and not while a reset waits for its pull."""
+    """Commit as 5.3.3 does: only for existing groups, topics and queues, and not while a reset is pending."""
     if group not in context.store.groups:
         raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     if topic not in context.store.topics:
@@ -92,7 +92,7 @@ def _update_checked(context: Context, request: Frame, group: str, topic: str) ->
 
 
 def clone_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
-    """314: a group takes over another's offsets, of one topic or of all."""
+    """Handle 314: copy a group's offsets of one topic, or of all, to another group."""
     source, target = headers.text(request, "srcGroup"), headers.text(request, "destGroup")
     topic = headers.text_or(request, "topic")
     offsets = moving(context)
@@ -103,7 +103,7 @@ def clone_offsets(context: Context, connection: Connection, request: Frame) -> F
 
 
 def correction_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """308: per queue the smallest offset of the other groups; no limit where the compared group has passed it."""
+    """Handle 308: return the smallest offset of the other groups per queue; no limit if the compared group has passed it."""
     topic = headers.text(request, "topic")
     compared = headers.text_or(request, "compareGroup", "")
     without = [name for name in headers.text_or(request, "filterGroups", "").split(",") if name]
@@ -121,19 +121,19 @@ def correction_offset(context: Context, connection: Connection, request: Frame) 
 
 
 def all_consumer_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
-    """43: the table, compact."""
+    """Handle 43: return the table of consumer offsets as compact JSON."""
     return make_response(request, body=_compact(context.store.offsets.text()))
 
 
 def all_delay_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
-    """45: how far delivery is in each delay level."""
+    """Handle 45: return the delivery offset of each delay level."""
     store = context.store.writable
     table = {} if store is None else store.delays.offsets()
     return make_response(request, body=bodies.encode({"offsetTable": dict(sorted(table.items()))}))
 
 
 def _compact(text: str) -> bytes:
-    """A file under config/ in one line."""
+    """Return the text of a file under config/ on one line."""
     value = fastjson.parse(text)
     table = value.get("offsetTable")
     if isinstance(table, dict):

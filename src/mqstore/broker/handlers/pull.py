@@ -1,16 +1,16 @@
-"""Pulling: messages of a queue from an offset on.
+"""Pulling: messages of a queue from an offset onwards.
 
-    11 PULL_MESSAGE   361 LITE_PULL_MESSAGE, the same under the number that lite pull consumers of 5.x use
+    11 PULL_MESSAGE   361 LITE_PULL_MESSAGE, the same, as lite pull consumers of 5.x send it
 
     sysFlag  0x1 commit commitOffset   0x2 may be suspended   0x4 the subscription is in the request   0x10 lite pull
 
-How a pull of the store ends decides the code:
+The status of the store's pull decides the code:
 
-    FOUND                                          0, with the records as they lie in the log
-    NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING       20, pull on at nextBeginOffset
-    OFFSET_FOUND_NULL, OFFSET_OVERFLOW_ONE         19, nothing new: the answer is held back if it may be
+    FOUND                                          0, with the records as stored in the log
+    NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING       20, continue at nextBeginOffset
+    OFFSET_FOUND_NULL, OFFSET_OVERFLOW_ONE         19, nothing new: the pull is held if it may be
     NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE    19 at offset 0, else 21
-    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL        21, go on at nextBeginOffset
+    OFFSET_OVERFLOW_BADLY, OFFSET_TOO_SMALL        21, continue at nextBeginOffset
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.3. Source: Apache RocketMQ 4.9.3 and 5.3.3, PullMessageProcessor.
 """
@@ -51,7 +51,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class PullHeader:
-    """One pull. suspend_timeout: ms. most_bytes: of the answer, 0 where the client sets no limit."""
+    """Header of a pull. suspend_timeout: ms. most_bytes: maximum size of the response, 0 for no limit."""
 
     group: str
     topic: str
@@ -66,7 +66,7 @@ class PullHeader:
 
     @classmethod
     def of(cls, request: Frame) -> PullHeader:
-        """The header of a request. Raises ResponseError."""
+        """Parse the header of a request. Raises ResponseError."""
         return cls(
             headers.text(request, "consumerGroup"),
             headers.text(request, "topic"),
@@ -82,12 +82,12 @@ class PullHeader:
 
 
 def pull(context: Context, connection: Connection, request: Frame) -> Frame | None:
-    """11, 361: messages now, or as soon as there are any."""
+    """Handle 11 and 361: return messages now, or as soon as there are any."""
     return _pulled(context, connection, request, PullHeader.of(request), may_suspend=True)
 
 
 def _pulled(context: Context, connection: Connection, request: Frame, header: PullHeader, *, may_suspend: bool) -> Frame | None:
-    """The answer; None where the pull is held."""
+    """Pull and return the response, or None if the pull is held."""
     began = context.clock()
     _check(context, connection, header)
     wanted = _filter(context, request, header)
@@ -149,7 +149,7 @@ def _answer(context: Context, request: Frame, header: PullHeader, found: GetResu
 
 
 def _fitting(sizes: list[int], most: int) -> int:
-    """How many records of these sizes fit; the first always does."""
+    """Return how many records of these sizes fit; the first always does."""
     total = 0
     for number, size in enumerate(sizes):
         total += size
@@ -159,7 +159,7 @@ def _fitting(sizes: list[int], most: int) -> int:
 
 
 def _moved(context: Context, request: Frame, header: PullHeader, offset: int) -> Frame:
-    """The answer to the first pull after the offset was reset on the server's side."""
+    """Return the response to the first pull after a reset of the offset on the server side."""
     low, high = context.store.min_offset(header.topic, header.queue_id), context.store.max_offset(header.topic, header.queue_id)
     ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(offset), "maxOffset": str(high), "minOffset": str(low)}
     return make_response(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
@@ -169,7 +169,7 @@ def _moved(context: Context, request: Frame, header: PullHeader, offset: int) ->
 
 
 def _check(context: Context, connection: Connection, header: PullHeader) -> None:
-    """Raises ResponseError where the group may not pull from the queue."""
+    """Raise ResponseError if the group may not pull from the queue."""
     group = context.component(TopicsAndGroups).group(header.group)
     if group is None:
         raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{header.group}] does not exist, {HELP}")
@@ -189,7 +189,7 @@ def _check(context: Context, connection: Connection, header: PullHeader) -> None
 
 
 def _filter(context: Context, request: Frame, header: PullHeader) -> PullFilter:
-    """What the consumer subscribes to: by the request, or by its group's heartbeats. Raises ResponseError."""
+    """Return the filter of the request's subscription, or of its group's heartbeats. Raises ResponseError."""
     if header.sys_flag & HAS_SUBSCRIPTION:
         expression, kind = headers.text_or(request, "subscription"), headers.text_or(request, "expressionType")
         try:
@@ -211,7 +211,7 @@ def _filter(context: Context, request: Frame, header: PullHeader) -> PullFilter:
 
 
 def _subscribed(context: Context, header: PullHeader) -> Subscription:
-    """The group's subscription to the topic, as the heartbeats told it. Raises ResponseError."""
+    """Return the group's subscription to the topic from its heartbeats. Raises ResponseError."""
     clients = context.component(Membership).clients
     group = clients.consumer_group(header.group)
     if group is None:

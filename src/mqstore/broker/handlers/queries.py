@@ -1,11 +1,11 @@
-"""Queries: messages by key, by place in the log, by queue; offsets by time.
+"""Queries: messages by key, by physical offset and by queue; offsets by time.
 
-    12  QUERY_MESSAGE            records with a key, by the index; `_UNIQUE_KEY_QUERY` true: 32 of them, whatever maxNum says
+    12  QUERY_MESSAGE            records with a key, from the index; with `_UNIQUE_KEY_QUERY` at most 32, whatever maxNum is
     33  VIEW_MESSAGE_BY_ID       the record at a physical offset
     29, 30, 31, 32               offset for a time, maximum, minimum, time of the first message of a queue
     321 QUERY_CONSUME_QUEUE      entries of a queue
 
-Those of offsets always succeed: an unknown queue has none and nothing. What may read much of index or log runs in a thread.
+Queries of offsets always succeed, also for unknown queues. Queries that may read much of the index or log run in a thread.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.4, 3.6 and 3.17.
 """
@@ -32,9 +32,9 @@ SLOW = 0.01  # seconds
 
 
 class KeyQueries(Component):
-    """Where key queries run: in the event loop, which most leave within microseconds; in threads for a while after one that did not.
+    """Decides where key queries run: in the event loop, since most take microseconds; in threads for a while after a slow one.
 
-    The while is a hundred times what the slow one took, so that slow ones hold up others for a hundredth of the time at most.
+    That while is a hundred times the duration of the slow query, so that slow queries block the event loop 1 % of the time at most.
     """
 
     def __init__(self, context: Context) -> None:
@@ -42,20 +42,20 @@ class KeyQueries(Component):
         self.in_threads_until = 0.0
 
     def took(self, seconds: float) -> None:
-        """A query in the event loop took so long."""
+        """Record the duration of a query in the event loop."""
         if seconds > SLOW:
             self.in_threads_until = self.context.loop.time() + 100 * seconds
 
 
 def query_message(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
-    """12: the newest records with a key, in the order of the log."""
+    """Handle 12: return the newest records with a key, in log order."""
     topic, key = headers.text(request, "topic"), headers.text(request, "key")
     number = headers.int32(request, "maxNum")
     begin, end = headers.int64(request, "beginTimestamp"), headers.int64(request, "endTimestamp")
     if headers.boolean_or(request, "_UNIQUE_KEY_QUERY"):
         number = context.store.config.default_query_max_num
     queries = context.component(KeyQueries)
-    # the chain of a key is followed from its newest entry: what is asked of the past may pass over any number of entries
+    # a key's chain is followed from its newest entry, so a query of the past may skip any number of entries
     if end < context.clock() or context.loop.time() < queries.in_threads_until:
         return _query_in_thread(context, request, (topic, key, number, begin, end))
     began = time.perf_counter()
@@ -79,7 +79,7 @@ def _found(context: Context, request: Frame, found: QueryResult) -> Frame:
 
 
 def view_message(context: Context, connection: Connection, request: Frame) -> Frame:
-    """33: the record at a physical offset."""
+    """Handle 33: return the record at a physical offset."""
     physical = headers.int64(request, "offset")
     found = context.store.raw_record_at(physical)
     if found is None:
@@ -88,7 +88,7 @@ def view_message(context: Context, connection: Connection, request: Frame) -> Fr
 
 
 async def search_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """29: the queue offset for a time."""
+    """Handle 29: return the queue offset for a time."""
     topic, queue_id = headers.text(request, "topic"), headers.int32(request, "queueId")
     timestamp = headers.int64(request, "timestamp")
     upper = (headers.text_or(request, "boundaryType") or "").upper() == "UPPER"
@@ -97,25 +97,25 @@ async def search_offset(context: Context, connection: Connection, request: Frame
 
 
 def max_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """30: the offset of a queue's next message."""
+    """Handle 30: return the offset of a queue's next message."""
     offset = context.store.max_offset(headers.text(request, "topic"), headers.int32(request, "queueId"))
     return make_response(request, ext={"offset": str(offset)})
 
 
 def min_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """31: the offset of a queue's first message."""
+    """Handle 31: return the offset of a queue's first message."""
     offset = context.store.min_offset(headers.text(request, "topic"), headers.int32(request, "queueId"))
     return make_response(request, ext={"offset": str(offset)})
 
 
 def earliest_time(context: Context, connection: Connection, request: Frame) -> Frame:
-    """32: when a queue's first message was stored."""
+    """Handle 32: return the store time of a queue's first message."""
     timestamp = context.store.earliest_time(headers.text(request, "topic"), headers.int32(request, "queueId"))
     return make_response(request, ext={"timestamp": str(timestamp)})
 
 
 def consume_queue(context: Context, connection: Connection, request: Frame) -> Frame:
-    """321: entries of a queue from an index on, and what a group subscribes to."""
+    """Handle 321: return entries of a queue from an index onwards, and a group's subscription."""
     topic, queue_id = headers.text_or(request, "topic", ""), headers.int32_or(request, "queueId", 0)
     index, count = headers.int64_or(request, "index", 0), headers.int32_or(request, "count", 0)
     name = f"{queue_id}@{topic}"

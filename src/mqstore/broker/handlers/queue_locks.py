@@ -1,7 +1,7 @@
 """Queue locks: which client of a group may consume a queue in order.
 
 An orderly consumer locks its queues with LOCK_BATCH_MQ (41) and renews them every 20 seconds; a lock that was not renewed for 60
-seconds is free for others. UNLOCK_BATCH_MQ (42) frees a client's own queues. A lost connection frees nothing.
+seconds expires. UNLOCK_BATCH_MQ (42) releases a client's own queues. A lost connection releases nothing.
 
     >>> locks = QueueLocks()
     >>> queue = Queue("T", "broker-a", 0)
@@ -38,14 +38,14 @@ class _Lock:
 
 
 class QueueLocks:
-    """All locks, by group and queue. expires: ms after which a lock that is not renewed is free. now: ms."""
+    """All locks, by group and queue. expires: ms after which a lock that is not renewed expires. now: ms."""
 
     def __init__(self, expires: int = EXPIRES) -> None:
         self.expires = expires
         self._held: dict[str, dict[Queue, _Lock]] = {}
 
     def lock(self, group: str, queues: Iterable[Queue], client_id: str, now: int) -> list[Queue]:
-        """Lock queues for a client, or renew its locks. Returns those that it has now."""
+        """Lock queues for a client, or renew its locks. Returns those that it holds."""
         held = self._held.setdefault(group, {})
         granted = []
         for queue in queues:
@@ -56,7 +56,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
-        """Free those of the queues that the client has."""
+        """Release those of the queues that the client holds."""
         held = self._held.get(group, {})
         for queue in queues:
             lock = held.get(queue)
@@ -66,7 +66,7 @@ class QueueLocks:
             self._held.pop(group, None)
 
     def expire(self, now: int) -> None:
-        """Forget what nobody renews."""
+        """Drop expired locks."""
         for group, held in list(self._held.items()):
             for queue in [queue for queue, lock in held.items() if now - lock.renewed > self.expires]:
                 del held[queue]
@@ -91,7 +91,7 @@ class LockComponent(Component):
 
 
 def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
-    """(group, client id, queues) of a request."""
+    """Return (group, client id, queues) of a request."""
     body = bodies.parse_request(request)
     group, client_id, named = body.get("consumerGroup"), body.get("clientId"), body.get("mqSet")
     if not isinstance(group, str) or not isinstance(client_id, str):
@@ -106,14 +106,14 @@ def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
 
 
 def lock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
-    """41: which of the queues the client has now."""
+    """Handle 41: lock queues and return those that the client holds."""
     group, client_id, queues = _asked(request)
     granted = context.component(LockComponent).table.lock(group, queues, client_id, context.clock())
     return make_response(request, body=bodies.encode({"lockOKMQSet": granted}))
 
 
 def unlock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
-    """42: the client's own queues are free."""
+    """Handle 42: release the client's own queues."""
     group, client_id, queues = _asked(request)
     context.component(LockComponent).table.unlock(group, queues, client_id)
     return make_response(request)

@@ -1,8 +1,8 @@
-"""Request and reply: an answer goes straight to the client that request.
+"""Request and reply: the broker pushes a reply to the client that sent the request.
 
-    asker    310, an ordinary message with CORRELATION_ID, REPLY_TO_CLIENT and TTL
-    replier  324 or 325, a message to CLUSTER_REPLY_TOPIC with REPLY_TO_CLIENT = client id of the asker
-    broker   326 to that client, waits for its answer, answers the replier; the reply is stored too
+    requester 310, an ordinary message with CORRELATION_ID, REPLY_TO_CLIENT and TTL
+    replier   324 or 325, a message to CLUSTER_REPLY_TOPIC with REPLY_TO_CLIENT = client id of the requester
+    broker    326 to that client, waits for its response, then responds to the replier; the reply is also stored
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.19.
 Source: Apache RocketMQ 4.9.3, ReplyMessageProcessor.
@@ -30,7 +30,7 @@ PUSH_TIMEOUT = 3.0
 
 
 async def send_reply(context: Context, connection: Connection, request: Frame) -> Frame:
-    """324, 325: push a reply to the client that waits for it, and store it."""
+    """Handle 324 and 325: push a reply to the client that waits for it, and store it."""
     context.writable_store()
     header = send_header.parse(request)
     to = decode_properties(header.properties).get("REPLY_TO_CLIENT")
@@ -45,7 +45,7 @@ async def send_reply(context: Context, connection: Connection, request: Frame) -
 
 
 async def _push(context: Context, connection: Connection, request: Frame, header: SendHeader, to: str | None) -> tuple[int, str | None]:
-    """(code, remark) of the push."""
+    """Push the reply and return (code, remark)."""
     if to is None:
         return ResponseCode.SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null"
     member = context.component(Membership).clients.by_client_id(to)
@@ -63,7 +63,7 @@ async def _push(context: Context, connection: Connection, request: Frame, header
 
 
 def pushed(header: SendHeader, body: bytes | memoryview, born_host: str, store_host: str, now: int, version: str) -> Frame:
-    """The request that brings a reply to its client."""
+    """Return the request that delivers a reply to its client."""
     properties = reencode(header.properties, {"PUSH_REPLY_TIME": str(now)}, version)
     ext = {
         "bornHost": f"/{born_host}",

@@ -1,10 +1,10 @@
-"""Resetting and asking for the offsets of consumers that run.
+"""Reset and query of the offsets of running consumers.
 
-    222 INVOKE_BROKER_TO_RESET_OFFSET         4.9.3: new offsets are pushed to the group's clients (220), which take them over
-                                              5.3.3: they are set here, and clients learn of them at their next pull
-    223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS  asks the clients where they are (221)
+    222 INVOKE_BROKER_TO_RESET_OFFSET         4.9.3: new offsets are pushed to the group's clients (220), which apply them
+                                              5.3.3: they are set here, and clients get them with their next pull
+    223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS  asks the clients for their offsets (221)
 
-A new offset is that of the time request for, the maximum for -1; without force a group only goes back.
+The new offset is that of the requested time, or the maximum for -1; without force a group only moves back.
 
     >>> moved({0: 7, 1: 3}, {0: 5, 1: 9}, force=False), moved({0: 7, 1: 3}, {0: 5, 1: 9}, force=True)
     ({0: 5, 1: 3}, {0: 5, 1: 9})
@@ -38,12 +38,12 @@ CALL_TIMEOUT = 5.0
 
 
 def moved(before: Mapping[int, int], targets: Mapping[int, int], *, force: bool) -> dict[int, int]:
-    """Queue id -> offset after a reset."""
+    """Return the offset of each queue id after a reset."""
     return {queue_id: target if force or target < before[queue_id] else before[queue_id] for queue_id, target in targets.items()}
 
 
 async def reset_offset(context: Context, connection: Connection, request: Frame) -> Frame:
-    """222: move a group to a time."""
+    """Handle 222: reset a group to a time."""
     topic, group = headers.text(request, "topic"), headers.text(request, "group")
     timestamp, force = headers.int64(request, "timestamp"), headers.boolean(request, "isForce")
     moving(context)
@@ -69,7 +69,7 @@ def _targets(context: Context, topic: str, queue_ids: list[int], timestamp: int)
 
 
 def _push(context: Context, request: Frame, topic: str, group: str, timestamp: int, offsets: Mapping[int, int]) -> Frame:
-    """Tell the group's clients, who do the rest."""
+    """Push the offsets to the group's clients, which apply them."""
     table = {Queue(topic, context.settings.broker_name, queue_id): offset for queue_id, offset in offsets.items()}
     online = context.component(Membership).clients.consumer_group(group)
     if online is None or not online.members:
@@ -97,7 +97,7 @@ def _check_versions(members: list[Member[Connection]]) -> None:
 
 
 async def _reset_here(context: Context, request: Frame, config: TopicConfig | None, topic: str, group: str, timestamp: int) -> Frame:
-    """Set the offsets in the table; the next pull of each queue is answered with them."""
+    """Set the offsets in the table; the next pull of each queue returns them."""
     store = context.store
     if config is None:
         raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
@@ -118,7 +118,7 @@ async def _reset_here(context: Context, request: Frame, config: TopicConfig | No
 
 
 async def consumer_status(context: Context, connection: Connection, request: Frame) -> Frame:
-    """223: where each client of a group is, or the one that is named."""
+    """Handle 223: return the offsets of each client of a group, or of the named one."""
     topic, group = headers.text(request, "topic"), headers.text(request, "group")
     only = headers.text_or(request, "clientAddr", "").strip()
     online = context.component(Membership).clients.consumer_group(group)
@@ -133,7 +133,7 @@ async def consumer_status(context: Context, connection: Connection, request: Fra
 
 
 async def _status_of(member: Member[Connection], topic: str, group: str) -> dict[Any, Any] | None:
-    """What one client says; None if it says nothing usable."""
+    """Return the offsets that one client reports, or None without a usable response."""
     try:
         told = await member.connection.call(
             make_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}), CALL_TIMEOUT

@@ -1,13 +1,13 @@
-"""Sending: a producer's message, or its batch, on the way into the store.
+"""Sending: a producer's message or batch, from the request to the store.
 
     10 SEND_MESSAGE   310 SEND_MESSAGE_V2   320 SEND_BATCH_MESSAGE
 
-In this order: the topic's name is looked at; an unknown topic is made, if that is allowed; the queue id is looked at; a message to
-%RETRY%group that has been tried too often goes to %DLQ%group; the broker adds its properties; the store takes it. Whether a topic
-may be written is not looked at: a producer does not find the queues of one that may not.
+Steps: check the topic's name; create an unknown topic, if allowed; check the queue id; redirect a message to %RETRY%group that was
+reretried too often to %DLQ%group; add the broker's properties; store. The topic's write permission is not checked: producers do not
+see the queues of a topic without it.
 
-A topic is made after the model of another (defaultTopic, TBW102) if that has the inherit bit: with as many queues as the producer
-wants, at most as many as the model has.
+A topic is created from a template (defaultTopic, TBW102) with the inherit bit: with as many queues as the producer requests, at most
+as many as the template has.
 
     >>> template = TopicConfig("TBW102", perm=7, read_queues=8, write_queues=8)
     >>> after_template("orders", template, 4)
@@ -59,12 +59,12 @@ _CODES = {
 
 
 def send_message(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
-    """10, 310, 320: store a message, or a batch of them."""
+    """Handle 10, 310 and 320: store a message or a batch."""
     return sent(context, connection, request, send_header.parse(request))
 
 
 def sent(context: Context, connection: Connection, request: Frame, header: SendHeader) -> Frame | Awaitable[Frame]:
-    """As `send_message`, with the header read."""
+    """Store a message, as `send_message`, with a parsed header."""
     store = context.writable_store()
     config = store.topics.get(header.topic)
     if config is None or header.topic in FORBIDDEN:
@@ -90,7 +90,7 @@ async def _sent_to_new_topic(context: Context, connection: Connection, request: 
 
 
 def _made(context: Context, header: SendHeader) -> TopicConfig:
-    """The configuration of a topic that is made now. Raises ResponseError where it cannot be."""
+    """Create a topic and return its configuration. Raises ResponseError if it cannot be created."""
     topics = context.writable_store().topics
     name = header.topic
     template = topics.get(header.default_topic)
@@ -108,7 +108,7 @@ def _made(context: Context, header: SendHeader) -> TopicConfig:
 
 
 def after_template(name: str, template: TopicConfig, queues: int) -> TopicConfig | None:
-    """The topic that is made after another; None if that may not be taken as a model."""
+    """Return the topic created from a template, or None if the template may not be inherited."""
     if not template.perm & INHERIT:
         return None
     number = max(0, min(queues, template.write_queues))
@@ -116,7 +116,7 @@ def after_template(name: str, template: TopicConfig, queues: int) -> TopicConfig
 
 
 def _sent_to(context: Context, connection: Connection, request: Frame, header: SendHeader, config: TopicConfig) -> Frame | Awaitable[Frame]:
-    """Store a message of a topic that is there."""
+    """Store a message of an existing topic."""
     queue_id = header.queue_id
     if queue_id >= max(config.write_queues, config.read_queues):
         described_as = described(config, is_v5=context.profile.is_v5)
@@ -144,11 +144,11 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
     return store_it(context, request, message, batch=header.batch)
 
 
-# tried too often
+# retried too often
 
 
 def _is_dead(context: Context, request: Frame, header: SendHeader) -> bool:
-    """Whether a message to a retry topic has been tried often enough. Raises ResponseError for an unknown group."""
+    """Return whether a message to a retry topic has used up its retries. Raises ResponseError for an unknown group."""
     group = header.topic.removeprefix(RETRY)
     config = context.component(TopicsAndGroups).group(group)
     if config is None:
@@ -175,7 +175,7 @@ async def _dead_letter(context: Context, request: Frame, message: Message, group
 
 
 def store_it(context: Context, request: Frame, message: Message, *, batch: bool) -> Frame | Awaitable[Frame]:
-    """Put a message as the broker hands it to its store, and answer. Only what waits for the disk is answered later."""
+    """Put a message into the store and return the response. Only puts that wait for the disk are awaitable."""
     store, settings, version = context.writable_store(), context.settings, context.profile.version
     waits = store.config.flush_disk_type == "SYNC_FLUSH"
     if batch:
@@ -212,7 +212,7 @@ async def _put_in_thread(context: Context, request: Frame, message: Message, put
 
 
 def put_answer(context: Context, request: Frame, message: Message, put: PutResult) -> Frame:
-    """The answer to a send. message: as it came, with the queue that was chosen."""
+    """Return the response to a send. message: as received, with the chosen queue."""
     profile = context.profile
     counters = context.component(Statistics).counters
     status = put.status
@@ -237,7 +237,7 @@ def put_answer(context: Context, request: Frame, message: Message, put: PutResul
 
 
 def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, str]:
-    """(code, remark) of a put that was refused."""
+    """Return (code, remark) of a rejected put."""
     code = _CODES.get(put.status, ResponseCode.SYSTEM_ERROR)
     if code == ResponseCode.MESSAGE_ILLEGAL:
         most = context.store.config.max_message_size
@@ -260,7 +260,7 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
 
 
 def described(config: TopicConfig, *, is_v5: bool = False) -> str:
-    """A topic's configuration as the broker prints it.
+    """Format a topic's configuration as the broker does.
 
     >>> described(TopicConfig("orders", perm=6, read_queues=4, write_queues=4))[:72]
     'TopicConfig [topicName=orders, readQueueNums=4, writeQueueNums=4, perm=R'

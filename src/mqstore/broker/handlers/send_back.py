@@ -1,8 +1,8 @@
-"""Sending back: a consumer could not work on a message, and gives it back (CONSUMER_SEND_MSG_BACK, 36).
+"""Sending back: a consumer that could not process a message returns it (CONSUMER_SEND_MSG_BACK, 36).
 
-    physical offset -> record -> %RETRY%group, later from try to try, or %DLQ%group after the last one
+    physical offset -> record -> %RETRY%group, with a longer delay for each retry, or %DLQ%group after the last one
 
-What the new message looks like is `mqstore.rocketmq.append.send_path.sent_back`. If the request fails, a client sends the message itself to
+The new message is made by `mqstore.rocketmq.append.send_path.sent_back`. If the request fails, a client sends the message itself to
 %RETRY%group.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.11.
@@ -33,7 +33,7 @@ USUAL_TRIES = 16
 
 
 def send_back(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
-    """36: put a message into its group's retry topic, or aside."""
+    """Handle 36: put a message into its group's retry or dead-letter topic."""
     store, tables = context.writable_store(), context.component(TopicsAndGroups)
     physical = headers.int64(request, "offset")
     name = headers.text(request, "group")
@@ -66,12 +66,12 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
 
 
 def _message_id(found: Record) -> str:
-    """The id under which clients show a record."""
+    """Return the message id that clients show for a record."""
     return decode_properties(found.properties).get("UNIQ_KEY") or offset_message_id(parse_host(found.store_host), found.physical_offset)
 
 
 async def _put(context: Context, request: Frame, message: Message, counted: tuple[str, str], *, new: bool) -> Frame:
-    """counted: group and topic under which it is counted. new: a topic was made for it."""
+    """Put a message in a thread and return the response. counted: (group, topic) to count it under. new: a topic was created for it."""
     if new:
         await context.component(TopicsAndGroups).save()
     put = await context.writable_store().put_async(message)

@@ -1,13 +1,13 @@
-"""Statistics: where queues and groups stand, and what the broker has counted.
+"""Statistics: offsets of queues and groups, and the broker's counters.
 
     202 GET_TOPIC_STATS_INFO      each queue of a topic: minimum, maximum, time of the last message
     208 GET_CONSUME_STATS         each queue of a group: the broker's offset and the group's
     300, 343, 345                 groups of a topic, topics of a group, a group's subscription to a topic
     303 QUERY_CONSUME_TIME_SPAN   each queue of a group: times of its first, last and next message
     317 GET_BROKER_CONSUME_STATS  208 of all groups
-    315 VIEW_BROKER_STATS_DATA    one of the sums of `counters`
+    315 VIEW_BROKER_STATS_DATA    one of the series of `counters`
 
-What reads many queues runs in a thread. Maps whose keys are queues are in the form that the client takes (`bodies`).
+Requests that read many queues run in a thread. Maps with queues as keys have the form that the client accepts (`bodies`).
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.14 and 3.15.
 """
@@ -33,7 +33,7 @@ __all__ = ["COMPONENTS", "HANDLERS", "Statistics"]
 
 
 class Statistics(Component):
-    """What one broker has counted, sampled each second. mornings: messages put and pulled until yesterday's and today's midnight."""
+    """Counters of a broker, sampled each second. mornings: messages put and pulled up to yesterday's and today's midnight."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -55,7 +55,7 @@ class Statistics(Component):
             self.turn_day(self._today())
 
     def turn_day(self, today: datetime.date) -> None:
-        """At midnight, remember what was counted until then."""
+        """Save the day's counts at midnight."""
         if today != self._day:
             totals = self.counters.totals
             self._day = today
@@ -77,7 +77,7 @@ def _topic(context: Context, name: str) -> TopicConfig:
 
 
 async def topic_stats(context: Context, connection: Connection, request: Frame) -> Frame:
-    """202: minimum, maximum and last time of each queue of a topic."""
+    """Handle 202: return minimum, maximum and last store time of each queue of a topic."""
     config = _topic(context, headers.text(request, "topic"))
     count = max(config.read_queues, config.write_queues) if context.profile.is_v5 else config.write_queues
     body: dict[str, Any] = {"offsetTable": await context.run(_queue_stats, context, config.name, count)}
@@ -100,7 +100,7 @@ def _queue_stats(context: Context, topic: str, count: int) -> dict[Queue, dict[s
 
 
 async def consume_stats(context: Context, connection: Connection, request: Frame) -> Frame:
-    """208: how far a group is in each queue of a topic, or of all topics that it has offsets of."""
+    """Handle 208: return a group's offsets in each queue of a topic, or of all topics that it has offsets of."""
     group = headers.text(request, "consumerGroup")
     named = headers.text_or(request, "topic", "").strip()
     listed = [part for part in headers.text_or(request, "topicList", "").split(";") if part]
@@ -110,13 +110,13 @@ async def consume_stats(context: Context, connection: Connection, request: Frame
 
 
 def _watched(context: Context, group: str, topic: str) -> bool:
-    """Whether a group's offsets of a topic count: not where it is online and does not subscribe to it."""
+    """Return whether a group's offsets of a topic count: not if it is online without a subscription to the topic."""
     online = context.component(Membership).clients.consumer_group(group)
     return online is None or not online.subscriptions or topic in online.subscriptions
 
 
 def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *, written: bool = False) -> dict[str, Any]:
-    """written: of the queues that are written, not of those that are read."""
+    """Return a group's offsets by queue. written: cover the write queues instead of the read queues."""
     store, table, tps = context.store, {}, 0.0
     for config in topics:
         for number in range(config.write_queues if written else config.read_queues):
@@ -135,7 +135,7 @@ def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *,
 
 
 async def time_span(context: Context, connection: Connection, request: Frame) -> Frame:
-    """303: times of the first, the last and the next message of each queue."""
+    """Handle 303: return the times of the first, last and next message of each queue."""
     config, group = _topic(context, headers.text(request, "topic")), headers.text(request, "group")
     return _body(request, {"consumeTimeSpanSet": await context.run(_time_spans, context, config, group)})
 
@@ -164,13 +164,13 @@ def _time_spans(context: Context, config: TopicConfig, group: str) -> list[dict[
 
 
 def _moment(milliseconds: int) -> str:
-    """A time in the zone of the machine, as brokers write it."""
+    """Format a time in the local time zone, as brokers do."""
     seconds, rest = divmod(milliseconds, 1000)
     return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d#%H:%M:%S:") + f"{rest:03d}"
 
 
 async def broker_consume_stats(context: Context, connection: Connection, request: Frame) -> Frame:
-    """317: how far every group is. isOrder: in ordered topics only."""
+    """Handle 317: return the offsets of all groups. isOrder: in ordered topics only."""
     ordered = headers.boolean(request, "isOrder")
     groups = {
         group: [
@@ -193,24 +193,24 @@ def _all_groups(context: Context, groups: dict[str, list[TopicConfig]]) -> dict[
     }
 
 
-# who consumes what
+# subscriptions
 
 
 def topic_groups(context: Context, connection: Connection, request: Frame) -> Frame:
-    """300: groups that subscribe to a topic now, or have offsets of it."""
+    """Handle 300: return the groups that subscribe to a topic or have offsets of it."""
     topic = headers.text(request, "topic")
     online = context.component(Membership).clients.subscribers(topic)
     return make_response(request, body=bodies.encode({"groupList": sorted({*online, *context.store.offsets.groups_of(topic)})}))
 
 
 def group_topics(context: Context, connection: Connection, request: Frame) -> Frame:
-    """343: topics that a group has offsets of."""
+    """Handle 343: return the topics that a group has offsets of."""
     group = headers.text(request, "group")
     return make_response(request, body=bodies.encode({"topicList": sorted(context.store.offsets.topics_of(group))}))
 
 
 def group_subscription(context: Context, connection: Connection, request: Frame) -> Frame:
-    """345: what an online group wants of a topic."""
+    """Handle 345: return an online group's subscription to a topic."""
     group, topic = headers.text(request, "group"), headers.text(request, "topic")
     subscription = context.component(Membership).clients.subscription(group, topic)
     body = {"group": group, "subscriptionData": None if subscription is None else subscription.bean(), "topic": topic}
@@ -221,7 +221,7 @@ def group_subscription(context: Context, connection: Connection, request: Frame)
 
 
 def view_stats(context: Context, connection: Connection, request: Frame) -> Frame:
-    """315: what was counted under a name in the last minute, hour and day."""
+    """Handle 315: return a series over the last minute, hour and day."""
     name, key = headers.text(request, "statsName"), headers.text(request, "statsKey")
     series = context.component(Statistics).counters.series(name, key)
     if series is None:

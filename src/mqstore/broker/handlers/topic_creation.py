@@ -1,13 +1,13 @@
-"""Topics and groups as a broker makes them on its way: names that are allowed, what is created on first use, and when it is on disk.
+"""Topics and groups that a broker creates on first use: valid names, creation, and durability.
 
     >>> topic_problem("x" * 128), topic_problem("orders")
     ('The specified topic is longer than topic max length.', None)
     >>> is_system_topic("SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"), is_system_topic("rmq_sys_x", "DefaultCluster", "broker-a")
     (True, True)
 
-A topic or group that a request creates is on disk before the request is answered: a broker that is killed then still knows where its
-acknowledged messages are. Requests that create several at once share one write. In a store that is only read they exist in memory, and
-a topic made for a group can be read, not written.
+A topic or group that a request creates is on disk before the response, so that a killed broker does not lose track of acknowledged
+messages. Concurrent requests share one write. In a read-only store new topics exist in memory only, and a topic created for a group
+can be read but not written.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 2.3, 3.2, 3.7 and 3.13.
 """
@@ -31,7 +31,7 @@ _OTHERS = frozenset({"RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRAN
 
 
 def topic_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, in the words of a broker; None if it can."""
+    """Return why a topic name is not valid, in the broker's words, or None."""
     if not name.strip():
         return "The specified topic is blank."
     if not _ALLOWED.match(name):
@@ -40,13 +40,13 @@ def topic_problem(name: str) -> str | None:
 
 
 def is_system_topic(name: str, cluster: str, broker: str) -> bool:
-    """Whether a topic is the broker's own, which no client may make or delete."""
+    """Return whether a topic belongs to the broker, so that clients may not create or delete it."""
     own = {config.name for config in system_topics("5.3.3", cluster=cluster, broker=broker)}
     return name in own or name in _OTHERS or name.startswith("rmq_sys_")
 
 
 class TopicsAndGroups(Component):
-    """The broker's topics and groups, with what is created on first use."""
+    """The broker's topics and groups, created on first use."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -57,7 +57,7 @@ class TopicsAndGroups(Component):
     # groups
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """A group's configuration, made now where groups are made on first use; None where it has none."""
+        """Return a group's configuration, creating it if groups are created on first use; None if there is none."""
         groups = self.context.store.groups
         found = groups.get(name)
         if found is None and (self.context.settings.auto_create_groups or name.startswith("CID_RMQ_SYS_")):
@@ -68,11 +68,11 @@ class TopicsAndGroups(Component):
     # topics
 
     def retry_topic(self, group: SubscriptionGroupConfig) -> bool:
-        """Make a group's retry topic. Returns whether it is new; then it is to be saved."""
+        """Create a group's retry topic. Returns whether it is new and must be saved."""
         return self.make(retry_topic(group.name), group.retry_queue_nums)
 
     def make(self, name: str, queues: int, perm: int = READ | WRITE) -> bool:
-        """Make a topic that is not there yet. Returns whether it is new; then it is to be saved."""
+        """Create a topic if it does not exist. Returns whether it is new and must be saved."""
         topics = self.context.store.topics
         if queues <= 0 or name in topics:
             return False
@@ -83,7 +83,7 @@ class TopicsAndGroups(Component):
     # the files
 
     async def save(self) -> None:
-        """Return once all topics and groups of this moment are on disk; in a store that is only read at once."""
+        """Wait until all current topics and groups are on disk; returns at once for a read-only store."""
         store = self.context.store.writable
         if store is None:
             return

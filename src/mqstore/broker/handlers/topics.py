@@ -1,10 +1,10 @@
-"""Topics and groups as an administrator handles them: make, change, delete, list.
+"""Administration of topics and groups: create, change, delete, list.
 
     17 UPDATE_AND_CREATE_TOPIC   215 DELETE_TOPIC_IN_BROKER   21 GET_ALL_TOPIC_CONFIG   351 GET_TOPIC_CONFIG
     200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP   207 DELETE_SUBSCRIPTIONGROUP   201 GET_ALL_…   352 GET_SUBSCRIPTIONGROUP_CONFIG
 
-A change is on disk, and seen by the name server, before it is answered. A store that is only read refuses changes with NO_PERMISSION.
-In the profile 5.3.3 a topic has attributes, given as `+name=value,-name`:
+A change is on disk and visible in the name server before the response. A read-only store refuses changes with NO_PERMISSION.
+In the 5.3.3 profile a topic has attributes, given as `+name=value,-name`:
 
     >>> changed_attributes({"message.type": "FIFO"}, "+message.type=DELAY", new=False)
     {'message.type': 'DELAY'}
@@ -30,7 +30,7 @@ from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicCo
 
 __all__ = ["HANDLERS", "changed_attributes"]
 
-# values that an attribute may have, and whether it may change once the topic is there; None: a number
+# valid values of an attribute (None: a number), and whether it may change after the topic's creation
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...] | None, bool]] = {
     "queue.type": (("SimpleCQ", "BatchCQ"), False),
     "cleanup.policy": (("DELETE", "COMPACTION"), False),
@@ -54,7 +54,7 @@ def _wrong(text: str) -> ResponseError:
 
 
 def _checked(context: Context, topic: str) -> str:
-    """A topic that an administrator may make or delete. Raises ResponseError."""
+    """Check that an administrator may create or delete a topic, and return its name. Raises ResponseError."""
     problem = topic_problem(topic)
     if problem is None and is_system_topic(topic, context.settings.cluster, context.settings.broker_name):
         problem = f"The topic[{topic}] is conflict with system topic."
@@ -67,7 +67,7 @@ def _checked(context: Context, topic: str) -> str:
 
 
 async def update_topic(context: Context, connection: Connection, request: Frame) -> Frame:
-    """17: make a topic, or change it."""
+    """Handle 17: create or change a topic."""
     context.writable_store(ResponseCode.NO_PERMISSION)
     topic = _checked(context, headers.text(request, "topic"))
     before = context.store.topics.get(topic)
@@ -91,7 +91,7 @@ async def update_topic(context: Context, connection: Connection, request: Frame)
 
 
 def _queues(request: Frame, name: str) -> int:
-    """A number of queues that files can be made for."""
+    """Return a valid number of queues. Raises ResponseError."""
     number = headers.int32(request, name)
     if not 0 <= number <= 65536:
         raise _wrong(f"{name} is {number}; a topic has 0 to 65536 queues here")
@@ -99,13 +99,13 @@ def _queues(request: Frame, name: str) -> int:
 
 
 def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict[str, str]:
-    """The attributes of a topic after a change. Raises ResponseError for what no 5.x broker, or this one, takes."""
+    """Return the attributes of a topic after a change. Raises ResponseError for changes that 5.x brokers, or this one, reject."""
     found = dict(held)
     for part in filter(None, text.split(",")):
         name, sign, value = part[1:].partition("=")
         known = _ATTRIBUTES.get(name)
         if part[0] not in "+-" or (part[0] == "+") != bool(sign):
-            raise _wrong(f"{part!r} is no change of an attribute; write +name=value or -name")
+            raise _wrong(f"{part!r} is not a change of an attribute; write +name=value or -name")
         if known is None:
             raise _wrong(f"unsupported key: {name}; the attributes of a topic are {', '.join(_ATTRIBUTES)}")
         allowed, changeable = known
@@ -117,15 +117,15 @@ def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict
             del found[name]
             continue
         if value not in allowed if allowed is not None else headers.number_or_none(value) is None:
-            raise _wrong(f"{value!r} is no value of {name}")
+            raise _wrong(f"{value!r} is not a value of {name}")
         if value == _NOT_SERVED.get(name):
-            raise _wrong(f"{name}={value} is not served here; leave it out")
+            raise _wrong(f"{name}={value} is not supported by this broker; omit it")
         found[name] = value
     return found
 
 
 async def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
-    """215: forget a topic with its queues; its messages stay in the log until retention removes them."""
+    """Handle 215: delete a topic and its queues. Its messages stay in the log until retention removes them."""
     store = context.writable_store(ResponseCode.NO_PERMISSION)
     topic = _checked(context, headers.text(request, "topic"))
     context.store.topics.delete(topic)
@@ -139,12 +139,12 @@ async def delete_topic(context: Context, connection: Connection, request: Frame)
 
 
 def all_topics(context: Context, connection: Connection, request: Frame) -> Frame:
-    """21: config/topics.json."""
+    """Handle 21: return config/topics.json."""
     return make_response(request, body=bodies.encode(fastjson.parse(context.store.topics.text())))
 
 
 def one_topic(context: Context, connection: Connection, request: Frame) -> Frame:
-    """351: the configuration of one topic, for tools of 5.x."""
+    """Handle 351: return the configuration of a topic, for 5.x tools."""
     topic = headers.text(request, "topic")
     config = context.store.topics.get(topic)
     if config is None:
@@ -166,12 +166,12 @@ def one_topic(context: Context, connection: Connection, request: Frame) -> Frame
 
 
 async def update_group(context: Context, connection: Connection, request: Frame) -> Frame:
-    """200: make a group, or change it."""
+    """Handle 200: create or change a group."""
     context.writable_store(ResponseCode.NO_PERMISSION)
     told = bodies.parse_request(request)
     name = told.get("groupName")
     if not isinstance(name, str) or not name:
-        raise _wrong("the body names no groupName; a group must have a name")
+        raise _wrong("the body has no groupName; a group must have a name")
     before = context.store.groups.get(name)
     context.store.groups.put(_group(name, told, {} if before is None else before.attributes))
     await context.component(TopicsAndGroups).save()
@@ -180,14 +180,14 @@ async def update_group(context: Context, connection: Connection, request: Frame)
 
 
 def _group(name: str, told: Mapping[str, Any], attributes: Mapping[str, str]) -> SubscriptionGroupConfig:
-    """The group in a body; what is not given is as usual."""
+    """Parse the group in a body; missing fields have their defaults."""
     usual = SubscriptionGroupConfig(name)
     given: dict[str, Any] = {}
     for theirs in (*_GROUP_NUMBERS, *_GROUP_SWITCHES):
         own = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in theirs)
         value = told.get(theirs, getattr(usual, own))
         if type(value) is not type(getattr(usual, own)) or (type(value) is int and not -(1 << 63) <= value < 1 << 63):
-            raise _wrong(f"{theirs} is {value!r}, which cannot be; correct it or leave it out")
+            raise _wrong(f"{theirs} is {value!r}, which is not valid; correct or omit it")
         given[own] = value
     if given["retry_queue_nums"] > 65536:
         raise _wrong(f"retryQueueNums is {given['retry_queue_nums']}; a topic has 0 to 65536 queues here")
@@ -202,7 +202,7 @@ def _group(name: str, told: Mapping[str, Any], attributes: Mapping[str, str]) ->
 
 
 async def delete_group(context: Context, connection: Connection, request: Frame) -> Frame:
-    """207: forget a group, and its offsets if asked; 5.x calls that cleanOffset."""
+    """Handle 207: delete a group, and with cleanOffset (5.x) its offsets."""
     context.writable_store(ResponseCode.NO_PERMISSION)
     name = headers.text(request, "groupName")
     context.store.groups.delete(name)
@@ -215,12 +215,12 @@ async def delete_group(context: Context, connection: Connection, request: Frame)
 
 
 def all_groups(context: Context, connection: Connection, request: Frame) -> Frame:
-    """201: config/subscriptionGroup.json."""
+    """Handle 201: return config/subscriptionGroup.json."""
     return make_response(request, body=bodies.encode(fastjson.parse(context.store.groups.text())))
 
 
 def one_group(context: Context, connection: Connection, request: Frame) -> Frame:
-    """352: the configuration of one group, for tools of 5.x."""
+    """Handle 352: return the configuration of a group, for 5.x tools."""
     name = headers.text(request, "group")
     table = fastjson.parse(context.store.groups.text())["subscriptionGroupTable"]
     if name not in table:

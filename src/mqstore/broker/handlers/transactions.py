@@ -1,10 +1,10 @@
-"""Transactions: a producer decides on its half messages, and is request about those it has not decided on.
+"""Transactions: producers commit or roll back half messages, and are asked about undecided ones.
 
-    37 END_TRANSACTION           oneway: commit (8), roll back (12), or nothing yet (0)
-    39 CHECK_TRANSACTION_STATE   from the broker, oneway, to one producer of the group; it answers with 37
+    37 END_TRANSACTION           oneway: commit (8), roll back (12), or undecided (0)
+    39 CHECK_TRANSACTION_STATE   from the broker, oneway, to one producer of the group, which sends 37
 
-Half messages are put by `sending`; what becomes of them in the store is `mqstore.rocketmq.append.transactions`. Every minute
-(transactionCheckInterval) those that are undecided for more than 6 s (transactionTimeOut) are put again, and their producer is request.
+Half messages are stored by `send`; `mqstore.rocketmq.append.transactions` handles them in the store. Every minute
+(transactionCheckInterval) those undecided for more than 6 s (transactionTimeOut) are put again, and their producers are asked.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.12.
 Source: Apache RocketMQ 4.9.3 and 5.3.3, EndTransactionProcessor, AbstractTransactionalMessageCheckListener.
@@ -35,7 +35,7 @@ COMMIT, ROLLBACK = 8, 12
 
 
 async def end_transaction(context: Context, connection: Connection, request: Frame) -> Frame | None:
-    """37: settle a half message."""
+    """Handle 37: commit or roll back a half message."""
     group = headers.text(request, "producerGroup")
     queue_offset = headers.int64(request, "tranStateTableOffset")
     physical = headers.int64(request, "commitLogOffset")
@@ -61,7 +61,7 @@ async def end_transaction(context: Context, connection: Connection, request: Fra
 
 
 def _check(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
-    """Raises ResponseError unless the half message is there, and is the producer's."""
+    """Raise ResponseError unless the half message exists and belongs to the producer."""
     found = context.store.record_at(physical)
     if found is None or found.topic != HALF_TOPIC:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -76,11 +76,11 @@ def _check(context: Context, group: str, queue_offset: int, physical: int, from_
     if not context.profile.is_v5 or from_check or seconds is None or seconds < 0:
         return
     if context.clock() - found.born_timestamp > seconds * 1000:
-        raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision is over; wait until the broker asks")
+        raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision has passed; wait until the broker asks")
 
 
 class CheckBack(Component):
-    """Asks producers about what they have not decided on."""
+    """Asks producers about undecided half messages."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -96,13 +96,13 @@ class CheckBack(Component):
             await self.check()
 
     async def check(self) -> None:
-        """Go through the half messages once."""
+        """Check the half messages once."""
         context = self.context
         if HALF_TOPIC in (queue.topic for queue in context.store.queues()):
             await context.run(self._check)
 
     def _check(self) -> None:
-        """In a thread: the store finds the half messages to ask about."""
+        """Find the half messages to ask about. Runs in a thread."""
         settings = self.context.settings
         run = self.context.writable_store().transactions.check(
             timeout=settings.transaction_timeout, max_checks=settings.transaction_check_max, hook=self._later
@@ -111,11 +111,11 @@ class CheckBack(Component):
             log("transactions-checked", asked=run.asked, given_up=run.given_up, failure=run.failure)
 
     def _later(self, half: Record) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed; the next broker asks
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed; the next broker asks
             self.context.loop.call_soon_threadsafe(self.ask, half)
 
     def ask(self, half: Record) -> None:
-        """Ask one producer of the group of a half message, which stands under its real topic and queue."""
+        """Ask one producer of the group about a half message, given with its real topic and queue."""
         group = half.property_map().get("PGROUP", "")
         members = [member for member in self.context.component(Membership).clients.producer_group(group) if member.connection.writable]
         if not members:
@@ -127,7 +127,7 @@ class CheckBack(Component):
 
 
 def check_request(half: Record, broker_name: str | None = None) -> Frame:
-    """The request that asks about a half message. broker_name: 5.3.3 tells it, and the half topic."""
+    """Return the request that asks about a half message. broker_name: sent by 5.3.3 together with the half topic."""
     unique = half.property_map().get("UNIQ_KEY")
     ext = {
         "commitLogOffset": str(half.physical_offset),

@@ -1,9 +1,9 @@
-r"""JSON bodies, in the two forms in which brokers write maps whose keys are no strings.
+r"""JSON bodies, in the two forms that brokers use for maps whose keys are not strings.
 
     fastjson   {0:"127.0.0.1:10911"}     {{"brokerName":"b","queueId":0,"topic":"T"}:{…}}       4.x, and 5.x to clients before 4.9.4
     strict     {"0":"127.0.0.1:10911"}   {"{\"brokerName\":\"b\",\"queueId\":0,…}":{…}}         5.x to newer clients
 
-Here such keys are `int` and `Queue`. What is None is left out; names stand in alphabetical order.
+Such keys are `int` and `Queue` here. None values are omitted; names are in alphabetical order.
 
     >>> queue = Queue("T", "b", 0)
     >>> encode({"offsetTable": {queue: {"maxOffset": 3}}}).decode()
@@ -11,7 +11,7 @@ Here such keys are `int` and `Queue`. What is None is left out; names stand in a
     >>> encode({"brokerAddrs": {0: "127.0.0.1:10911"}, "cluster": None}, strict=True).decode()
     '{"brokerAddrs":{"0":"127.0.0.1:10911"}}'
 
-Clients write keys of both kinds too, in their answers to requests of the broker:
+Clients use both kinds of keys too, in responses to requests of the broker:
 
     >>> parse(b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}') == {"messageQueueTable": {queue: 7}}
     True
@@ -36,7 +36,7 @@ MAX_DEPTH = 64
 
 
 class BodyError(ValueError):
-    """The body is no JSON of the kind that clients write."""
+    """The body is not JSON as clients write it."""
 
 
 class Queue(NamedTuple):
@@ -47,17 +47,17 @@ class Queue(NamedTuple):
     queue_id: int
 
     def bean(self) -> dict[str, Any]:
-        """Its JSON object."""
+        """Return its JSON object."""
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
 
 def takes_strict_json(request: Frame) -> bool:
-    """Whether a 5.x name server answers a route query in strict JSON."""
+    """Return whether a 5.x name server responds to a route query in strict JSON."""
     return request.version >= V4_9_4 or boolean_or(request, "acceptStandardJsonOnly")
 
 
 def encode(value: object, *, strict: bool = False) -> bytes:
-    """A body. value: of mappings, lists, strings, numbers, booleans, `Queue` and None."""
+    """Encode a body. value: mappings, lists, strings, numbers, booleans, `Queue` and None."""
     return _text(value, strict).encode("utf-8", "replace")
 
 
@@ -78,7 +78,7 @@ def _text(value: object, strict: bool) -> str:
         return "{" + ",".join(_pairs(value, strict)) + "}"
     if isinstance(value, Iterable):
         return "[" + ",".join([_text(item, strict) for item in value]) + "]"
-    raise TypeError(f"{type(value).__name__} has no form in a body")
+    raise TypeError(f"{type(value).__name__} cannot be encoded in a body")
 
 
 def _pairs(value: Mapping[Any, object], strict: bool) -> list[str]:
@@ -98,18 +98,18 @@ def _key(name: object, strict: bool) -> str:
 
 
 def parse_request(request: Frame) -> dict[str, Any]:
-    """The object in the body of a request. Raises ResponseError."""
+    """Parse the body of a request as an object. Raises ResponseError."""
     try:
         value = parse(request.body)
     except BodyError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body of the request cannot be read: {error}") from None
     if not isinstance(value, dict):
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, "the body of the request is no JSON object")
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "the body of the request is not a JSON object")
     return value
 
 
 def parse(raw: bytes | memoryview) -> Any:
-    """The value in a body, in either form; keys that are queues become `Queue`, bare numbers become `int`. Raises BodyError."""
+    """Parse a body in either form; queue keys become `Queue`, number keys `int`. Raises BodyError."""
     text = str(raw, "utf-8", "replace")
     try:
         return json.loads(text)
@@ -120,7 +120,7 @@ def parse(raw: bytes | memoryview) -> Any:
 
 
 class _Lenient:
-    """A parser of JSON whose keys may be numbers and objects without quotes."""
+    """Parser of JSON with unquoted numbers and objects as keys."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -132,7 +132,7 @@ class _Lenient:
         except (ValueError, IndexError, RecursionError) as error:
             raise BodyError(str(error) or type(error).__name__) from None
         if self._skip(at) != len(self._text):
-            raise BodyError(f"something stands behind the end, at character {at}")
+            raise BodyError(f"unexpected text after the end, at character {at}")
         return value
 
     def _skip(self, at: int) -> int:

@@ -5,7 +5,7 @@
     >>> release_name(V4_9_3), release_name(V5_3_3), release_name(12)
     ('V4_9_3', 'V5_3_3', 'HIGHER_VERSION')
 
-A release number is the position of a release in one list; a frame carries that of its sender.
+A release number is the position of a release in a list; each frame carries its sender's.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 1.5, 1.8, 2.2 and 3.1.
 """
@@ -28,17 +28,17 @@ __all__ = [
     "release_name",
 ]
 
-V3_0_7_SNAPSHOT = 28  # from here on a client takes an offset reset
+V3_0_7_SNAPSHOT = 28  # first release whose clients accept an offset reset
 V3_0_11 = 37
-V3_1_8_SNAPSHOT = 62  # from here on a client answers calls of the broker
-V3_4_9 = 121  # from here on maxReconsumeTimes of a request counts
+V3_1_8_SNAPSHOT = 62  # first release whose clients respond to the broker's calls
+V3_4_9 = 121  # first release whose maxReconsumeTimes is used
 V4_9_3 = 399
-V4_9_4 = 401  # from here on a client takes strict JSON
+V4_9_4 = 401  # first release whose clients accept strict JSON
 V5_3_3 = 479
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -131,7 +131,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """Codes of responses."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -163,7 +163,7 @@ class ResponseCode(IntEnum):
 
 
 class Language(IntEnum):
-    """What a client is written in."""
+    """Implementation languages of clients."""
 
     JAVA = 0
     CPP = 1
@@ -186,5 +186,5 @@ _RELEASES |= {401: "V4_9_4", 479: "V5_3_3"}
 
 
 def release_name(number: int) -> str:
-    """The name of a release number, as far as it is known here."""
+    """Return the name of a release number, if known."""
     return _RELEASES.get(number, "HIGHER_VERSION")

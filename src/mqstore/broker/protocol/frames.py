@@ -1,7 +1,7 @@
-r"""Frames: what goes over a connection, in both directions. All integers are big-endian.
+r"""Frames: the unit of communication in both directions. All integers are big-endian.
 
     bytes           field
-    4               length: bytes that follow, 4 + header + body; with itself at most 16 MiB
+    4               length: of what follows, 4 + header + body; at most 16 MiB including itself
     4               header word: serialization in the top byte (0 JSON, 1 ROCKETMQ), header length in the low 24 bits
     header length   header
     rest            body
@@ -11,7 +11,7 @@ ROCKETMQ header is binary:
 
     2 code   1 language   2 version   4 opaque   4 flag   4 + n remark   4 + m fields (2 + k name, 4 + v value)*
 
-The smallest frame there is, the answer to a heartbeat:
+The smallest frame, the response to a heartbeat:
 
     >>> smallest = encode(Frame(0, version=399, opaque=48, flag=1, serialization=Serialization.ROCKETMQ))
     >>> smallest.hex(" ", 4)
@@ -19,8 +19,8 @@ The smallest frame there is, the answer to a heartbeat:
     >>> decode(smallest[4:]).opaque, Frame(105, ext={"topic": "T"}).is_response
     (48, False)
 
-bit 0 of the flag is set in a response, bit 1 in a request that wants none (oneway). Whoever asks chooses `opaque`; the answer has the
-same. Not supported: TLS.
+Flag bit 0 marks a response, bit 1 a request without a response (oneway). The requester chooses `opaque`, which the response repeats.
+TLS is not supported.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 1.1 to 1.6.
 """
@@ -50,8 +50,8 @@ __all__ = [
     "make_response",
 ]
 
-MAX_FRAME = 16 << 20  # with the length field
-MAX_HEADER = 1 << 20  # a header is properties of 32 KiB and some names; decoded it takes several times as much memory
+MAX_FRAME = 16 << 20  # including the length field
+MAX_HEADER = 1 << 20  # a header holds properties of up to 32 KiB and some names; decoded it takes several times as much memory
 
 RESPONSE, ONEWAY = 1, 2
 
@@ -67,11 +67,11 @@ _BY_NUMBER = {each.value: each for each in Language}
 
 
 class FrameError(Exception):
-    """The bytes are no frame. What sent them is cut off; nothing is answered."""
+    """Malformed frame. The connection is closed without a response."""
 
 
 class ResponseError(Exception):
-    """A request ends with this code and remark; raised by what handles it, wherever it notices."""
+    """Ends a request with this code and remark; raised by handlers."""
 
     def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
         super().__init__(remark)
@@ -81,7 +81,7 @@ class ResponseError(Exception):
 
 
 class Serialization(IntEnum):
-    """How a header is written."""
+    """Encoding of a header."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -89,9 +89,9 @@ class Serialization(IntEnum):
 
 @dataclass(slots=True)
 class Frame:
-    """A request or a response. code: of the request, or how it ended. ext: the custom header, None where there is none.
+    """A request or a response. code: request or response code. ext: the custom header, or None.
 
-    version: release number of the sender; 0 in a frame that is to be sent stands for the broker's own.
+    version: release number of the sender; 0 in an outgoing frame means the broker's own.
     """
 
     code: int
@@ -103,7 +103,7 @@ class Frame:
     language: Language = Language.JAVA
     version: int = 0
     serialization: Serialization = Serialization.JSON
-    parts: Sequence[memoryview] = ()  # of the body behind `body`; sent without being joined first
+    parts: Sequence[memoryview] = ()  # further parts of the body after `body`; sent without joining them
 
     @property
     def is_response(self) -> bool:
@@ -121,20 +121,20 @@ def make_response(
     ext: dict[str, str] | None = None,
     body: bytes | memoryview = b"",
 ) -> Frame:
-    """The response to a request, in the serialization of the request."""
+    """Return a response to a request, in the request's serialization."""
     return Frame(code, ext, body, remark, RESPONSE, request.opaque, serialization=request.serialization)
 
 
 def make_request(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, oneway: bool = False) -> Frame:
-    """A request; `opaque` is given when it is sent."""
+    """Return a request; `opaque` is assigned when it is sent."""
     return Frame(code, ext, body, flag=ONEWAY if oneway else 0)
 
 
-# writing
+# encoding
 
 
 def encode(frame: Frame, version: int = 0) -> bytes:
-    """The whole frame. version: where the frame has none."""
+    """Encode a frame. version: used if the frame has none."""
     header = _json_header(frame, version) if frame.serialization is Serialization.JSON else _binary_header(frame, version)
     length = len(header)
     body = frame.body
@@ -142,12 +142,12 @@ def encode(frame: Frame, version: int = 0) -> bytes:
     if frame.parts:
         total += sum(map(len, frame.parts))
     if total + 4 > MAX_FRAME or length > MAX_HEADER:
-        raise FrameError(f"a frame of {total + 4} bytes with a header of {length} is larger than any receiver takes")
+        raise FrameError(f"a frame of {total + 4} bytes with a header of {length} is larger than any receiver accepts")
     return b"".join((_HEAD.pack(total, frame.serialization << 24 | length), header, body, *frame.parts))
 
 
 def _json_header(frame: Frame, version: int) -> bytes:
-    """The header as fastjson writes it: names in order, nothing where there is nothing."""
+    """Encode the header as fastjson does: names in order, null values omitted."""
     ext = frame.ext
     fields = ""
     if ext is not None:
@@ -171,22 +171,22 @@ def _binary_header(frame: Frame, version: int) -> bytes:
     return b"".join((fixed, _I32.pack(len(remark)), remark, _I32.pack(len(joined)), joined))
 
 
-# reading
+# decoding
 
 
 def decode(raw: bytes | bytearray | memoryview, start: int = 0, stop: int | None = None) -> Frame:
-    """The frame in what follows the length field: raw, or a part of it. Raises FrameError."""
+    """Decode a frame from what follows its length field: raw[start:stop]. Raises FrameError."""
     end = len(raw) if stop is None else stop
     if end - start < 4:
-        raise FrameError(f"{end - start} bytes follow the length; a header word takes 4")
+        raise FrameError(f"{end - start} bytes follow the length field; the header word takes 4")
     (word,) = _U32.unpack_from(raw, start)
     kind, length = word >> 24, word & 0xFFFFFF
     at = start + 4
     behind = at + length
     if behind > end:
-        raise FrameError(f"the header of {length} bytes does not fit into the {end - at} that are there")
+        raise FrameError(f"the header of {length} bytes does not fit into the remaining {end - at}")
     if length > MAX_HEADER:
-        raise FrameError(f"a header has at most {MAX_HEADER} bytes, this one has {length}")
+        raise FrameError(f"the header has {length} bytes; the maximum is {MAX_HEADER}")
     if type(raw) is bytes:
         header, body = raw[at:behind], raw[behind:end]
     else:
@@ -200,7 +200,7 @@ def decode(raw: bytes | bytearray | memoryview, start: int = 0, stop: int | None
 
 
 def _parsed(header: bytes) -> Any:
-    """What `json.loads` makes of a header, with less ado where that is one object in UTF-8 and nothing else. Raises ValueError."""
+    """Parse a header as `json.loads` does, with a fast path for a single object in UTF-8. Raises ValueError."""
     if header[:2] == b'{"':
         text = header.decode("utf-8", "surrogatepass")
         value, end = _DECODER.raw_decode(text)
@@ -213,13 +213,13 @@ def _from_json(header: bytes, body: bytes) -> Frame:
     try:
         value = _parsed(header)
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"the header is no JSON: {error}") from None
+        raise FrameError(f"the header is not JSON: {error}") from None
     if type(value) is not dict:
-        raise FrameError("the header is no JSON object")
+        raise FrameError("the header is not a JSON object")
     ext = value.get("extFields")
     if ext is not None:
         if type(ext) is not dict:
-            raise FrameError("extFields is no JSON object")
+            raise FrameError("extFields is not a JSON object")
         for item in ext.values():
             if type(item) is not str:
                 ext = {name: _as_text(item) for name, item in ext.items() if item is not None}
@@ -245,22 +245,22 @@ def _number(value: dict[str, Any], name: str) -> int:
         try:
             number = int(number)
         except ValueError:
-            raise FrameError(f"{name} is no number") from None
+            raise FrameError(f"{name} is not a number") from None
     if number is None:
         return 0
     if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
-        raise FrameError(f"{name} is no number of 32 bits")
+        raise FrameError(f"{name} is not a 32-bit number")
     return number
 
 
 def _as_text(value: object) -> str:
-    """A JSON value where a string should stand, as the Java decoder turns it into one."""
+    """Convert a JSON value in place of a string as the Java decoder does."""
     if isinstance(value, str):
         return value
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"a field cannot be taken as text: {error}") from None
+        raise FrameError(f"a field cannot be converted to text: {error}") from None
 
 
 def _from_binary(header: memoryview, body: bytes) -> Frame:
@@ -292,9 +292,9 @@ def _from_binary(header: memoryview, body: bytes) -> Frame:
 
 
 def _sized(view: memoryview, at: int, length: struct.Struct) -> tuple[memoryview, int]:
-    """(the bytes behind a length field, where they end)."""
+    """Return (the bytes after a length field, their end)."""
     (size,) = length.unpack_from(view, at)
     at += length.size
     if size < 0 or size > len(view) - at:
-        raise FrameError(f"a field of {size} bytes does not fit into the {len(view) - at} that are left of the header")
+        raise FrameError(f"a field of {size} bytes does not fit into the remaining {len(view) - at} of the header")
     return view[at : at + size], at + size

@@ -1,4 +1,4 @@
-"""Custom headers: the fields of a request, by name and with the type they have in Java.
+"""Custom headers: the fields of a request, by name and Java type.
 
     >>> from mqstore.broker.protocol.frames import Frame
     >>> asked = Frame(11, ext={"queueId": "3", "queueOffset": "99999999999", "order": "TRUE", "count": "many"})
@@ -8,7 +8,7 @@
     Traceback (most recent call last):
     mqstore.broker.protocol.frames.ResponseError: the custom field <topic> is null
 
-A number that is none, or too large for its type, counts as not there. Of booleans only `true`, in any case, is true.
+An invalid number, or one too large for its type, counts as missing. Of booleans only `true`, in any case, is true.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 1.4.
 """
@@ -23,16 +23,16 @@ from mqstore.broker.protocol.frames import Frame, ResponseError
 __all__ = ["boolean", "boolean_or", "int32", "int32_or", "int64", "int64_or", "missing", "number_or_none", "text", "text_or"]
 
 _I32, _I64 = 1 << 31, 1 << 63
-_SMALL = {str(number): number for number in range(-1, 256)}  # most numbers in headers: queues, flags, counts
+_SMALL = {str(number): number for number in range(-1, 256)}  # the most frequent numbers in headers: queues, flags, counts
 
 
 def missing(name: str) -> ResponseError:
-    """What a request without a required field ends with."""
+    """Return the error of a request without a required field."""
     return ResponseError(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is null")
 
 
 def number_or_none(written: str, bound: int = _I64) -> int | None:
-    """A number as Java parses it; None for what is none, or lies outside [-bound, bound)."""
+    """Parse an integer as Java does. Returns None if it is not a number or is outside [-bound, bound)."""
     small = _SMALL.get(written)
     if small is not None:
         return small
@@ -44,7 +44,7 @@ def number_or_none(written: str, bound: int = _I64) -> int | None:
 
 
 def text(frame: Frame, name: str) -> str:
-    """A required string. Raises ResponseError."""
+    """Return a required string. Raises ResponseError."""
     found = frame.ext.get(name) if frame.ext is not None else None
     if found is None:
         raise missing(name)
@@ -56,12 +56,12 @@ def text_or(frame: Frame, name: str) -> str | None: ...
 @overload
 def text_or(frame: Frame, name: str, default: str) -> str: ...
 def text_or(frame: Frame, name: str, default: str | None = None) -> str | None:
-    """A string that need not be there."""
+    """Return an optional string."""
     return frame.ext.get(name, default) if frame.ext is not None else default
 
 
 def int32(frame: Frame, name: str) -> int:
-    """A required int. Raises ResponseError."""
+    """Return a required int. Raises ResponseError."""
     number = number_or_none(text(frame, name), _I32)
     if number is None:
         raise missing(name)
@@ -69,7 +69,7 @@ def int32(frame: Frame, name: str) -> int:
 
 
 def int64(frame: Frame, name: str) -> int:
-    """A required long. Raises ResponseError."""
+    """Return a required long. Raises ResponseError."""
     number = number_or_none(text(frame, name))
     if number is None:
         raise missing(name)
@@ -81,7 +81,7 @@ def int32_or(frame: Frame, name: str) -> int | None: ...
 @overload
 def int32_or(frame: Frame, name: str, default: int) -> int: ...
 def int32_or(frame: Frame, name: str, default: int | None = None) -> int | None:
-    """An int that need not be there."""
+    """Return an optional int."""
     return _number_or(frame, name, _I32, default)
 
 
@@ -90,7 +90,7 @@ def int64_or(frame: Frame, name: str) -> int | None: ...
 @overload
 def int64_or(frame: Frame, name: str, default: int) -> int: ...
 def int64_or(frame: Frame, name: str, default: int | None = None) -> int | None:
-    """A long that need not be there."""
+    """Return an optional long."""
     return _number_or(frame, name, _I64, default)
 
 
@@ -101,11 +101,11 @@ def _number_or(frame: Frame, name: str, bound: int, default: int | None) -> int 
 
 
 def boolean(frame: Frame, name: str) -> bool:
-    """A required boolean. Raises ResponseError."""
+    """Return a required boolean. Raises ResponseError."""
     return text(frame, name).lower() == "true"
 
 
 def boolean_or(frame: Frame, name: str, default: bool = False) -> bool:
-    """A boolean that need not be there."""
+    """Return an optional boolean."""
     found = frame.ext.get(name) if frame.ext is not None else None
     return default if found is None else found.lower() == "true"

@@ -1,6 +1,6 @@
-r"""What a client tells about itself every 30 seconds, and how a subscription reads.
+r"""Heartbeats, which clients send every 30 seconds, and subscriptions.
 
-The body of HEART_BEAT (34) names the client, its producer groups, and each consumer group with what it subscribes to:
+The body of HEART_BEAT (34) names the client, its producer groups, and its consumer groups with their subscriptions:
 
     {"clientID":"192.0.2.2@i20",
      "producerDataSet":[{"groupName":"p1"}],
@@ -9,18 +9,18 @@ The body of HEART_BEAT (34) names the client, its producer groups, and each cons
        "subscriptionDataSet":[{"topic":"T","subString":"TagA || Aa","subVersion":1795229727088,"expressionType":"TAG",
                                "tagsSet":["TagA","Aa"],"codeSet":[2598919,2112],"classFilterMode":false}]}]}
 
-Clients in C++ write ordinals for the three enumerations, the version as a text, and no tags: those follow from the expression.
+C++ clients write ordinals for the three enumerations and the version as a string, and omit tags, which follow from the expression.
 
-    >>> told = parse(
+    >>> heartbeat = parse(
     ...     b'{"clientID":"c@1","consumerDataSet":[{"groupName":"g","messageModel":1,"consumeType":1,"consumeFromWhere":4,'
     ...     b'"subscriptionDataSet":[{"topic":"T","subString":"TagA","subVersion":"17"}]}],"producerDataSet":[]}\n'
     ... )
-    >>> told.consumers[0].message_model, told.consumers[0].consume_from_where
+    >>> heartbeat.consumers[0].message_model, heartbeat.consumers[0].consume_from_where
     ('CLUSTERING', 'CONSUME_FROM_FIRST_OFFSET')
-    >>> told.consumers[0].subscriptions[0].codes, told.consumers[0].subscriptions[0].version
+    >>> heartbeat.consumers[0].subscriptions[0].codes, heartbeat.consumers[0].subscriptions[0].version
     (frozenset({2598919}), 17)
 
-5.x adds `heartbeatFingerprint` and `withoutSub`; the latter says that the subscriptions are those of an earlier heartbeat.
+5.x adds `heartbeatFingerprint` and `withoutSub`; the latter means that the subscriptions of an earlier heartbeat still apply.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 and 9.
 Source: Apache RocketMQ 4.9.3 and 5.3.3, HeartbeatData, ConsumerData, SubscriptionData.
@@ -52,7 +52,7 @@ CONSUME_FROM = (
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one group wants of one topic. version: when it was made, ms. tags, codes: of an expression of type TAG."""
+    """A group's subscription to a topic. version: creation time, ms. tags, codes: of an expression of type TAG."""
 
     topic: str
     expression: str = "*"
@@ -64,7 +64,7 @@ class Subscription:
 
     @classmethod
     def of(cls, topic: str, expression: str | None, *, version: int = 0, expression_type: str | None = "TAG") -> Subscription:
-        """The subscription that an expression stands for. Raises UsageError for bars and nothing else."""
+        """Parse an expression. Raises UsageError for one that consists of bars only."""
         kind = expression_type or "TAG"
         text = expression or "*"
         wanted = TagFilter.parse(text) if kind == "TAG" else TagFilter(True)
@@ -72,16 +72,16 @@ class Subscription:
 
     @property
     def by_tag(self) -> bool:
-        """Whether the expression is of tags, which a broker can decide on by hash."""
+        """Whether the expression selects by tag, which a broker can check by hash."""
         return self.expression_type == "TAG"
 
     @property
     def filter(self) -> TagFilter:
-        """What of a queue is let through."""
+        """The tag filter of the subscription."""
         return TagFilter(not self.codes, frozenset(self.tags), self.codes)
 
     def bean(self) -> dict[str, Any]:
-        """The object in bodies."""
+        """Return the JSON object for bodies."""
         return {
             "classFilterMode": self.class_filter,
             "codeSet": sorted(self.codes),
@@ -95,7 +95,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupData:
-    """One consumer group of a client."""
+    """A consumer group of a client."""
 
     name: str
     consume_type: str
@@ -106,7 +106,7 @@ class ConsumerGroupData:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One body. without_subscriptions: those of an earlier heartbeat stay. fingerprint: not 0 where the client uses the second form."""
+    """A heartbeat. without_subscriptions: those of an earlier heartbeat still apply. fingerprint: nonzero for the second form."""
 
     client_id: str
     producers: tuple[str, ...]
@@ -116,11 +116,11 @@ class Heartbeat:
 
 
 def parse(body: bytes | memoryview) -> Heartbeat:
-    """The heartbeat in a body. Raises UsageError, with a sentence, for what is none."""
+    """Parse a heartbeat. Raises UsageError."""
     told = _object(body)
     client_id = told.get("clientID")
     if not isinstance(client_id, str) or not client_id:
-        raise UsageError("the heartbeat names no clientID; a client must say who it is")
+        raise UsageError("the heartbeat has no clientID; a client must identify itself")
     return Heartbeat(
         client_id,
         tuple(dict.fromkeys(_name(group) for group in _objects(told, "producerDataSet"))),
@@ -131,10 +131,10 @@ def parse(body: bytes | memoryview) -> Heartbeat:
 
 
 def parse_subscription(held: Mapping[str, Any]) -> Subscription:
-    """One subscription of a body. Raises UsageError."""
+    """Parse a subscription of a body. Raises UsageError."""
     topic = held.get("topic")
     if not isinstance(topic, str) or not topic:
-        raise UsageError("a subscription names no topic; the heartbeat cannot be taken")
+        raise UsageError("a subscription has no topic; the heartbeat is rejected")
     text = held.get("subString")
     kind = held.get("expressionType")
     derived = Subscription.of(
@@ -147,7 +147,7 @@ def parse_subscription(held: Mapping[str, Any]) -> Subscription:
 
 
 def _by_class(subscription: Subscription) -> Subscription:
-    """A class filter runs on filter servers, which there are none of here: everything is let through, as a broker does."""
+    """Return the subscription of a class filter. There are no filter servers, so all messages match, as in a broker."""
     named = subscription
     return Subscription(named.topic, named.expression, named.version, named.expression_type, class_filter=True)
 
@@ -167,9 +167,9 @@ def _object(body: bytes | memoryview) -> dict[str, Any]:
     try:
         told = json.loads(bytes(body))
     except (ValueError, RecursionError):
-        raise UsageError("the body is no JSON object; send the client's own heartbeat") from None
+        raise UsageError("the body is not a JSON object; send a heartbeat as clients do") from None
     if not isinstance(told, dict):
-        raise UsageError("the body is no JSON object; send the client's own heartbeat")
+        raise UsageError("the body is not a JSON object; send a heartbeat as clients do")
     return told
 
 
@@ -181,7 +181,7 @@ def _objects(held: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
 def _name(held: Mapping[str, Any]) -> str:
     name = held.get("groupName")
     if not isinstance(name, str) or not name:
-        raise UsageError("a group of the heartbeat has no groupName; the heartbeat cannot be taken")
+        raise UsageError("a group of the heartbeat has no groupName; the heartbeat is rejected")
     return name
 
 
@@ -197,7 +197,7 @@ def _number(value: object) -> int:
 
 
 def _enumerated(value: object, names: tuple[str, ...], usual: str) -> str:
-    """A name of an enumeration, given by name or by ordinal."""
+    """Return the name of an enumeration value given by name or ordinal."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
         return names[value]
     return value if isinstance(value, str) and value in names else usual

@@ -1,6 +1,6 @@
-"""The header of a send: what a producer says about a message besides its body.
+"""The header of a send: fields of a message other than its body.
 
-SEND_MESSAGE (10) has long names; SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320) have letters for the same fields:
+SEND_MESSAGE (10) has long names; SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320) use letters for the same fields:
 
     a producerGroup    b topic            c defaultTopic   d defaultTopicQueueNums   e queueId           f sysFlag
     g bornTimestamp    h flag             i properties     j reconsumeTimes          k unitMode          l maxReconsumeTimes
@@ -16,7 +16,7 @@ SEND_MESSAGE (10) has long names; SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (
     Traceback (most recent call last):
     mqstore.broker.protocol.frames.ResponseError: the custom field <b> is null
 
-A batch is told by its code, or by `m`; its body is a run of messages:
+A batch is identified by its code or by `m`; its body is a sequence of messages:
 
     4 length   4 zero   4 zero   4 flag   4 + n body   2 + m properties
 
@@ -62,7 +62,7 @@ _INNER = struct.Struct(">iiiii")
 
 @dataclass(slots=True)
 class SendHeader:
-    """One send. properties: the text as it came. born_timestamp: ms. max_reconsume_times: None where not given."""
+    """Header of a send. properties: unparsed. born_timestamp: ms. max_reconsume_times: None if missing."""
 
     producer_group: str
     topic: str
@@ -88,7 +88,7 @@ def _int32(fields: dict[str, str], name: str) -> int:
 
 
 def parse(request: Frame) -> SendHeader:
-    """The header of a send, long or short. Raises ResponseError for a required field that is not there."""
+    """Parse the header of a send in either form. Raises ResponseError if a required field is missing."""
     fields = request.ext or {}
     names = _LONG if request.code in _WITH_LONG_NAMES else _SHORT
     get = fields.get
@@ -117,7 +117,7 @@ def parse(request: Frame) -> SendHeader:
 
 
 def inner_messages(body: bytes) -> list[Inner]:
-    """The messages of a batch. Raises ResponseError for lengths that do not add up."""
+    """Parse the messages of a batch. Raises ResponseError for inconsistent lengths."""
     found = []
     at, end = 0, len(body)
     while at < end:

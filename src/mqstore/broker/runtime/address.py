@@ -10,7 +10,7 @@ __all__ = ["advertised_address", "bind_listener"]
 
 
 def bind_listener(listen: str) -> socket.socket:
-    """A socket bound to `host:port` or `[host]:port`. Raises UsageError."""
+    """Return a socket bound to `host:port` or `[host]:port`. Raises UsageError."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -31,7 +31,7 @@ def bind_listener(listen: str) -> socket.socket:
 
 
 def advertised_address(host: str, port: int) -> str:
-    """What clients are told to connect to: where we listen, or for a socket on all addresses this machine's first."""
+    """Return the address for clients to connect to: the bound one, or this machine's first if the socket is bound to all addresses."""
     if host in ("0.0.0.0", "::"):
         family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
         try:

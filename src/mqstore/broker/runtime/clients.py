@@ -1,22 +1,25 @@
-"""Who is connected: producer groups and consumer groups with their members, as the heartbeats tell.
+"""Connected clients: producer and consumer groups with their members, from heartbeats.
 
 A member of a group is a connection, which has one client id. A consumer group has a message model and one table of subscriptions, the same
-for all members: each heartbeat adds topics, renews those with a newer version, and takes out those it does not name. So consumers of
-one group with different subscriptions overwrite each other, here as in a broker.
+for all members: each heartbeat adds topics, replaces those with a newer version, and removes those it does not contain. Consumers of
+one group with different subscriptions therefore overwrite each other, as in a broker.
 
     >>> clients: Clients[str] = Clients()
-    >>> told = Heartbeat(
+    >>> heartbeat = Heartbeat(
     ...     "c@1", ("p1",), (ConsumerGroupData("g1", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", (Subscription("T"),)),)
     ... )
-    >>> clients.heartbeat("connection 1", told, "JAVA", 399, now=1000), clients.heartbeat("connection 1", told, "JAVA", 399, now=2000)
+    >>> (
+    ...     clients.heartbeat("connection 1", heartbeat, "JAVA", 399, now=1000),
+    ...     clients.heartbeat("connection 1", heartbeat, "JAVA", 399, now=2000),
+    ... )
     (['g1'], [])
     >>> clients.consumer_group("g1").client_ids(), clients.subscription("g1", "T").expression
     (['c@1'], '*')
     >>> clients.close("connection 1"), clients.consumer_group("g1")
     (['g1'], None)
 
-Every change returns the consumer groups whose members have to look at their queues again. Nothing here blocks or waits; it is used
-by one thread, the broker's event loop.
+Every change returns the consumer groups whose members must rebalance. Nothing here blocks; it is used by one thread, the broker's event
+loop.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 to 3.9.
 Source: Apache RocketMQ 4.9.3 and 5.3.3, ConsumerManager, ConsumerGroupInfo, ProducerManager.
@@ -40,7 +43,7 @@ G = TypeVar("G")
 
 @dataclass(slots=True)
 class Member(Generic[C]):
-    """One connection in one group. version: of the client, as in frames. last_heartbeat: ms."""
+    """A connection in a group. version: release number of the client, as in frames. last_heartbeat: ms."""
 
     connection: C
     client_id: str
@@ -66,11 +69,11 @@ class ConsumerGroup(Generic[C]):
         return self.message_model == "BROADCASTING"
 
     def client_ids(self) -> list[str]:
-        """The client ids, each once, in the order they came."""
+        """Return the distinct client ids in order of arrival."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def subscribe(self, wanted: Iterable[Subscription]) -> bool:
-        """Take a heartbeat's subscriptions. Returns whether a topic came or went."""
+        """Apply a heartbeat's subscriptions. Returns whether a topic was added or removed."""
         told = {subscription.topic: subscription for subscription in wanted}
         changed = told.keys() != self.subscriptions.keys()
         for topic in [topic for topic in self.subscriptions if topic not in told]:
@@ -83,7 +86,7 @@ class ConsumerGroup(Generic[C]):
 
 
 class Clients(Generic[C]):
-    """The groups of all connections. C: what stands for a connection. expires: ms without a heartbeat after which a member is gone."""
+    """The groups of all connections. C: type of a connection. expires: ms without a heartbeat after which a member expires."""
 
     def __init__(self, expires: int = EXPIRES) -> None:
         self.expires = expires
@@ -91,7 +94,7 @@ class Clients(Generic[C]):
         self.producers: dict[str, dict[C, Member[C]]] = {}
 
     def heartbeat(self, connection: C, told: Heartbeat, language: str, version: int, now: int) -> list[str]:
-        """Take a heartbeat. Returns the consumer groups that changed: a new member, a topic more or less."""
+        """Apply a heartbeat. Returns the consumer groups that changed: by a new member, or by a topic added or removed."""
         for name in told.producers:
             self._seen(self.producers.setdefault(name, {}), connection, told.client_id, language, version, now)
         changed = []
@@ -115,13 +118,13 @@ class Clients(Generic[C]):
 
     @staticmethod
     def _seen(members: dict[C, Member[C]], connection: C, client_id: str, language: str, version: int, now: int) -> bool:
-        """Note that a member is alive. Returns whether it is new."""
+        """Record that a member is alive. Returns whether it is new."""
         held = members.get(connection)
         members[connection] = Member(connection, client_id, language, version, now)
         return held is None or held.client_id != client_id
 
     def unregister(self, connection: C, *, producer_group: str | None = None, consumer_group: str | None = None) -> list[str]:
-        """Take a connection out of groups. Returns the consumer group if it was in there."""
+        """Remove a connection from groups. Returns the consumer group if it was a member."""
         if producer_group:
             self._leave(self.producers, self.producers.get(producer_group), producer_group, connection)
         group = self.consumers.get(consumer_group) if consumer_group else None
@@ -130,7 +133,7 @@ class Clients(Generic[C]):
         return [consumer_group] if self._leave(self.consumers, group.members, consumer_group, connection) else []
 
     def close(self, connection: C) -> list[str]:
-        """A connection is gone. Returns the consumer groups it was in."""
+        """Remove a lost connection. Returns the consumer groups it was in."""
         for name in [name for name, members in self.producers.items() if connection in members]:
             self._leave(self.producers, self.producers[name], name, connection)
         left = [name for name, group in self.consumers.items() if connection in group.members]
@@ -140,7 +143,7 @@ class Clients(Generic[C]):
 
     @staticmethod
     def _leave(groups: dict[str, G], members: dict[C, Member[C]] | None, name: str, who: C) -> bool:
-        """Take a member out, and the group with its last one."""
+        """Remove a member, and the group with its last member. Returns whether it was a member."""
         if members is None or members.pop(who, None) is None:
             return False
         if not members:
@@ -148,36 +151,36 @@ class Clients(Generic[C]):
         return True
 
     def silent(self, now: int) -> list[C]:
-        """Connections of members that have not been heard of for too long, each once; close them."""
+        """Return the distinct connections of expired members, for the caller to close."""
         tables = [*self.producers.values(), *(group.members for group in self.consumers.values())]
         old = (member.connection for members in tables for member in members.values() if now - member.last_heartbeat > self.expires)
         return list(dict.fromkeys(old))
 
     def consumer_group(self, name: str) -> ConsumerGroup[C] | None:
-        """A consumer group that is online."""
+        """Return a consumer group that is online, or None."""
         return self.consumers.get(name)
 
     def producer_group(self, name: str) -> list[Member[C]]:
-        """The producers of a group; empty where none is online."""
+        """Return the online producers of a group."""
         return list(self.producers.get(name, {}).values())
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What an online group wants of a topic."""
+        """Return an online group's subscription to a topic, or None."""
         found = self.consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     def subscribers(self, topic: str) -> list[str]:
-        """Online groups with a subscription to a topic."""
+        """Return the online groups that subscribe to a topic."""
         return [name for name, group in self.consumers.items() if topic in group.subscriptions]
 
     def consumer(self, group: str, client_id: str) -> Member[C] | None:
-        """A member of an online consumer group."""
+        """Return a member of an online consumer group, or None."""
         found = self.consumers.get(group)
         members = found.members.values() if found is not None else ()
         return next((member for member in members if member.client_id == client_id), None)
 
     def by_client_id(self, client_id: str) -> Member[C] | None:
-        """A producer's or consumer's connection by its client id, the one that was heard of last."""
+        """Return the member with a client id, the one with the latest heartbeat, or None."""
         tables = [*self.producers.values(), *(group.members for group in self.consumers.values())]
         found = [member for members in tables for member in members.values() if member.client_id == client_id]
         return max(found, key=lambda member: member.last_heartbeat, default=None)

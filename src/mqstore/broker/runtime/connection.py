@@ -1,11 +1,11 @@
 """One TCP connection: frames in, frames out, in both directions at once.
 
-    bytes arrive   -> whole frames -> `on_request` of each request, in order; responses go to whoever waits in `call`
-    answers leave  -> as soon as they are there, in any order
+    incoming bytes      -> complete frames -> `on_request` for each request, in order; responses go to the caller of `call`
+    outgoing responses  -> sent as soon as they are ready, in any order
 
-What one client may cost is bounded. A client that does not read its answers is not read either, from `write_high` bytes on; beyond
-`write_limit`, or after two minutes in which nothing went through, it is cut off. So is one that sends what is no frame, or begins with
-0x16 (TLS). Unfinished frames of all connections together take `incoming_limit` bytes at most: whoever exceeds it is cut off.
+The cost of a client is bounded. If more than `write_high` bytes wait to be sent to a client, no more of its requests are read; above
+`write_limit`, or after two minutes without progress, the connection is aborted. It is closed on a malformed frame or a leading 0x16
+(TLS). Unfinished frames of all connections take at most `incoming_limit` bytes; a connection that exceeds it is closed.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 1.1, 1.6 and 1.7.
 """
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "SharedState"]
 
 TLS = 0x16
-MAX_JOINED = 64 << 10  # bytes of answers that are joined at most
+MAX_JOINED = 64 << 10  # maximum bytes of responses that are joined
 
 
 class SharedState:
-    """What all connections of a broker have in common.
+    """State shared by all connections of a broker.
 
-    opaques: of the requests that the broker makes. incoming: bytes of unfinished frames.
+    opaques: for requests that the broker makes. incoming: bytes of unfinished frames.
     """
 
     def __init__(self, settings: Settings, number: int) -> None:
@@ -48,7 +48,7 @@ class SharedState:
 class Connection(asyncio.Protocol):
     """A client's connection. peer: `ip:port` of the client; host: its ip.
 
-    on_request: called with each request. on_lost: called once when the connection is gone.
+    on_request: called with each request. on_lost: called once when the connection is lost.
     """
 
     def __init__(self, shared: SharedState, on_request: Callable[[Connection, Frame], None], on_lost: Callable[[Connection], None]) -> None:
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         self._reading_paused = False
         self._draining = False
         self._pumping = False
-        self._outbox: list[bytes] = []  # answers to frames that arrived together; they leave together
+        self._outbox: list[bytes] = []  # responses to frames that arrived together; sent together
         self._outbox_bytes = 0
         self._waiting_bytes = 0
 
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         return self._writing_paused or self._draining or self.in_flight >= self.shared.settings.max_in_flight
 
     def _update_reading(self) -> None:
-        """Read on, or stop reading."""
+        """Pause or resume reading, as needed."""
         if self._transport is None or self.closed:
             return
         if self._is_held_up != self._reading_paused:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _pump(self, data: bytes = b"") -> None:
-        """Hand out the frames that have arrived, as far as this connection may go on now. data: what has arrived just now."""
+        """Dispatch the complete frames, until the connection must pause. data: newly received bytes."""
         if self._pumping:
             self._buffer += data
             return
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
             self._buffer += data
             data = b""
         self._pumping = True
-        buffer = data or self._buffer  # most frames arrive alone, and need not go through the buffer
+        buffer = data or self._buffer  # most frames arrive alone and can bypass the buffer
         at, size = 0, len(buffer)
         try:
             while size - at >= 4 and not self.closed and not self._is_held_up:
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
             self.close(_why(TLS, 0), logging.WARNING)
 
     def _count_incoming(self) -> None:
-        """Keep the sum over all connections."""
+        """Update the number of unfinished bytes over all connections."""
         if len(self._buffer) == self._counted_bytes:
             return
         self.shared.incoming += len(self._buffer) - self._counted_bytes
@@ -196,13 +196,13 @@ class Connection(asyncio.Protocol):
             waiting.set_result(response)
 
     def request_started(self) -> None:
-        """A request of this connection is being worked on, and `request_finished` will be called."""
+        """Count a request in flight; `request_finished` must follow."""
         self.in_flight += 1
         if self.in_flight == self.shared.settings.max_in_flight:
             self._update_reading()
 
     def request_finished(self) -> None:
-        """What `request_started` told of is over."""
+        """End a request counted by `request_started`."""
         self.in_flight -= 1
         if self.in_flight == self.shared.settings.max_in_flight - 1:
             self._update_reading()
@@ -212,16 +212,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether what is sent now would go out soon: nobody has stopped reading at the other end."""
+        """Whether data sent now would go out soon, because the client is reading."""
         return not self.closed and not self._writing_paused
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the client to read."""
+        """Number of bytes that wait for the client to read them."""
         return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size() + self._outbox_bytes
 
     def send(self, frame: Frame) -> None:
-        """Send a frame. One for a connection that is gone is dropped."""
+        """Send a frame. Dropped if the connection is closed."""
         if self.closed or self._transport is None:
             return
         try:
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        """Let what was sent while frames were handed out go, in one piece."""
+        """Send the responses collected while frames were dispatched, in one piece."""
         gathered, self._outbox, self._outbox_bytes = self._outbox, [], 0
         self._write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
@@ -251,10 +251,10 @@ class Connection(asyncio.Protocol):
         self.active_at = self._loop.time()
         self._transport.write(raw)
         if self._writing_paused and self._transport.get_write_buffer_size() > self.shared.settings.write_limit:
-            self.close("the client does not read what it asked for", logging.WARNING, now=True)
+            self.close("the client does not read its responses", logging.WARNING, now=True)
 
     def notify(self, frame: Frame) -> None:
-        """Send a request that wants no answer."""
+        """Send a oneway request."""
         frame.flag |= ONEWAY
         frame.opaque = next(self.shared.opaques) & 0x7FFFFFFF
         self.send(frame)
@@ -273,10 +273,10 @@ class Connection(asyncio.Protocol):
         finally:
             self._calls.pop(frame.opaque, None)
 
-    # the end
+    # closing
 
     def is_stalled(self, now: float, limit: float) -> bool:
-        """Whether nothing has gone through for limit seconds."""
+        """Return whether there was no progress for limit seconds."""
         if self._transport is None:
             return False
         waiting = self._transport.get_write_buffer_size()
@@ -286,12 +286,12 @@ class Connection(asyncio.Protocol):
         return now - self.active_at > limit
 
     def drain(self) -> None:
-        """Take no more requests; what is in flight is answered."""
+        """Stop reading requests; those in flight are finished."""
         self._draining = True
         self._update_reading()
 
     def close(self, why: str = "", level: int = logging.INFO, *, now: bool = False) -> None:
-        """Close the connection; what was sent still goes out unless it is to be gone now."""
+        """Close the connection after sending pending data, or at once if now is true."""
         if self.closed or self._transport is None:
             return
         if why:
@@ -307,7 +307,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _forget(self) -> None:
-        """No more is read; what had come of a frame counts no longer."""
+        """Stop reading and drop unfinished frames."""
         self.closed = True
         self._outbox = []
         self._outbox_bytes = 0
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
 
     def abort(self) -> None:
-        """Cut the connection off; what waits to be sent is lost."""
+        """Abort the connection; unsent data is lost."""
         if self._transport is not None:
             self._forget()
             self._transport.abort()
@@ -324,5 +324,5 @@ class Connection(asyncio.Protocol):
 
 def _why(first: int, length: int) -> str:
     if first == TLS:
-        return "the connection begins with a TLS handshake, which is not supported; let the client use plain connections"
-    return f"a frame of {length + 4} bytes cannot be; the most is {MAX_FRAME}"
+        return "the connection begins with a TLS handshake, which is not supported; configure the client without TLS"
+    return f"a frame of {length + 4} bytes is not valid; the maximum is {MAX_FRAME}"

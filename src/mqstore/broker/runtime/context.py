@@ -1,16 +1,16 @@
-"""What the handlers of requests share: the store, the settings, and components that live as long as the broker.
+"""State shared by request handlers: the store, the settings, and components that live as long as the broker.
 
-A module that answers requests has a table of them, which the server gathers:
+A module of handlers has a table of them, which the server merges:
 
     def view_message(context: Context, connection: Connection, request: Frame) -> Frame: ...
 
     HANDLERS: dict[int, Handler] = {RequestCode.VIEW_MESSAGE_BY_ID: view_message}
 
-A handler returns the answer, or None where none is due now (it was oneway, or it comes later through `connection.send`). It may be a
-coroutine function; then other requests go on meanwhile. Plain functions are answered without a task, so what does not wait should be one.
-It raises ResponseError, or any MqstoreError, which becomes an answer of its own; a oneway request gets none.
+A handler returns the response, or None if there is none yet (the request was oneway, or `connection.send` is called later). It may be a
+coroutine function, so that other requests proceed meanwhile. Plain functions need no task, so handlers that do not wait should be plain.
+A ResponseError or other MqstoreError that it raises becomes the response, unless the request was oneway.
 
-State that outlives a request is a `Component`: a class of which each broker has one, made when it is first asked for.
+State that outlives a request is a `Component`: a class with one instance per broker, created on first use.
 
     >>> from mqstore.broker.runtime.settings import Settings
     >>> class Count(Component):
@@ -50,25 +50,25 @@ T = TypeVar("T")
 
 
 class Component:
-    """State that belongs to a broker as a whole."""
+    """State of a broker as a whole."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     def start(self) -> None:
-        """Called in the event loop before the first request; components listed in a module's COMPONENTS are made for it."""
+        """Start in the event loop, before the first request; called for the components in a module's COMPONENTS."""
 
     async def stop(self) -> None:
-        """Called when no more requests come, before the store is closed."""
+        """Stop after the last request, before the store is closed."""
 
     def connection_lost(self, connection: Connection) -> None:
-        """Called when a connection is gone."""
+        """Handle the loss of a connection."""
 
 
 class Context:
-    """One running broker. address: what clients connect to, `ip:port`. boot: when it started, ms.
+    """A running broker. address: for clients to connect to, `ip:port`. boot: start time, ms.
 
-    store: for reading, and for all that works on a store that is only read too. clock: ms since the epoch.
+    store: for reading, and for whatever also works on a read-only store. clock: ms since the epoch.
     """
 
     def __init__(self, store: ServedStore, profile: Profile, settings: Settings, address: str) -> None:
@@ -87,50 +87,50 @@ class Context:
 
     @property
     def connections(self) -> set[Connection]:
-        """All that are open."""
+        """The open connections."""
         return self.shared.connections
 
     @staticmethod
     def clock() -> int:
-        """The time now in ms since the epoch."""
+        """Return the time in ms since the epoch."""
         return time.time_ns() // 1_000_000
 
     def component(self, kind: type[P]) -> P:
-        """The broker's one component of this kind."""
+        """Return the broker's component of this class, creating it on first use."""
         found = self._components.get(kind)
         if found is None:
             found = self._components[kind] = kind(self)
         return found  # type: ignore[return-value]
 
     def components(self) -> list[Component]:
-        """All components, in the order in which they were made."""
+        """Return all components in order of creation."""
         return list(self._components.values())
 
     @property
     def writable(self) -> bool:
-        """Whether the store takes messages and settings."""
+        """Whether the store accepts messages and settings."""
         return self.store.writable is not None
 
     def writable_store(self, code: int = ResponseCode.SERVICE_NOT_AVAILABLE) -> MessageStore:
-        """The store, for what changes it. Raises ResponseError with the code where it is only read."""
+        """Return the store for changing it. Raises ResponseError with the code if it is read-only."""
         store = self.store.writable
         if store is None:
             raise ResponseError(code, self.store.refusal)
         return store
 
     def response_body(self, records: Iterable[memoryview]) -> bytes:
-        """Records as the body of an answer, with this broker's address in them where that is wanted."""
+        """Return records as the body of a response, with this broker's address in them if `rewrite_store_host` is set."""
         if self._host is not None:
             host = self._host
             return b"".join([rewritten(record, host) for record in records])
         return b"".join(records)
 
     async def run(self, function: Callable[..., T], *given: object) -> T:
-        """Run what blocks in a thread."""
+        """Run a blocking function in a worker thread."""
         return await self.loop.run_in_executor(self._executor, function, *given)
 
     def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        """Run work beside the requests; it is cancelled when the broker stops. What it raises is logged."""
+        """Run a background task, which is cancelled when the broker stops. Its errors are logged."""
 
         async def guarded() -> None:
             try:
@@ -144,7 +144,7 @@ class Context:
         return task
 
     async def release(self) -> None:
-        """End what runs beside the requests."""
+        """Cancel the background tasks and wait for the worker threads."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

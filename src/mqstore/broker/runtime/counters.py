@@ -1,7 +1,7 @@
-"""What the broker counts: messages and bytes that came and went, by topic and group, and how fast.
+"""Counters: messages and bytes in and out, by topic and group, with rates.
 
-A series is a sum with its recent past: samples of the last minute (each 10 s), hour (each 10 min) and day (each hour), from
-which a request gets `sum`, `tps` and `avgpt` (per call) of those spans. What was counted since the last sample is counted in.
+A series is a sum with recent samples: of the last minute (every 10 s), hour (every 10 min) and day (every hour). They give `sum`, `tps`
+and `avgpt` (per call) of those spans, including what was counted since the last sample.
 
     >>> counters = Counters(now=0)
     >>> counters.stored("orders", messages=10, size=2000, elapsed=1, now=0)
@@ -10,7 +10,7 @@ which a request gets `sum`, `tps` and `avgpt` (per call) of those spans. What wa
     >>> counters.rates(["put"], 2000)
     (5.0, 5.0, 5.0)
 
-Names are a broker's: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS, GROUP_GET_SIZE and SNDBCK_PUT_NUMS by
+Names are those of a broker: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS, GROUP_GET_SIZE and SNDBCK_PUT_NUMS by
 `topic@group`, BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster. Times are ms.
 
 Source: Apache RocketMQ 4.9.3, StatsItem, BrokerStatsManager, StoreStatsService.
@@ -31,11 +31,24 @@ SPANS: dict[SpanName, tuple[int, int]] = {"minute": (10_000, 7), "hour": (600_00
 RATE_WINDOWS = (10_000, 60_000, 600_000)
 RATE_SAMPLE = 1_000
 DAY = 86_400_000
-BUCKETS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)  # ms of a put; one more bucket is behind the last
+BUCKETS = (
+    0,
+    10,
+    50,
+    100,
+    200,
+    500,
+    1000,
+    2000,
+    3000,
+    4000,
+    5000,
+    10_000,
+)  # upper bounds in ms of a put's duration; one more bucket follows
 
 
 class Span(NamedTuple):
-    """sum: what was counted. tps: a second. avgpt: a call."""
+    """Counts over a span of time. sum: total. tps: per second. avgpt: per call."""
 
     sum: int
     tps: float
@@ -43,7 +56,7 @@ class Span(NamedTuple):
 
 
 class Series:
-    """One sum over time. total, calls: since the start."""
+    """A sum over time. total, calls: since the start."""
 
     __slots__ = ("_samples", "calls", "total")
 
@@ -55,36 +68,36 @@ class Series:
         }
 
     def add(self, amount: int, calls: int = 1) -> None:
-        """Count something."""
+        """Add an amount."""
         self.total += amount
         self.calls += calls
 
     def sample(self, now: int) -> None:
-        """Remember the sum for those spans that are due."""
+        """Take a sample for each span that is due."""
         for name, (every, _) in SPANS.items():
             samples = self._samples[name]
             if now - samples[-1][0] >= every:
                 samples.append((now, self.calls, self.total))
 
     def span(self, name: SpanName, now: int) -> Span:
-        """What was counted in the last minute, hour or day."""
+        """Return the counts of the last minute, hour or day."""
         every, count = SPANS[name]
         reach = now - every * (count - 1)
-        samples = list(self._samples[name])  # asked from other threads, too
+        samples = list(self._samples[name])  # called from other threads too
         first = next((sample for sample in samples if sample[0] >= reach), samples[-1])
         at, calls, total = first
         amount, times = self.total - total, self.calls - calls
-        elapsed = max(now - at, RATE_SAMPLE)  # a message in the first millisecond is no thousand a second
+        elapsed = max(now - at, RATE_SAMPLE)  # a message in the first millisecond is not a rate of a thousand per second
         return Span(amount, amount * 1000 / elapsed, amount / times if times else 0.0)
 
     def silent_for_a_day(self, now: int) -> bool:
-        """Whether nothing was counted since the oldest sample of the day, and that is a day old."""
+        """Return whether nothing was counted for a day."""
         at, _, total = self._samples["day"][0]
         return total == self.total and now - at >= DAY
 
 
 class Counters:
-    """All series, and the broker's own sums. now: ms."""
+    """All series and the broker's totals. now: ms."""
 
     def __init__(self, now: int, cluster: str = "DefaultCluster") -> None:
         self.cluster = cluster
@@ -98,7 +111,7 @@ class Counters:
     # counting
 
     def stored(self, topic: str, *, messages: int, size: int, elapsed: int, now: int) -> None:
-        """Messages of a topic were stored. size: bytes of their records. elapsed: ms it took."""
+        """Count stored messages of a topic. size: bytes of their records. elapsed: duration, ms."""
         self._count("TOPIC_PUT_NUMS", topic, messages, now)
         self._count("TOPIC_PUT_SIZE", topic, size, now)
         self._count("BROKER_PUT_NUMS", self.cluster, messages, now)
@@ -108,11 +121,11 @@ class Counters:
         self.put_times[bisect_left(BUCKETS, elapsed)] += 1
 
     def refused(self) -> None:
-        """Messages were not stored."""
+        """Count a rejected put."""
         self.totals["put_failed"] += 1
 
     def pulled(self, group: str, topic: str, *, messages: int, size: int, elapsed: int, now: int) -> None:
-        """A pull was answered with messages."""
+        """Count a pull that returned messages."""
         key = f"{topic}@{group}"
         self._count("GROUP_GET_NUMS", key, messages, now)
         self._count("GROUP_GET_SIZE", key, size, now)
@@ -124,11 +137,11 @@ class Counters:
         self.get_longest = max(self.get_longest, elapsed)
 
     def missed(self) -> None:
-        """A pull found nothing."""
+        """Count a pull that found nothing."""
         self.totals["miss"] += 1
 
     def sent_back(self, group: str, topic: str, *, now: int) -> None:
-        """A consumer gave a message back."""
+        """Count a message that a consumer sent back."""
         self._count("SNDBCK_PUT_NUMS", f"{topic}@{group}", 1, now)
 
     def _count(self, name: str, key: str, amount: int, now: int) -> None:
@@ -138,19 +151,19 @@ class Counters:
         series.add(amount)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted."""
+        """Drop the series of a deleted topic."""
         for pair in [pair for pair in self._series if pair[1] == topic or pair[1].startswith(f"{topic}@")]:
             del self._series[pair]
 
     def forget_group(self, group: str) -> None:
-        """A group is deleted."""
+        """Drop the series of a deleted group."""
         for pair in [pair for pair in self._series if pair[1].endswith(f"@{group}")]:
             del self._series[pair]
 
-    # sampling and asking
+    # sampling and reading
 
     def sample(self, now: int) -> None:
-        """Remember the sums; to be called each second."""
+        """Take samples; call this every second."""
         if now - self._rates[-1][0] >= RATE_SAMPLE:
             self._rates.append((now, dict(self.totals)))
         for pair, series in list(self._series.items()):
@@ -159,15 +172,15 @@ class Counters:
                 del self._series[pair]
 
     def series(self, name: str, key: str) -> Series | None:
-        """What is counted under a name; None where nothing was."""
+        """Return a series, or None if nothing was counted."""
         return self._series.get((name, key))
 
     def all_series(self, name: str) -> Iterator[tuple[str, Series]]:
-        """The series of a name, by key."""
+        """Return the (key, series) pairs of a name."""
         return ((key, series) for (of, key), series in sorted(self._series.items()) if of == name)
 
     def rates(self, names: Sequence[str], now: int) -> tuple[float, ...]:
-        """Per second over the last 10 s, minute and 10 min, of the sum of some totals."""
+        """Return rates per second of a sum of totals over the last 10 s, minute and 10 min."""
         return tuple(self._rate(names, now, window) for window in RATE_WINDOWS)
 
     def _rate(self, names: Sequence[str], now: int, window: int) -> float:

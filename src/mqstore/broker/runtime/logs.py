@@ -1,12 +1,12 @@
-"""Log lines: an event with its facts, one JSON object a line.
+"""Log lines: an event with its facts, one JSON object per line.
 
     >>> import logging
     >>> record = logging.makeLogRecord({"levelname": "INFO", "created": 0.0, "msg": "connection-closed", "facts": {"peer": "127.0.0.1:5"}})
     >>> Lines().format(record)
     '{"time":"1970-01-01T00:00:00.000Z","level":"INFO","event":"connection-closed","peer":"127.0.0.1:5"}'
 
-Events are short names that do not change; all that varies is a fact. Nothing is printed here: `log` hands to the logger
-`mqstore.broker`, and whoever runs the broker gives that a handler.
+Events are short constant names; whatever varies is a fact. `log` passes events to the logger `mqstore.broker`; the program that runs the
+broker adds a handler.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ LOGGER = logging.getLogger("mqstore.broker")
 
 
 def log(event: str, level: int = logging.INFO, *, error: BaseException | None = None, **facts: object) -> None:
-    """Tell that something happened."""
+    """Log an event."""
     if LOGGER.isEnabledFor(level):
         LOGGER.log(level, event, exc_info=error, extra={"facts": facts})
 
 
 class Lines(logging.Formatter):
-    """Makes a line of an event."""
+    """Formats an event as a JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)

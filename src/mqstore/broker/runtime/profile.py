@@ -1,9 +1,9 @@
-"""Profiles: what differs between a 4.9.3 and a 5.3.3 broker, as far as a client can see it.
+"""Profiles: differences between 4.9.3 and 5.3.3 brokers that clients can see.
 
     >>> profile("4.9.3").number, profile("5.3.3").parameter_code.name
     (399, 'INVALID_PARAMETER')
 
-Both answer what either asks for; requests that only 5.3.3 clients make (361, 351, 352) are answered by the 4.9.3 profile too.
+Both handle all requests; those that only 5.3.3 clients send (361, 351, 352) work with the 4.9.3 profile too.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 7.
 """
@@ -20,9 +20,9 @@ __all__ = ["PROFILE_4_9_3", "PROFILE_5_3_3", "Profile", "profile"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Whose behaviour is shown. number: the release number in every frame.
+    """The version whose behaviour clients see. number: the release number in every frame.
 
-    parameter_code: of a request with an illegal topic or queue id.
+    parameter_code: response code for an illegal topic or queue id.
     """
 
     version: str
@@ -35,7 +35,7 @@ class Profile:
 
     @property
     def release(self) -> str:
-        """The name of the release, as `V4_9_3`."""
+        """The name of the release, such as `V4_9_3`."""
         return release_name(self.number)
 
 
@@ -44,8 +44,8 @@ PROFILE_5_3_3 = Profile("5.3.3", V5_3_3, ResponseCode.INVALID_PARAMETER)
 
 
 def profile(version: str) -> Profile:
-    """The profile of a version. Raises UsageError."""
+    """Return the profile of a version. Raises UsageError."""
     for each in (PROFILE_4_9_3, PROFILE_5_3_3):
         if each.version == version:
             return each
-    raise UsageError(f"there is no profile {version!r}; known are {PROFILE_4_9_3.version} and {PROFILE_5_3_3.version}")
+    raise UsageError(f"there is no profile {version!r}; the profiles are {PROFILE_4_9_3.version} and {PROFILE_5_3_3.version}")

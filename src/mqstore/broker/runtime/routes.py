@@ -1,4 +1,4 @@
-"""Routes: which brokers have a topic, and with how many queues. Values only; `nameserver` answers requests from them.
+"""Routes: which brokers have a topic, and with how many queues. Values only; `nameserver` handles the requests.
 
     >>> own = BrokerEntry("DefaultCluster", "broker-a", {0: "127.0.0.1:10911"}, {"T": TopicConfig("T", read_queues=4, write_queues=4)})
     >>> route("T", [own])["queueDatas"]
@@ -26,9 +26,9 @@ MASTER = 0
 
 @dataclass(slots=True)
 class BrokerEntry:
-    """What a name server knows of a broker. addresses: by broker id, 0 is the master. wiped: its write permission was taken away.
+    """A broker as known to a name server. addresses: by broker id, 0 is the master. wiped: its write permission was removed.
 
-    data_version: of the topics, as the broker sent it. heard_at: when it registered last, ms.
+    data_version: of the topics, as sent by the broker. heard_at: time of the last registration, ms.
     """
 
     cluster: str
@@ -41,7 +41,7 @@ class BrokerEntry:
 
     @property
     def master(self) -> str:
-        """The address of the master; empty without one."""
+        """The address of the master, or an empty string."""
         return self.addresses.get(MASTER, "")
 
 
@@ -51,7 +51,7 @@ def _broker_data(broker: BrokerEntry, is_v5: bool) -> dict[str, Any]:
 
 
 def route(topic: str, brokers: Iterable[BrokerEntry], *, order: str | None = None, is_v5: bool = False) -> dict[str, Any] | None:
-    """The body of a route answer; None where no broker has the topic. order: its entry among the order configurations."""
+    """Return the body of a route response, or None if no broker has the topic. order: the topic's order configuration."""
     having = [(broker, broker.topics[topic]) for broker in brokers if topic in broker.topics]
     if not having:
         return None
@@ -74,7 +74,7 @@ def route(topic: str, brokers: Iterable[BrokerEntry], *, order: str | None = Non
 
 
 def cluster_info(brokers: Sequence[BrokerEntry], *, is_v5: bool = False) -> dict[str, Any]:
-    """The body that lists clusters and brokers."""
+    """Return the body that lists clusters and brokers."""
     clusters: dict[str, list[str]] = {}
     for broker in brokers:
         clusters.setdefault(broker.cluster, []).append(broker.name)
@@ -82,7 +82,7 @@ def cluster_info(brokers: Sequence[BrokerEntry], *, is_v5: bool = False) -> dict
 
 
 def topics_of_body(body: Any) -> tuple[dict[str, TopicConfig], dict[str, Any]]:
-    """(topics, data version) of the body with which a broker registers; what is of a wrong type counts as not there."""
+    """Parse (topics, data version) of a broker's registration; values of a wrong type count as missing."""
     wrapper = body.get("topicConfigSerializeWrapper") if isinstance(body, dict) else None
     if not isinstance(wrapper, dict):
         return {}, {}
@@ -92,12 +92,12 @@ def topics_of_body(body: Any) -> tuple[dict[str, TopicConfig], dict[str, Any]]:
 
 
 def properties_text(values: Mapping[str, str]) -> str:
-    """Settings as text, one `name=value` a line."""
+    """Format settings as text, one `name=value` per line."""
     return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
 def properties_of(text: str) -> dict[str, str]:
-    """The `name=value` lines of a text; comments and others are left out.
+    """Parse the `name=value` lines of a text; other lines are ignored.
 
     >>> properties_of("# note\\na = 1\\n\\nb")
     {'a': '1'}

@@ -1,4 +1,4 @@
-"""Settings of a broker: the broker's own, under names of our style, and the limits of this process.
+"""Settings of a broker: those of a real broker, under Python names, and the limits of this process.
 
 >>> Settings().with_broker({"brokerName": "broker-b", "autoCreateTopicEnable": "true", "unknown": "1"}).broker_name
 'broker-b'
@@ -17,15 +17,15 @@ __all__ = ["BROKER_NAMES", "Settings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a broker behaves. Times in ms, sizes in bytes.
+    """Settings of a broker. Times in ms, sizes in bytes.
 
-    address: what clients are told to connect to, `ip:port`; by default where the broker listens. rewrite_store_host: put that address
-    into the records that go out, so that message ids lead here. freeze_offsets: refuse to move offsets in a store that is only read.
-    metrics: where Prometheus finds its text, `host:port`; None: nowhere.
+    address: announced to clients, `ip:port`; by default where the broker listens. rewrite_store_host: put that address into outgoing
+    records, so that message ids point here. freeze_offsets: refuse to change offsets in a read-only store. metrics: where to serve
+    metrics for Prometheus, `host:port`, or None.
 
-    max_connections: further ones are closed at once. max_in_flight: requests of one connection that are worked on; further ones wait.
-    write_high: answers of one connection that wait to be sent before no more of its requests are read. write_limit: what may wait
-    before the connection is cut off. incoming_limit: of unfinished frames, over all connections.
+    max_connections: further ones are closed at once. max_in_flight: concurrent requests of one connection; further ones wait.
+    write_high: unsent bytes of one connection above which no more of its requests are read. write_limit: unsent bytes above which the
+    connection is aborted. incoming_limit: bytes of unfinished frames over all connections.
     """
 
     cluster: str = "DefaultCluster"
@@ -69,7 +69,7 @@ class Settings:
     workers: int = 4
 
     def with_broker(self, named: Mapping[str, str]) -> Settings:
-        """The settings with the broker's own `name=value` pairs laid over them; unknown names are ignored. Raises UsageError."""
+        """Return the settings overridden by a broker's `name=value` pairs; unknown names are ignored. Raises UsageError."""
         kinds = {each.name: str(each.type) for each in fields(self)}
         changes: dict[str, Any] = {}
         for name, text in named.items():
@@ -80,7 +80,7 @@ class Settings:
                 kind = kinds[own]
                 changes[own] = value.lower() == "true" if kind == "bool" else int(value) if kind == "int" else value
             except ValueError:
-                raise UsageError(f"{name}={text} is no number; correct it or leave the line out") from None
+                raise UsageError(f"{name}={text} is not a number; correct or omit the line") from None
         return replace(self, **changes)
 
 

@@ -1,1 +1,1 @@
-"""The store behind a broker, writable or read-only."""
+"""The store of a broker, writable or read-only."""

@@ -1,11 +1,11 @@
-"""A store that is only read, for a broker: of a dead, damaged, copied or unpacked store, or one without write permission.
+"""A read-only store for a broker: of a dead, damaged, copied or unpacked store, or one without write permission.
 
-`recovered` serves what a broker would after loading the directory; `disk` the files as they lie, where that would lose something: the
-queues as they are, and of the log every record that is believable, wherever it stands. Nothing in the directory changes. Topics, groups
-and offsets are copies in memory: consumers may move on in them, until the process ends.
+`recovered` serves what a broker would after loading the directory. `disk`, used if that would lose something, serves the files as they
+are: all queues, and every valid record of the log at any position. Nothing in the directory changes. Topics, groups and offsets are
+copies in memory: consumers may commit offsets, which last until the process ends.
 
-    pull, query, view, times, offsets     as ever
-    topics                                those configured, and those that have queues; each may be read, none written
+    pull, query, view, times, offsets     unchanged
+    topics                                those configured or with queues; readable, not writable
     put, create, delete                   refused
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.22.
@@ -49,16 +49,16 @@ __all__ = ["ReadOnlyStore", "ViewName"]
 ViewName = Literal["auto", "recovered", "disk"]
 
 READ = 4
-LEAST = 91  # bytes of the smallest record; who wants less looks at its head
+LEAST = 91  # bytes of the smallest record; shorter reads are of its head only
 TEMPLATE = "TBW102"
 REFUSAL = (
     "service not available now. It may be caused by one of the following reasons: "
-    "the message store is served read-only and takes no messages or changes; its messages can be pulled and queried."
+    "the message store is served read-only and accepts no messages or changes; its messages can be pulled and queried."
 )
 
 
 class ReadOnlyStore(ReadSide):
-    """A store that is only read. view: which state of it is served, `recovered` or `disk`; notes: what that gives up."""
+    """A read-only store. view: the state served, `recovered` or `disk`; notes: what that view leaves out."""
 
     refusal = REFUSAL
     writable: MessageStore | None = None
@@ -66,7 +66,7 @@ class ReadOnlyStore(ReadSide):
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig, version: str | None = None, view: ViewName = "auto") -> None:
         self._store = open_rocketmq(path)
         if not isinstance(self._store.directory, ReadOnlyDirectory):
-            raise UnsupportedError(f"{path} is behind a URL, and a broker serves files only; copy it first")
+            raise UnsupportedError(f"{path} is a URL, and a broker serves local files only; copy the store first")
         self.version = version or config.version or self._store.version_hint
         self.config = replace(config, version=self.version)
         recovered, notes = (None, []) if view == "disk" else _recovered(self._store, self.version, insist=view == "recovered")
@@ -86,7 +86,7 @@ class ReadOnlyStore(ReadSide):
 
     @cached_property
     def log(self) -> LogSlices:
-        """The log that is served."""
+        """The served log."""
         log = self._store.log
         if self._recovered is not None:
             files = [(file.start, _view(log.mapped(file.file).data)[: file.written]) for file in self._recovered.files]
@@ -103,11 +103,11 @@ class ReadOnlyStore(ReadSide):
         return {(queue.topic, queue.queue_id): queue for queue in queues}
 
     def queues(self) -> Sequence[NamedQueue]:
-        """All consume queues, by topic and queue id."""
+        """Return all consume queues, by topic and queue id."""
         return list(self._queues.values())
 
     def queue_or_none(self, topic: str, queue_id: int) -> NamedQueue | None:
-        """One consume queue; None where there is none."""
+        """Return a consume queue, or None."""
         return self._queues.get((topic, queue_id))
 
     @property
@@ -129,7 +129,7 @@ class ReadOnlyStore(ReadSide):
         max_count: int = 32,
         filter: TagFilter | str | None = None,  # noqa: A002 - as in MessageStore
     ) -> pull.GetResult:
-        """Pull at most max_count messages of a queue from a queue offset on. Of a damaged store: those that are believable."""
+        """Pull at most max_count messages of a queue from a queue offset onwards; only valid records of a damaged store."""
         tags = TagFilter.parse(filter) if isinstance(filter, str) else filter
         queue = self.queue_or_none(topic, queue_id)
         if queue is None:
@@ -138,7 +138,7 @@ class ReadOnlyStore(ReadSide):
         return pull.get_message(self.log, queue, offset, max_count, tags, self._rules, ext.tags_code)
 
     def index_files(self) -> Sequence[IndexFileLike]:
-        """The index files of the view, oldest first."""
+        """Return the index files of the view, oldest first."""
         return self._index
 
     @cached_property
@@ -146,18 +146,18 @@ class ReadOnlyStore(ReadSide):
         return (self._store.view() if self._recovered is None else self._recovered).index_files()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._store.log.forget_all()
 
 
 _SENTENCES = {
     "recovered": "as a broker would serve it after loading the directory",
-    "disk": "as its files lie: what the queues list and the log still holds",
+    "disk": "with its files as they are: what the queues list and the log still holds",
 }
 
 
 def _recovered(store: RocketMQStore, version: str, *, insist: bool) -> tuple[RecoveredView | None, list[str]]:
-    """(the recovered view, what it gives up); no view where a broker would not come up. insist: raise then."""
+    """Return (the recovered view, what it leaves out), or no view if a broker would not start on the store. insist: raise in that case."""
     try:
         found = recover(store, version)
     except RefusedError as error:
@@ -172,13 +172,13 @@ def _recovered(store: RocketMQStore, version: str, *, insist: bool) -> tuple[Rec
 
 
 def _covers(recovered: View, disk: View) -> bool:
-    """Whether a broker would give up nothing of the log."""
+    """Return whether a broker would keep the whole log."""
     (low, high), (first, last) = recovered.log_range(), disk.log_range()
     return low <= first and last <= high
 
 
 def _readable(topics: Topics, queues: Sequence[NamedQueue]) -> Topics:
-    """The topics without what invites writing, and with those that only have queues."""
+    """Return the topics without write permission and templates, including those that only have queues."""
     topics.delete(TEMPLATE)
     counts: dict[str, int] = {}
     for queue in queues:
@@ -195,11 +195,11 @@ def _view(data: NDArray[np.uint8]) -> memoryview:
 
 
 class _Believable(LogFiles):
-    """A log that may be damaged: only what a record stands at is handed out, and what is not is passed over one by one."""
+    """A log that may be damaged: only valid records are returned, and others are skipped one by one."""
 
     def __init__(self, files: Sequence[tuple[int, memoryview]], file_size: int) -> None:
         super().__init__(files, file_size)
-        self.file_size = 1  # behind a record that cannot be read, the scan goes on with the next one
+        self.file_size = 1  # after an unreadable record the scan continues with the next one
 
     def readable(self, physical: int) -> tuple[int, memoryview] | None:
         number = int(np.searchsorted(self._starts, physical, "right")) - 1
@@ -219,7 +219,7 @@ class _Believable(LogFiles):
 
 
 class _Paged:
-    """A queue of the disk view as the rules of pulling want it: one file from the first entry to the last."""
+    """A queue of the disk view in the form that pulling needs: one file from the first entry to the last."""
 
     def __init__(self, queue: QueueView) -> None:
         self._queue = queue
@@ -247,5 +247,5 @@ class _Paged:
         return len(self._rows) * UNIT_SIZE if self.batch else (self.max_offset - self.min_offset) * ENTRY_SIZE
 
     def part(self, start: int, stop: int) -> NDArray[np.void]:
-        """Rows start..stop-1."""
+        """Return rows start..stop-1."""
         return self._rows[start:stop] if self.batch else self._queue.entries(self.min_offset + start, self.min_offset + stop)

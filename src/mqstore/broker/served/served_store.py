@@ -1,7 +1,7 @@
-"""The store behind a broker: one that is written, or a view of one that is only read, under the same names.
+"""The store of a broker: a writable one, or a view of a read-only one, under the same interface.
 
-`ServedStore` is what handlers need for reading. `writable` is the store to put into, None where it is only read; then `refusal` says
-why, in a sentence for clients.
+`ServedStore` is the interface that handlers need for reading. `writable` is the store to put into, or None if it is read-only; then
+`refusal` gives the reason, as a sentence for clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NamedQueue(PagedQueue, Protocol):
 
 
 class ServedStore(Protocol):
-    """A store as the broker reads it; the members are those of `MessageStore`."""
+    """A store as the broker reads it, with the members of `MessageStore`."""
 
     version: str
     config: StoreConfig
@@ -64,7 +64,7 @@ class ServedStore(Protocol):
     def query(self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> point_lookup.QueryResult: ...
     def record_at(self, physical: int) -> Record | None: ...
     def raw_record_at(self, physical: int) -> memoryview | None:
-        """The bytes of the record at a physical offset; None where none can be decoded."""
+        """Return the bytes of the record at a physical offset, or None if none can be decoded."""
         ...
 
     def slice(self, physical: int, size: int) -> memoryview | None: ...
@@ -75,14 +75,14 @@ class ServedStore(Protocol):
     def queues(self) -> Sequence[NamedQueue]: ...
     def queue_or_none(self, topic: str, queue_id: int) -> NamedQueue | None: ...
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of the message at a queue offset, ms; -1 where there is none."""
+        """Return the store time of the message at a queue offset, ms; -1 if there is none."""
         ...
 
     def close(self) -> None: ...
 
 
 class LiveStore(MessageStore):
-    """A store that is written."""
+    """A writable store."""
 
     refusal = ""
 

@@ -1,14 +1,14 @@
-"""Store hosts in records that go out: the address that a client computes message ids from, and asks when it is given one.
+"""Store hosts in outgoing records: clients compute message ids from this address, and connect to it to look up an id.
 
-A salvaged store's records name the broker that once stored them. With `Settings.rewrite_store_host` the address of this broker is put in
-its place, so that ids shown by clients lead here; the offset in them stays what it is, and no checksum covers the field.
+Records of a salvaged store name the broker that stored them. `Settings.rewrite_store_host` replaces it with this broker's address, so
+that ids shown by clients point here. The offset in an id does not change, and no checksum covers the field.
 
     >>> from mqstore.rocketmq.format.record import Record, decode, encode, parse_host
     >>> raw = memoryview(encode(Record("T", b"body", store_host="192.0.2.7:10911")))
     >>> decode(rewritten(raw, parse_host("127.0.0.1:9876"))).store_host
     '127.0.0.1:9876'
 
-An address of the other family does not fit; such a record goes out as it is.
+An address of the other IP family does not fit; such a record is sent unchanged.
 
 Format: docs/formats/rocketmq.md, section 2.1. Protocol: docs/formats/rocketmq-remoting.md, section 3.4.
 """
@@ -24,7 +24,7 @@ _LEAST = 91  # bytes of the smallest record
 
 
 def rewritten(raw: memoryview, host: bytes) -> bytes | memoryview:
-    """A record with another store host; the record itself where the address does not fit. host: as it stands in a record."""
+    """Return a record with another store host, or unchanged if the address does not fit. host: encoded as in a record."""
     if len(raw) < _LEAST:
         return raw
     flag = int.from_bytes(raw[_SYS_FLAG : _SYS_FLAG + 4], "big")

@@ -1,4 +1,4 @@
-"""The pages of the console, by what they show; `ROUTES` is all of them."""
+"""The pages of the console by subject. `ROUTES` lists all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The basket: messages put aside, downloaded as a file, or replayed into a place that the command line allows."""
+"""The basket page: export its messages as a file, or replay them into a target that the command line allows."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SHOWN = 200
 
 def _basket(request: PageRequest) -> Basket:
     if request.session is None:
-        raise UsageError("the basket belongs to a session, and this request has none; let the browser keep the cookie")
+        raise UsageError("the basket belongs to a session, and this request has none; allow the browser to keep the cookie")
     return request.session.basket
 
 
 def _places(request: PageRequest, *, every: bool = False) -> list[Place]:
-    """The messages that a form names: the chosen ones, or all that its page showed."""
+    """Return the messages that a form names: the selected ones, or all shown on its page."""
     given = request.form.get("shown" if every else "place", [])
     places = [place_from(text) for text in given[: LIMIT + 1]]
     for place in places:
         if place.store >= len(request.console.stores):
-            raise NotFoundError(f"there is no store {place.store}; choose messages on a page that lists them")
+            raise NotFoundError(f"there is no store {place.store}; select messages on a page that lists them")
     return places
 
 
@@ -72,7 +72,7 @@ def _description(place: Place) -> str:
 def add(request: PageRequest) -> Response:
     places = _places(request, every=bool(request.text("all")))
     if not places:
-        raise UsageError("no message is chosen; tick some, or put all that are shown into the basket")
+        raise UsageError("no message is selected; select some, or add all that are shown")
     _basket(request).add(places)
     return request.back("/basket")
 
@@ -88,10 +88,10 @@ def clear(request: PageRequest) -> Response:
 
 
 def export(request: PageRequest) -> Response:
-    """A download; what has left its store since it was chosen is left out."""
+    """Return the basket as a download. Messages that are no longer in their store are left out."""
     places, family, form = _basket(request).places, request.text("family"), request.text("format", "jsonl")
     if family not in count_by_family(places):
-        raise UsageError("the basket has no message of that family; put some in first")
+        raise UsageError("the basket has no message of that family; add some first")
     stores = request.console.stores
     headers = {"Content-Disposition": f'attachment; filename="{family}-messages.{form}"'}
     if form == "jsonl":
@@ -115,19 +115,19 @@ def _fingerprint(places: Sequence[Place]) -> str:
 
 def _chosen(request: PageRequest) -> Target:
     if not request.console.settings.allow_writes:
-        raise UsageError("this console does not write: start it with --allow-writes and --replay-to TARGET to replay messages")
+        raise UsageError("this console is read-only: start it with --allow-writes and --replay-to TARGET to replay messages")
     number = request.number("target")
     targets = _targets(request)
     if number is None or number >= len(targets):
-        raise UsageError("choose one of the targets that --replay-to named")
+        raise UsageError("choose one of the targets given with --replay-to")
     return targets[number]
 
 
 def confirm(request: PageRequest) -> Response:
-    """What would be written, before it is."""
+    """Show what would be written, before it is written."""
     target, places = _chosen(request), _basket(request).places
     if not places:
-        raise UsageError("the basket is empty; put messages in first")
+        raise UsageError("the basket is empty; add messages first")
     return request.show(
         "confirm.html",
         section="basket",
@@ -143,9 +143,9 @@ def confirm(request: PageRequest) -> Response:
 def run(request: PageRequest) -> Response:
     target, places = _chosen(request), _basket(request).places
     if request.text("sure") != "yes":
-        raise UsageError("nothing was written: tick that you are sure on the page before")
+        raise UsageError("nothing was written: confirm on the previous page first")
     if not places or request.text("fingerprint") != _fingerprint(places):
-        raise UsageError("nothing was written: the basket has changed since it was shown; look at it and confirm again")
+        raise UsageError("nothing was written: the basket has changed since it was shown; check it and confirm again")
     stores = request.console.stores
 
     def work(progress: Progress) -> ReplayResult:

@@ -1,4 +1,4 @@
-"""Verify and usage: long work over a whole store, done by jobs that are started from here."""
+"""Verify and usage: long jobs over a whole store, started from their pages."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def usage(request: PageRequest) -> Response:
     )
     tables = [
         (title, by, report.rows(by))
-        for title, by in (("By topic", "topic"), ("By queue", "queue"), ("By day", "day"), ("What keeps the log files", "retained"))
+        for title, by in (("By topic", "topic"), ("By queue", "queue"), ("By day", "day"), ("What retains the log files", "retained"))
     ]
     return request.show("usage.html", **values, parts=parts, tables=tables, shown=SHOWN, wide=True)
 

@@ -1,4 +1,4 @@
-"""The files of a store, and the damage map of each."""
+"""The files of a store, with their damage maps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LISTED = 200
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file. changed: ms."""
+    """One file. changed: modification time, ms."""
 
     name: str
     size: int
@@ -38,7 +38,7 @@ class File:
 
 
 def damage_of(request: PageRequest, opened: OpenStore) -> tuple[Sequence[Damage], bool]:
-    """What is known of damage, and whether every byte was looked at for it."""
+    """Return the known damage, and whether it comes from a verify of every byte."""
     report = last_report(request.console, opened)
     if report is not None:
         return report.damage, True
@@ -50,7 +50,7 @@ def _log_end(opened: OpenStore) -> int | None:
 
 
 def _written(name: str, size: int, log_end: int | None) -> int:
-    """Of a log file the bytes before the end of the log; of another file all."""
+    """Return the bytes written: for a log file those before the end of the log, for other files all."""
     start = name.rpartition("/")[2]
     if log_end is None or not name.startswith("commitlog/") or not start.isdigit():
         return size
@@ -66,7 +66,7 @@ def files(request: PageRequest) -> Response:
     wanted, start, only = request.text("name").lower(), request.number("from") or 0, request.text("only") == "damaged"
     end = _log_end(opened)
     entries = [(name, entry) for name, entry in opened.store.directory.walk() if wanted in name.lower() and (not only or name in counts)]
-    # what is missing has a finding and no entry
+    # a missing file has a finding but no directory entry
     there = {name for name, _ in entries}
     missing = sorted(name for name in counts if name not in there and wanted in name.lower() and not opened.store.directory.exists(name))
     found = [
@@ -95,7 +95,7 @@ def files(request: PageRequest) -> Response:
 
 
 def _leads_out(directory: ReadOnlyDirectory, name: str) -> bool:
-    """Whether a file is a link to somewhere else: a store may come from anybody."""
+    """Return whether a file is a link out of the store; a store may come from an untrusted source."""
     if isinstance(directory, RemoteDirectory):
         return False
     root = os.path.realpath(directory.root)
@@ -106,19 +106,19 @@ def file(request: PageRequest) -> Response:
     opened = request.store
     directory = opened.store.directory
     name = request.text("name", longest=8192)
-    # the name is looked for among those that the store has; it is never made a path
+    # the name is looked up among the store's files; it is never turned into a path
     entry = next((entry for each, entry in directory.walk() if each == name), None)
     damage, proved = damage_of(request, opened)
     mine = [item for item in damage if item.file == name]
     if entry is None:
         if not mine:
-            raise NotFoundError(f"the store has no file {name}; the list of files has all that there are")
+            raise NotFoundError(f"the store has no file {name}; see the list of files")
         return request.show("file.html", store=opened, section="files", name=name, size=None, damage=mine, proved=proved, map=None)
     at = request.number("at")
     start = max(0, min(request.number("bytes") or at or 0, entry.size))
     if _leads_out(directory, name):
-        raise NotFoundError(f"{name} is a link that leads out of the store; what it leads to is not shown")
-    mapped = directory.map(name)  # not kept: each map holds a descriptor
+        raise NotFoundError(f"{name} is a link that leads out of the store; its target is not shown")
+    mapped = directory.map(name)  # not cached: each map holds a file descriptor
     written = mapped.last_nonzero(0, mapped.size) + 1 if mapped.size else 0
     shown = map_of(name, entry.size, written, mine)
     line = start - start % 16

@@ -1,4 +1,4 @@
-"""The first page, the page of one store, and the entry."""
+"""The start page, the overview of one store, and the sign-in page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ROUTES", "Health", "last_report", "look"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A store at a glance, from names, sizes, indexes and small files; bodies are not read. warnings: sentences; facts: name and value."""
+    """Summary of a store, without reading bodies. warnings: sentences; facts: (name, value) pairs."""
 
     family: str
     kind: str
@@ -42,7 +42,7 @@ class Health:
 
 
 def look(opened: OpenStore, progress: Callable[[int, int], None]) -> Health:
-    """Look at a store."""
+    """Return the summary of a store."""
     store = opened.store
     return _rocketmq(store) if isinstance(store, RocketMQStore) else _rabbitmq(store, progress)
 
@@ -58,7 +58,7 @@ def _rocketmq(store: RocketMQStore) -> Health:
     version = store.version_hint
     warnings = [f"not read by mqstore: {name}" for name in store.unsupported]
     if store.unclean:
-        warnings.append("the file abort is there: the broker was killed, or is running; it recovers the log when it starts")
+        warnings.append("the file abort exists: the broker was killed or is running; it recovers the log when it starts")
     return Health(
         store.family,
         f"RocketMQ {'4.9' if version == '4.9.3' else '5.x'}",
@@ -83,14 +83,14 @@ def _rabbitmq(store: RabbitMQStore, progress: Callable[[int, int], None]) -> Hea
     vhosts = store.vhosts
     for number, vhost in enumerate(vhosts):
         progress(number, len(vhosts))
-        warnings += [f"the broker would not bring up vhost {vhost.name!r}: {sentence}" for sentence in vhost.refusals[:1]]
+        warnings += [f"the broker would not start vhost {vhost.name!r}: {sentence}" for sentence in vhost.refusals[:1]]
         for queue in vhost.queues:
             messages += queue.counts.ready
             lost += queue.counts.missing_body + queue.counts.hidden
             acknowledged += queue.counts.acked
         findings += vhost.findings
     if lost:
-        warnings.append(f"{lost:,} messages the broker would not bring back")
+        warnings.append(f"{lost:,} messages that the broker would not recover")
     versions = sorted({queue.version for queue in store.queues})
     return Health(
         store.family,
@@ -110,12 +110,12 @@ def _rabbitmq(store: RabbitMQStore, progress: Callable[[int, int], None]) -> Hea
 
 def _health_job(console: Console, opened: OpenStore) -> Job:
     return console.jobs.start(
-        "look", f"Looking at {opened.name}", lambda progress: look(opened, progress), store=opened.number, key=opened.key, unit="vhosts"
+        "look", f"Examining {opened.name}", lambda progress: look(opened, progress), store=opened.number, key=opened.key, unit="vhosts"
     )
 
 
 def last_report(console: Console, opened: OpenStore) -> Report | None:
-    """The outcome of the last verify of this very state of a store."""
+    """Return the report of the last verify of this state of the store, or None."""
     job = console.jobs.find("verify", opened.key)
     return job.result if job is not None and job.state is State.DONE else None
 
@@ -136,7 +136,7 @@ class _StoreLine:
 
 
 def _line(request: PageRequest, number: int, until: float) -> _StoreLine:
-    """until: by the monotonic clock, when a health that is not known yet is waited for no longer."""
+    """Return a store's line. until: monotonic time after which an unfinished summary is no longer waited for."""
     console = request.console
     name, place = console.stores.names[number], console.stores.place(number)
     try:
@@ -149,7 +149,7 @@ def _line(request: PageRequest, number: int, until: float) -> _StoreLine:
 
 
 def home(request: PageRequest) -> Response:
-    # all begin before one is waited for
+    # start all jobs before waiting for one
     numbers = range(len(request.console.stores))
     for number in numbers:
         _line(request, number, 0.0)
@@ -185,12 +185,12 @@ def enter(request: PageRequest) -> Response:
 
 
 def enter_by_link(request: PageRequest) -> Response:
-    """The address that the command prints brings the token along; it is taken out of the address at once."""
+    """Sign in by the address that the command prints, and redirect at once so that the token leaves the address bar."""
     token = request.text("token")
     if not token:
         return entry(request)
     if not request.console.sessions.may_enter(token):
-        raise UsageError("that is not the token of this console; the command that started it has printed it")
+        raise UsageError("wrong token; the command that started the console printed the right one")
     if request.session is None:
         request.http.scope["session"] = request.console.sessions.make()
     return request.go("/")

@@ -1,4 +1,4 @@
-"""The jobs: how far they are, and how to end them."""
+"""The pages of the jobs: progress and cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ROUTES"]
 
 
 def _target(job: Job) -> str | None:
-    """Where the outcome of a job is shown."""
+    """Return the address of the page that shows a job's result."""
     if job.store is None or job.state is not State.DONE:
         return None
     return {"verify": f"/stores/{job.store}/verify", "usage": f"/stores/{job.store}/usage", "look": f"/stores/{job.store}"}.get(job.kind)

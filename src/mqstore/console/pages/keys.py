@@ -1,4 +1,4 @@
-"""Messages by key and by id, and why a key query answers as it does."""
+"""Messages by key and by id, and the explanation of a key query's result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_key(request: PageRequest) -> Response:
     if not key:
         return request.show("bykey.html", **values)
     if not topic:
-        raise UsageError("a key is looked up within a topic, for the index keeps keys by topic; choose one")
+        raise UsageError("choose a topic: the index stores keys by topic")
     begin, end, most = _limits(request)
     answer = explaining.query(opened.rocketmq, view, topic, key, most, begin, end, scan=False)
     return request.show("bykey.html", **values | {"answer": answer, "rows": listing.rows_at(view, answer.messages)[::-1]})
@@ -49,11 +49,11 @@ def _limits(request: PageRequest) -> tuple[int, int, int]:
 
 
 def explain(request: PageRequest) -> Response:
-    """Every step of the search, and a scan of the log for what it missed: a job."""
+    """Show every step of the search, and scan the log for messages that it missed. Runs as a job."""
     opened = request.store
     topic, key, name = request.text("topic"), request.text("key"), request.view
     if not topic or not key:
-        raise UsageError("a query to explain has a topic and a key")
+        raise UsageError("give a topic and a key to explain a query")
     begin, end, most = _limits(request)
     view = opened.view(name)
 
@@ -84,7 +84,7 @@ def explain(request: PageRequest) -> Response:
         missing=listing.rows_at(view, answer.missing[:50]),
         files=list(reversed(view.index_files())),
         steps=steps,
-        untold=max(0, len(answer.steps) - STEPS),
+        hidden_steps=max(0, len(answer.steps) - STEPS),
         key_hash=index_hash(topic, key),
         low=low,
         high=high,
@@ -92,7 +92,7 @@ def explain(request: PageRequest) -> Response:
 
 
 def by_id(request: PageRequest) -> Response:
-    """An id may be the broker's (store host and physical offset) or a client's (UNIQ_KEY): nothing in its form tells, so both are tried."""
+    """Find a message by id. A broker's id (store host and physical offset) and a client's (UNIQ_KEY) look alike, so both are tried."""
     opened = request.store
     view = opened.view(request.view)
     wanted, topic = request.text("id"), request.text("topic")
@@ -104,7 +104,7 @@ def by_id(request: PageRequest) -> Response:
     if place is None:
         place = _by_unique_key(opened, view, wanted, topic, tried)
     if place is None:
-        raise NotFoundError(f"no message with id {wanted} is found: {'; '.join(tried)}")
+        raise NotFoundError(f"no message with id {wanted} was found: {'; '.join(tried)}")
     return request.go(address(f"/stores/{opened.number}/message", offset=place, view=request.text("view")))
 
 
@@ -113,19 +113,23 @@ def _by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
     if wanted.isascii() and wanted.isdigit() and len(wanted) < 20:
         if view.record(int(wanted)) is not None:
             return int(wanted)
-        tried.append(f"no believable record starts at physical offset {wanted} (the log goes from {low:,} to {high:,})")
+        tried.append(f"no valid record starts at physical offset {wanted} (the log ranges from {low:,} to {high:,})")
         if len(wanted) != 32:
             return None
     try:
         host, offset = parse_message_id(wanted)
     except ValueError:
-        tried.append("it is no offset message id, which has 32 or 56 hexadecimal digits")
+        tried.append("it is not an offset message id, which has 32 or 56 hexadecimal digits")
         return None
     message = view.record(offset) if low <= offset < high else None
     if message is not None and message.store_host == host:
         return offset
-    where = "where another broker's message stands" if message is not None else f"outside or between the records of {low:,} to {high:,}"
-    tried.append(f"as the id of broker {host} it leads to physical offset {offset:,}, {where}")
+    where = (
+        "where the log has another broker's message"
+        if message is not None
+        else f"which is outside the log ({low:,} to {high:,}) or between records"
+    )
+    tried.append(f"as the id of broker {host} it points at physical offset {offset:,}, {where}")
     return None
 
 
@@ -138,7 +142,7 @@ def _by_unique_key(opened: OpenStore, view: View, wanted: str, topic: str, tried
             if message is not None and message.property_map().get("UNIQ_KEY") == wanted:
                 return place
     where = f"topic {topic}" if topic else f"any of {len(topics):,} topics"
-    tried.append(f"the index leads to no message of {where} with this unique key; explain the query by key to have the log searched")
+    tried.append(f"the index has no message of {where} with this unique key; explain the query by key to search the log")
     return None
 
 

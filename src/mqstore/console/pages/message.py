@@ -1,4 +1,4 @@
-"""One message whole: what its record says, its body, its properties, who has consumed it, its trace, and where its bytes are."""
+"""The page of one message: record fields, body, properties, consumers, trace, and location on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMES = ("born_timestamp", "store_timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """Where a group is beside a message. state: `consumed`, `waiting`, `outside` (its offset lies outside the queue)."""
+    """A group's position relative to a message. state: `consumed`, `waiting`, or `outside` (its offset is outside the queue)."""
 
     group: str
     offset: int
@@ -37,7 +37,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A stretch of a file that has to do with a message."""
+    """A range of a file that belongs to a message."""
 
     what: str
     file: str
@@ -46,13 +46,13 @@ class Bytes:
 
 
 def rocketmq_row(view: View, offset: int) -> dict[str, Any]:
-    """The message at a physical offset as a row of the message table, times in ms. Raises NotFoundError."""
+    """Return the message at a physical offset as a row of the message table, times in ms. Raises NotFoundError."""
     for batch in view.batches(ROCKETMQ_COLUMNS, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
         for row in batch.to_pylist():
             return dict(row) | {"properties": dict(row["properties"] or ())}
     low, high = view.log_range()
-    where = f"outside the log, which goes from {low:,} to {high:,}" if not low <= offset < high else "where no believable record starts"
-    raise NotFoundError(f"physical offset {offset:,} lies {where} in the {view.name} view; the damage map of the log tells more")
+    where = f"outside the log, which ranges from {low:,} to {high:,}" if not low <= offset < high else "where no valid record starts"
+    raise NotFoundError(f"physical offset {offset:,} is {where} in the {view.name} view; see the damage map of the log")
 
 
 def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
@@ -82,12 +82,12 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
 
 
 def _body(request: PageRequest, body: bytes | None) -> dict[str, Any]:
-    """What the template needs of a body; None is one that cannot be read."""
+    """Return the template values of a body. body: None if it cannot be read."""
     found = None if body is None else bodies.views(body)
     start = request.number("from") or 0
     chosen = request.text("body") or (found.likely if found else "text")
     if chosen not in ("text", "json", "hex"):
-        raise UsageError("a body is shown as text, json or hex")
+        raise UsageError("a body can be shown as text, json or hex")
     return {
         "body": found,
         "chosen": chosen,
@@ -109,7 +109,7 @@ def _consumers(view: View, row: dict[str, Any]) -> list[Consumer]:
 
 
 def _trace(opened: OpenStore, view: View, unique: str | None) -> list[Step]:
-    """What the trace topic of this very store tells; traces may as well be on another broker."""
+    """Return the trace in this store's trace topic; the trace may also be on another broker."""
     if not unique or not any(queue.topic == TRACE_TOPIC for queue in view.queues()):
         return []
     answer = explain.query(opened.rocketmq, view, TRACE_TOPIC, unique, scan=False)
@@ -123,13 +123,13 @@ def _trace(opened: OpenStore, view: View, unique: str | None) -> list[Step]:
 
 
 def rabbitmq_row(store: RabbitMQStore, place: InQueue) -> dict[str, Any]:
-    """A message by its index entry, as a row of the message table. Raises NotFoundError."""
+    """Return a message by its index entry, as a row of the message table. Raises NotFoundError."""
     for rows in store.rows(_selection(place)):
         if rows.priority_level == place.level:
             batch = store.batch(rows, RABBITMQ_COLUMNS)
             for row in [] if batch is None else batch.to_pylist():
                 return dict(row)
-    raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry of sequence id {place.seq_id}")
+    raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry with sequence id {place.seq_id}")
 
 
 def _selection(place: InQueue) -> QueueSelection:
@@ -143,12 +143,12 @@ def _selection(place: InQueue) -> QueueSelection:
 
 
 def entry_at(store: RabbitMQStore, place: InQueue) -> dict[str, Any]:
-    """An index entry with its state. Raises NotFoundError."""
+    """Return an index entry with its state. Raises NotFoundError."""
     for rows in store.rows(_selection(place)):
         if rows.priority_level == place.level:
             for row in listing.entry_rows(rows):
                 return row
-    raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry of sequence id {place.seq_id}")
+    raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry with sequence id {place.seq_id}")
 
 
 def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
@@ -180,7 +180,7 @@ def message(request: PageRequest) -> Response:
 
 
 def download(request: PageRequest) -> Response:
-    """The body as it is, as a file: never shown by the browser."""
+    """Return the raw body as a download, which the browser never displays."""
     opened = request.store
     if opened.family == "rocketmq":
         offset = request.needed("offset")
@@ -189,7 +189,7 @@ def download(request: PageRequest) -> Response:
         place = InQueue(opened.number, request.text("vhost"), request.text("queue"), request.number("level"), request.needed("seq"))
         body, name = rabbitmq_row(opened.rabbitmq, place)["payload"], f"body-{place.seq_id}"
     if body is None:
-        raise NotFoundError("the body cannot be read; the message page tells why")
+        raise NotFoundError("the body cannot be read; see the message page for the reason")
     headers = {"Content-Disposition": f'attachment; filename="{name}.bin"'}
     return Response(body, media_type="application/octet-stream", headers=headers)
 

@@ -46,8 +46,8 @@ def by_time(request: PageRequest) -> Response:
         return request.show("messages.html", **values)
     queues = [queue for queue in view.queues() if queue.topic == topic and queue_id in (None, queue.queue_id)]
     if not queues:
-        which = f"topic {topic!r} has no queue {queue_id}" if topic in topics else f"no consume queue of topic {topic!r} is there"
-        raise NotFoundError(f"{which} in the {view.name} view; its records, if there are any, can be read from the log itself")
+        which = f"topic {topic!r} has no queue {queue_id}" if topic in topics else f"there is no consume queue of topic {topic!r}"
+        raise NotFoundError(f"{which} in the {view.name} view; its records, if any, can be read from the log")
     found = listing.ranges(queues, view, since, until)
     if request.text("newer"):
         page = listing.newer(found, view, Cursor.of(request.text("newer", longest=60_000)))

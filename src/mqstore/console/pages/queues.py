@@ -1,4 +1,4 @@
-"""Queues of RabbitMQ with their counts, and the messages of one with their state."""
+"""RabbitMQ queues with their counts, and the messages of one queue with their states."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _EntryPage:
 
 
 def _counts(opened: OpenStore, vhost: str, queue: str) -> Counter[str]:
-    """Entries of a queue by state; reads its whole index once."""
+    """Count the entries of a queue by state. Reads the whole index, once."""
 
     def count() -> Counter[str]:
         states: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def _selection(vhost: str, queue: str) -> QueueSelection:
 
 
 def _entry_page(opened: OpenStore, vhost: str, queue: str, state: str, level: int | None, start: int) -> _EntryPage:
-    """The entries from a place on: levels come high first, sequence ids ascend within one."""
+    """Return the entries from a position onwards: high priority first, then by ascending sequence id."""
     found: list[dict[str, Any]] = []
     for rows in opened.rabbitmq.rows(_selection(vhost, queue)):
         if rows.priority_level is not None and level is not None and rows.priority_level > level:
@@ -115,7 +115,7 @@ def queue(request: PageRequest) -> Response:
 
 
 def by_id(request: PageRequest) -> Response:
-    """A message id of RabbitMQ is in no index of its own: all of them are read."""
+    """Find an entry by message id. RabbitMQ has no index of message ids, so all queue indexes are read."""
     opened = request.store
     wanted = request.text("id").lower()
     if len(wanted) != 32 or any(letter not in "0123456789abcdef" for letter in wanted):

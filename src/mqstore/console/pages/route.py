@@ -1,4 +1,4 @@
-"""Which page answers at which address."""
+"""Routes of the console's pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["PageRoute"]
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """posts: it changes something, and is asked by a form alone. csrf: the form must bring the session's token."""
+    """A page and its address. posts: it changes something and is only reached by a form. csrf: the form must carry the session's token."""
 
     path: str
     page: PageFunction

@@ -31,7 +31,7 @@ SYSTEM_TOPICS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its queues, and which kind it is by its name."""
+    """A topic with its queues; its kind follows from its name."""
 
     name: str
     queues: tuple[QueueView, ...]
@@ -70,7 +70,7 @@ def topics(request: PageRequest) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One consumer group and where it is. lag: of the queues that there are."""
+    """A consumer group with its offsets. lag: over the queues that exist."""
 
     name: str
     offsets: tuple[ConsumerOffset, ...]

@@ -140,7 +140,7 @@ def test_an_answer_that_is_too_large_becomes_a_sentence(tmp_path: Path) -> None:
             pair = await connected(broker)
             answered = await asked(pair, Frame(20_000, opaque=7, serialization=Serialization.ROCKETMQ))
             assert answered.code == 1
-            assert "larger than any receiver takes" in (answered.remark or "")
+            assert "larger than any receiver accepts" in (answered.remark or "")
 
     asyncio.run(scenario())
 

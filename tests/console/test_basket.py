@@ -92,7 +92,7 @@ def test_all_that_a_page_shows_can_be_put_in_and_taken_out_again(visitor: Visito
     visitor.submit("/basket/remove", place=shown[0])
     assert f"of {len(shown) - 1} messages" in words(visitor.get("/basket"))
     visitor.submit("/basket/clear")
-    assert "It is empty" in words(visitor.get("/basket"))
+    assert "The basket is empty" in words(visitor.get("/basket"))
 
 
 def test_acknowledged_messages_are_put_in_only_by_choosing_them(visitor: Visitor) -> None:
@@ -107,7 +107,7 @@ def test_nothing_is_put_in_by_a_place_that_is_none_or_of_a_store_that_is_not_the
     assert visitor.submit("/basket/add", place="0:x").status_code == 400
     assert visitor.submit("/basket/add", place="7:0").status_code == 404
     assert visitor.submit("/basket/add").status_code == 400
-    assert "It is empty" in words(visitor.get("/basket"))
+    assert "The basket is empty" in words(visitor.get("/basket"))
 
 
 def test_what_is_no_longer_there_is_left_out_of_an_export(visitor: Visitor) -> None:
@@ -132,7 +132,7 @@ def test_without_leave_to_write_there_is_no_replay(visitor: Visitor) -> None:
 def confirmed(visitor: Visitor, **fields: str) -> dict[str, str]:
     """The fields of the confirmation page."""
     page = visitor.submit("/basket/replay", target="0")
-    assert "cannot be taken back" in words(page)
+    assert "cannot be undone" in words(page)
     found = dict(re.findall(r'<input type="hidden" name="(target|fingerprint)" value="([^"]*)"', page.text))
     return found | {"sure": "yes"} | fields
 
@@ -151,7 +151,7 @@ def test_messages_are_replayed_into_a_store_after_a_confirmation(tmp_path: Path)
         assert job.state == "done", job.error
         page = visitor.get(f"/jobs/{job.id}")
         assert "Stored 6 messages" in words(page)
-        assert "It is empty" in words(visitor.get("/basket"))
+        assert "The basket is empty" in words(visitor.get("/basket"))
     found = mqstore.open(target).to_arrow(("topic", "body")).to_pylist()  # type: ignore[union-attr]
     import base64
 
@@ -201,7 +201,7 @@ def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/", "rocketmq://127.0.0.1:9876"])
 def test_a_target_that_cannot_be_written_is_refused_at_the_start(target: str) -> None:
-    with pytest.raises(UsageError, match="no place to replay to"):
+    with pytest.raises(UsageError, match="is not a replay target"):
         targets_of((target,), ())
 
 

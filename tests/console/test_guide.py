@@ -83,7 +83,7 @@ def test_listening_for_others_prints_an_address_with_a_token() -> None:
     [
         (("store", "--listen", "nowhere"), "HOST:PORT"),
         (("store", "--replay-to", "x"), "--allow-writes"),
-        (("store", "--allow-writes", "--replay-to", "http://x"), "no place to replay to"),
+        (("store", "--allow-writes", "--replay-to", "http://x"), "is not a replay target"),
         (("store", "--allow-writes", "--replay-to", "store"), "one of the stores that are shown"),
         (("store", "--listen", "192.0.2.1:1"), "cannot listen on"),
     ],

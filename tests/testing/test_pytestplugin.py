@@ -118,7 +118,7 @@ def test_a_restart_keeps_messages_offsets_and_address(pytester: pytest.Pytester)
             rocketmq.restart()
             assert rocketmq.address == address
             assert [message.text for message in rocketmq.consume("orders", 2, group="g")] == ["4", "5"]
-            with pytest.raises(ClientError, match="0 of 1 messages of orders came within 0.1 s"):
+            with pytest.raises(ClientError, match="0 of 1 messages of orders arrived within 0.1 s"):
                 rocketmq.consume("orders", group="g", timeout=0.1)
         """,
     )

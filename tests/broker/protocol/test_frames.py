@@ -129,5 +129,5 @@ def test_lone_surrogates_cannot_break_a_header() -> None:
 
 def test_a_frame_that_no_receiver_takes_is_not_written() -> None:
     assert len(encode(Frame(0, body=bytes(MAX_FRAME - 200)))) <= MAX_FRAME
-    with pytest.raises(FrameError, match="larger than any receiver takes"):
+    with pytest.raises(FrameError, match="larger than any receiver accepts"):
         encode(Frame(0, body=bytes(MAX_FRAME)))

@@ -177,7 +177,7 @@ def test_nothing_is_written_without_being_sure_or_when_the_basket_has_changed(tm
     target = tmp_path / "target"
     with visiting(LOG, allow_writes=True, targets=(str(target),)) as visitor:
         visitor.submit("/basket/add", place="0:0")
-        assert "tick" in words(visitor.submit("/basket/replay/run", **confirmed(visitor, sure="")))
+        assert "confirm on the previous page" in words(visitor.submit("/basket/replay/run", **confirmed(visitor, sure="")))
         fields = confirmed(visitor)
         visitor.submit("/basket/add", place=f"0:{command('messages', LOG)[1]['physical_offset']}")
         assert "has changed" in words(visitor.submit("/basket/replay/run", **fields))

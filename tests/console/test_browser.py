@@ -253,7 +253,7 @@ def use_basket(page: Any, downloads: Path) -> None:
     page.click("text=Add selected to the basket")
     assert page.inner_text("#basket-count") == "2"
     page.goto("/stores/4/queue?vhost=/&queue=ttl.q")
-    page.click("text=/^Put all/")
+    page.click("text=/^Add all/")
     assert page.inner_text("#basket-count") == "14"
     page.goto("/basket")
     for family, rows in (("rocketmq", 2), ("rabbitmq", 12)):

@@ -128,7 +128,7 @@ def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
         (["inspect"], "missing argument 'STORE'"),
         (["inspect", "STORE", "-o", "yaml"], "'yaml' is not one of 'text', 'json', 'jsonl', 'csv'"),
         (["messages", "STORE", "--since", "yesterday"], "--since 'yesterday' is not a time"),
-        (["messages", "STORE", "--grep", "("], "--grep '(' is no regular expression"),
+        (["messages", "STORE", "--grep", "("], "--grep '(' is not a regular expression"),
         (["messages", "STORE", "--from-offset", "9", "--to-offset", "5"], "the offset range is empty"),
         (["messages", "STORE", "--since", "9", "--until", "5"], "the time range is empty"),
         (["messages", "STORE", "--limit", "-1"], "--limit"),
@@ -159,7 +159,7 @@ def test_a_question_that_cannot_be_asked(argv: list[str], says: str, store: Path
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["get", "STORE", "--offset", "3"], "lies inside the one at 0; ask for --offset 0"),
+        (["get", "STORE", "--offset", "3"], "is inside the record at 0; use --offset 0"),
         (["get", "STORE", "--offset", "99999999"], "is outside the log"),
         (["get", "STORE", "-t", "orders", "-q", "0", "--at", "17"], "holds queue offsets 0 to 1, not 17"),
         (["get", "STORE", "-t", "orders", "-q", "7", "--at", "0"], "topic 'orders' has no queue 7; it has 0"),

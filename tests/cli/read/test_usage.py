@@ -19,7 +19,7 @@ def test_a_person_is_told_the_parts_the_topics_and_the_days() -> None:
     for title in ("bodies", "properties", "overhead of records", "fillers at file ends", "damaged", "unwritten"):
         assert any(line.startswith(title) for line in lines)
     assert any(line.startswith("2022-01-01") for line in lines)
-    assert any(line.startswith("Beside the log: consumequeue") for line in lines)
+    assert any(line.startswith("Besides the log: consumequeue") for line in lines)
     assert done.stderr == ""
 
 

@@ -222,7 +222,7 @@ def test_damaged_and_duplicate_rows_are_counted_aloud(tmp_path: Path, small: Pat
     rows = [{"topic": "a", "body": "x", "verdict": verdict} for verdict in ("intact", "damaged", "duplicate")]
     lines(tmp_path / "rows.jsonl", *rows)
     told = load(tmp_path / "new", tmp_path / "rows.jsonl", "--create", "--config", small)
-    assert "2 rows came with the verdict damaged or duplicate" in told.stderr
+    assert "2 rows had the verdict damaged or duplicate" in told.stderr
 
 
 def test_an_empty_file_loads_nothing(tmp_path: Path, small: Path) -> None:

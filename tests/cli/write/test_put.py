@@ -229,7 +229,7 @@ def test_a_directory_without_write_permission_is_left_alone() -> None:
         (["-t", "a/b", "--body", "x"], "'a/b' cannot be a topic"),
         (["-t", "", "--body", "x"], "cannot be a topic"),
         (["-t", "t" * 128, "--body", "x"], "is too long"),
-        (["-t", "a", "--body", "x", "--property", "k"], "'k' is no NAME=VALUE"),
+        (["-t", "a", "--body", "x", "--property", "k"], "'k' is not NAME=VALUE"),
         (["-t", "a", "--body", "x", "--property", "a=1", "--property", "a=2"], "property a is given twice"),
         (["-t", "a", "--body", "x", "-k", "k", "--property", "KEYS=2"], "property KEYS is given twice"),
         (["-t", "a", "--body", "x", "--property", "a=\x02"], "separate properties"),

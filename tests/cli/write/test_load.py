@@ -303,7 +303,7 @@ def test_parquet_with_wrong_columns_is_refused_before_a_store_is_made(tmp_path: 
 def test_a_row_whose_body_its_store_had_lost_is_named(tmp_path: Path, small: Path) -> None:
     pq.write_table(pa.table({"topic": ["a", "b"], "physical_offset": [0, 100], "body": [b"x", None]}), tmp_path / "rows.parquet")
     said = sentence(load(tmp_path / "new", tmp_path / "rows.parquet", "--create", "--config", small))
-    assert "row 2: the store it comes from could not read the body" in said
+    assert "row 2: the store it comes from could not read its body" in said
     assert "1 message is stored: correct row 2 and continue with --skip 1" in said
 
 

@@ -228,7 +228,7 @@ def test_gathering_by_group_keeps_the_order_of_the_log(asked: tuple[int, list[tu
     for kernels in (INSTALLED, uncompiled()):
         first, count, start = (np.zeros(groups, np.int64) for _ in range(3))
         plain, out = np.zeros(groups, np.uint8), np.zeros(20 * len(rows), np.uint8)
-        total = kernels.dispatch.gather_by_group(entries, group, offsets, first, count, plain, start, out)
+        total = kernels.dispatch.sort_by_group(entries, group, offsets, first, count, plain, start, out)
         assert total == (group >= 0).sum()
         at = 0
         for g in range(groups):
@@ -243,11 +243,11 @@ def test_gathering_by_group_keeps_the_order_of_the_log(asked: tuple[int, list[tu
 def test_arrays_that_are_too_small_are_refused(kernels: Kernels) -> None:
     one = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="too small"):
-        kernels.dispatch.gather_by_group(
+        kernels.dispatch.sort_by_group(
             np.zeros(10, np.uint8), np.zeros(1, np.int32), one, one, one, np.zeros(1, np.uint8), one, np.zeros(20, np.uint8)
         )
     with pytest.raises(ValueError, match="out of range"):
-        kernels.dispatch.gather_by_group(
+        kernels.dispatch.sort_by_group(
             np.zeros(20, np.uint8), np.ones(1, np.int32), one, one, one, np.zeros(1, np.uint8), one, np.zeros(20, np.uint8)
         )
     with pytest.raises(ValueError, match="power of two"):

@@ -269,7 +269,7 @@ def test_a_blank_is_its_first_eight_bytes(kernels: Kernels) -> None:
     assert page[209:217].tobytes() == record.blank(191)
     assert (np.delete(page, np.s_[209:217]) == 0xAA).all()
     for position, limit in ((393, 400), (0, 401), (-1, 400)):
-        with pytest.raises(ValueError, match="no end-of-file record"):
+        with pytest.raises(ValueError, match="an end-of-file record cannot"):
             kernels.encode.LogFileWriter(page).blank(position, limit)
 
 
@@ -295,7 +295,7 @@ def test_a_batch_measures_which_column_can_be_no_record(kernels: Kernels) -> Non
         made[0][row, 2] = value
         bad: int = kernels.encode.measure(*made, property_crc)
         if bad >= 0:
-            with pytest.raises(ValueError, match=f"no record can be made of column {bad}"):
+            with pytest.raises(ValueError, match=f"column {bad} does not make a valid record"):
                 kernels.encode.LogFileWriter(np.zeros(2000, np.uint8)).append_batch(0, 2000, 0, 0, 4, *made, property_crc)
         return bad
 
@@ -345,9 +345,9 @@ def test_a_read_only_buffer_is_refused(kernels: Kernels) -> None:
 @pytest.mark.parametrize(("position", "limit"), [(-1, 500), (0, 1001), (-(2**40), 500)])
 def test_places_outside_the_file_are_refused(kernels: Kernels, position: int, limit: int) -> None:
     file = kernels.encode.LogFileWriter(np.zeros(1000, np.uint8))
-    with pytest.raises(ValueError, match="do not lie in a file of 1000 bytes"):
+    with pytest.raises(ValueError, match="are not inside a file of 1000 bytes"):
         append(file, position, limit, WORKED)
-    with pytest.raises(ValueError, match="do not lie in a file of 1000 bytes"):
+    with pytest.raises(ValueError, match="are not inside a file of 1000 bytes"):
         file.append_batch(position, limit, 0, 0, 1, *columns([WORKED]))
     assert append(file, 990, 500, WORKED) == kernels.encode.END_OF_FILE
 
@@ -360,17 +360,17 @@ def test_a_body_in_the_file_is_copied_unless_the_record_would_cover_it(kernels: 
     size = append(file, 184, 1000, WORKED, body=body)
     assert page[:size].tobytes() == page[184 : 184 + size].tobytes()
     for position in (0, 89, 101):
-        with pytest.raises(ValueError, match="lies where the record would be written"):
+        with pytest.raises(ValueError, match="is where the record would be written"):
             append(file, position, 1000, WORKED, body=body)
     made = columns([WORKED])
     for place in (1, 2, 3, 4):
         args = [*made[:place], page[400:500], *made[place + 1 :]]
-        with pytest.raises(ValueError, match="lie where the records would be written"):
+        with pytest.raises(ValueError, match="are where the records would be written"):
             file.append_batch(400, 1000, 0, 0, 1, *args)
 
 
 def test_wrong_versions_and_hosts_are_refused(kernels: Kernels) -> None:
-    with pytest.raises(ValueError, match="no record version 3"):
+    with pytest.raises(ValueError, match="record version 3 does not exist"):
         written(kernels, replace(WORKED, version=3))
     file = kernels.encode.LogFileWriter(np.zeros(1000, np.uint8))
     for born, store in ((b"1234", 8 * b"h"), (8 * b"h", 19 * b"h")):

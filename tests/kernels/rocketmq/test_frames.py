@@ -328,7 +328,7 @@ def check_properties(kernels: Kernels, texts: list[bytes]) -> None:
     spans = np.empty((4, total), np.int64)
     assert frames.pair_spans(data, starts, lengths, spans) == total == counts.sum()
     odd = np.empty(len(texts), np.uint8)
-    frames.odd_parts(data, starts, lengths, odd)
+    frames.irregular_texts(data, starts, lengths, odd)
     at = 0
     for k, text in enumerate(texts):
         parts = [part.partition(b"\x01") for part in text.split(b"\x02")]
@@ -387,12 +387,12 @@ def test_any_property_text_is_read_as_the_codec_reads_it(texts: list[bytes]) -> 
 def test_spans_outside_the_buffer_are_refused(kernels: Kernels) -> None:
     data = np.arange(10, dtype=np.uint8)
     out, offsets = np.empty(20, np.uint8), np.empty(3, np.int32)
-    assert not kernels.frames.gather(data, np.array([2, 5]), np.array([3, -1]), offsets, out)
+    assert not kernels.frames.copy_spans(data, np.array([2, 5]), np.array([3, -1]), offsets, out)
     assert (offsets.tolist(), out[:3].tolist()) == ([0, 3, 3], [2, 3, 4])
     for start, length in ((8, 3), (-1, 2), (0, 2**40)):
         with pytest.raises(ValueError, match="outside its buffer"):
-            kernels.frames.gather(data, np.array([start]), np.array([length]), offsets, out)
-    assert kernels.frames.gather(np.array([200], np.uint8), np.array([0]), np.array([1]), offsets, out)
+            kernels.frames.copy_spans(data, np.array([start]), np.array([length]), offsets, out)
+    assert kernels.frames.copy_spans(np.array([200], np.uint8), np.array([0]), np.array([1]), offsets, out)
 
 
 # anything at all

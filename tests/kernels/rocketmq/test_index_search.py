@@ -88,8 +88,8 @@ def test_the_kernel_finds_what_its_source_finds() -> None:
         raw, slots, positions, count, begin_timestamp = made(dice)
         for key_hash in range(12):
             asked = (memoryview(raw), slots, positions, count, begin_timestamp, key_hash, 0, 1 << 62, dice.choice([1, 64, 65]))
-            found = index_search.chain(*asked)
-            assert found == source.chain(*asked)
+            found = index_search.search_chain(*asked)
+            assert found == source.search_chain(*asked)
             said += found is not None
     assert said > 1000
 
@@ -101,7 +101,7 @@ def test_chains_of_the_golden_stores_are_all_found_the_compiled_way(case: Golden
         for key_hash in hashes:
             truth: list[int] = []
             search(file, key_hash, 64, 0, END_OF_TIME, truth, [])
-            found = index_search.chain(
+            found = index_search.search_chain(
                 file.octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, 0, END_OF_TIME, 64
             )
             assert found == truth
@@ -110,4 +110,4 @@ def test_chains_of_the_golden_stores_are_all_found_the_compiled_way(case: Golden
 def test_a_file_without_room_for_its_slots_is_refused() -> None:
     for slots, key_hash in ((0, 1), (10, -1), (100, 1)):
         with pytest.raises(ValueError, match="no such slot"):
-            index_search.chain(memoryview(bytes(100)), slots, 2, 2, 0, key_hash, 0, 1, 1)
+            index_search.search_chain(memoryview(bytes(100)), slots, 2, 2, 0, key_hash, 0, 1, 1)

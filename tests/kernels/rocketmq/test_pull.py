@@ -109,15 +109,15 @@ def test_maps_at_hand_are_few_and_those_of_removed_files_are_let_go_of(tmp_path:
         filled(store, 2000, random.Random(2), queues=120)
         for queue_id in range(120):
             assert store.get("g", "T", queue_id, 0).queue_offsets == list(range(store.max_offset("T", queue_id)))
-        held = [file.held for queue in store.queues() for file in queue.files] + [file.held for file in store.log.files]
-        assert 0 < sum(each is not None and each.view is not None for each in held) <= pull.KEPT
+        held = [file.mapped_bytes for queue in store.queues() for file in queue.files] + [file.mapped_bytes for file in store.log.files]
+        assert 0 < sum(each is not None and each.view is not None for each in held) <= pull.MAX_MAPS
         first = store.log.files[0]
         found = store.get("g", "T", 1, 0, 1)
         before = (bytes(found.slices[0]), found.to_arrow())
-        assert first.held is not None
-        assert first.held.view is not None
+        assert first.mapped_bytes is not None
+        assert first.mapped_bytes.view is not None
         store.log.remove_first()
-        assert first.held.view is None
+        assert first.mapped_bytes.view is None
         assert (bytes(found.slices[0]), found.to_arrow()) == before
         assert store.get("g", "T", 1, 0, 1).physical_offsets[0] >= store.log_min > 0
         whole = store.get("g", "T", 2, 5, 4)
@@ -130,14 +130,14 @@ def test_maps_at_hand_are_few_and_those_of_removed_files_are_let_go_of(tmp_path:
 @compiled
 def test_a_file_that_is_being_removed_is_not_held() -> None:
     class File:
-        held: pull.Held | None = None
+        mapped_bytes: pull.MappedBytes | None = None
         kept: object = "its own map"
 
     path = pull.PullPath(GetResult, 1, 2, {}, None, kernel_limits(PullRules(version="4.9.3", in_memory_bytes=0)))
     file = File()
     path.hold(file, memoryview(b"bytes"))
-    assert file.held is not None
-    assert file.held.view is None
+    assert file.mapped_bytes is not None
+    assert file.mapped_bytes.view is None
 
 
 def source_of_the_kernel() -> Any:
@@ -154,7 +154,7 @@ def test_the_scan_is_that_of_its_source() -> None:
         rows = [(dice.randrange(1 << 20), dice.choice(sizes), dice.choice(codes)) for _ in range(dice.randrange(1, 60))]
         raw = np.array(rows, ENTRY).view(np.uint8)
         facts: dict[str, Any] = {
-            "five": dice.random() < 0.5, "in_memory_bytes": dice.choice([1 << 40, 1 << 19]), "travel_files": 1,
+            "is_v5": dice.random() < 0.5, "in_memory_bytes": dice.choice([1 << 40, 1 << 19]), "travel_files": 1,
             "max_filter_bytes": dice.choice([16_000, 100]), "count_in_memory": 32, "bytes_in_memory": 30_000, "count_on_disk": 8,
             "bytes_on_disk": 2000,
         }  # fmt: skip
@@ -165,19 +165,19 @@ def test_the_scan_is_that_of_its_source() -> None:
             out = np.zeros(limits.room, np.int64)
             first, count = dice.randrange(len(rows)) if not outs else outs[0][3], dice.choice([1, 32, 900]) if not outs else outs[0][4]
             taken = kernel.scan(raw, first, len(rows), 7, count, 1 << 20, limits, out, hashes)
-            outs.append((taken, out[: pull.HEAD + 3 * max(0, taken)].tolist(), out[:0].tolist(), first, count))
+            outs.append((taken, out[: pull.SCAN_HEADER + 3 * max(0, taken)].tolist(), out[:0].tolist(), first, count))
         assert outs[0][:2] == outs[1][:2] or (outs[0][0], outs[1][0]) == (-1, -1)
 
 
 def test_results_of_the_source_lay_themselves_out_alike() -> None:
     rows = np.array([5, 100, 3, 7, 104, 2], np.int64).tobytes()
     for kernel in (pull, source_of_the_kernel()):
-        found = kernel.Pulled("FOUND", 8, 0, 9)
-        found.lie_in(rows, 96, memoryview(b"0123abcdefghij"))
+        found = kernel.PullResult("FOUND", 8, 0, 9)
+        found.set_rows(rows, 96, memoryview(b"0123abcdefghij"))
         assert (found.queue_offsets, found.physical_offsets, found.sizes) == ([5, 7], [100, 104], [3, 2])
         assert [bytes(raw) for raw in found.slices] == [b"abc", b"ef"]
         assert found.slices is found.slices
-        path = kernel.PullPath(kernel.Pulled, 1, 2, {}, None, kernel.Limits(**dict.fromkeys(LIMITS, 1)))
+        path = kernel.PullPath(kernel.PullResult, 1, 2, {}, None, kernel.Limits(**dict.fromkeys(LIMITS, 1)))
         assert path.get("T", 0, 0, 32) is None
 
 

@@ -153,19 +153,19 @@ def test_the_kernel_writes_what_its_source_writes() -> None:
     source = source_of_the_kernel()
     compiled_head = _head()[0]
     numbers = (compiled_head.rows, compiled_head.body_length, compiled_head.nodes, compiled_head.buffers)
-    source_head = source.Head(np.asarray(compiled_head.raw), *numbers)
+    source_head = source.BatchHead(np.asarray(compiled_head.raw), *numbers)
     bare = replace(ORDINARY, properties=encode_properties({"a": "b"}))
     records = [ORDINARY, bare, replace(ORDINARY, born_host=f"9.10.200.0:{0x7EADBEE3}"), ORDINARY, replace(ORDINARY, topic="ab" * 20)] * 3
     data, positions, sizes = laid_out(records)
     rows = rows_of(positions, sizes)
-    compiled = pull_batch.written(data, 0, rows, compiled_head)
-    plain = source.written(data, 0, rows, source_head)
+    compiled = pull_batch.write_batch(data, 0, rows, compiled_head)
+    plain = source.write_batch(data, 0, rows, source_head)
     schema = rocketmq_schema(PULL_COLUMNS)
     assert pa.ipc.read_record_batch(plain, schema) == pa.ipc.read_record_batch(compiled, schema) == one_by_one(data, positions)
     kept = np.empty(len(positions), np.int64)
-    assert source.sound(data, positions, sizes, kept) == len(positions)
+    assert source.valid_positions(data, positions, sizes, kept) == len(positions)
     data, positions, sizes = laid_out([ORDINARY, replace(ORDINARY, sys_flag=1)])
-    assert source.written(data, 0, rows_of(positions, sizes), source_head) is None
+    assert source.write_batch(data, 0, rows_of(positions, sizes), source_head) is None
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
@@ -178,7 +178,7 @@ def test_of_damaged_bytes_the_kernel_believes_what_the_walker_believes(records: 
     sizes = sizes + np.array([draw.draw(st.sampled_from([0, 0, 0, -1, 1, 500])) for _ in sizes])
     data = np.frombuffer(bytes(damaged), np.uint8)
     kept = np.empty(len(positions), np.int64)
-    kept = kept[: pull_batch.sound(data, positions, sizes, kept)]
+    kept = kept[: pull_batch.valid_positions(data, positions, sizes, kept)]
     found = at_once(data, positions, sizes)
     truth = one_by_one(data, kept)
     assert found is None or found.equals(truth)
@@ -205,10 +205,10 @@ def test_positions_outside_the_buffer_hold_no_record() -> None:
 def test_arrays_and_heads_that_are_too_small_are_refused() -> None:
     data, positions, sizes = laid_out([ORDINARY])
     with pytest.raises(ValueError, match="too small"):
-        pull_batch.sound(data, positions, sizes, np.empty(0, np.int64))
+        pull_batch.valid_positions(data, positions, sizes, np.empty(0, np.int64))
     for raw, places in ((np.zeros(1999, np.uint8), (0, 8, 16, 400)), (np.zeros(800, np.uint8), (0, 8, 16, 400))):
         with pytest.raises(ValueError, match="head"):
-            pull_batch.Head(raw, *places)
+            pull_batch.BatchHead(raw, *places)
 
 
 # of pulls

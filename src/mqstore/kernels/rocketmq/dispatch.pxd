@@ -1,4 +1,29 @@
-from mqstore.kernels.common.loads cimport LOW32, TWO31, TWO32, UNIQ_KEY, ascii_hash, copy, find, i16, i32, i64, i8, prefetch, put32, put64, same, u8
+from mqstore.kernels.common.loads cimport LOW32, TWO31, TWO32, ascii_hash, copy, find, i32, i64, prefetch, put32, put64, same, u8
+from mqstore.kernels.rocketmq.entry_layout cimport ENTRY_AT_SIZE, ENTRY_AT_TAGS_CODE, ENTRY_SIZE, KEY_AT_OFFSET, KEY_AT_TIMESTAMP, KEY_SIZE
+from mqstore.kernels.rocketmq.frames cimport KEYS_START, TAGS_START, UNIQ_KEY_START, known_row
 from mqstore.kernels.rocketmq.hashing cimport hash_span
+from mqstore.kernels.rocketmq.record_layout cimport (
+    AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_SIZE, AT_STORE_TIMESTAMP, KEY_SEPARATOR, NAME_END, PAIR_END, RecordParts,
+    TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK, WORD_DELA, WORD_INNE, parts_of,
+)
 
-cdef unsigned long long slot_of(unsigned long long topic_hash, int queue) noexcept nogil
+# the names of dispatch.py, where they are described; cpdef: Python sees them too
+cpdef enum:
+    RECORDS = 0
+    KEYS
+    GROUPS
+    SPECIALS
+    COUNTER_COUNT
+
+cpdef enum:
+    DONE = 0
+    KEYS_FULL
+    GROUPS_FULL
+
+cpdef enum:
+    NO_GROUP = -1
+
+cdef enum:
+    LINE = 64
+    NO_ROOM = -2
+    SCHEDULE_TOPIC_LENGTH = 19

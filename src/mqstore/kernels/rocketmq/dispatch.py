@@ -1,59 +1,91 @@
 """The fused dispatch kernel: from walked records to consume queue entries and index keys, in one pass without bodies.
 
-For each record of the positions given: its 20-byte queue entry, its group (a number for its topic and queue id), its
+For each record of the given positions it writes the 20-byte queue entry, the group (a number for its topic and queue id), the
 queue offset, and 20 bytes for each key (hash i32, physical offset i64, store time i64, all big-endian) in the order in
 which the broker's index service puts them: UNIQ_KEY, then the parts of KEYS.
 
-Records that need more than that (delay levels, multi-dispatch, inner batches, text that is not UTF-8) are told by
-number in `special`: their entry and keys are made by `mqstore.rocketmq.dispatch.dispatcher`, in Python.
+Records that need more than that (delay levels, multi-dispatch, inner batches, text that is not UTF-8) are listed by
+number in `special`: `mqstore.rocketmq.dispatch.dispatcher` makes their entries and keys in Python.
 """
 
 import cython
 
 if not cython.compiled:
+    from mqstore.kernels.common.loads import LOW32, TWO31, TWO32, ascii_hash, copy, find, i32, i64, prefetch, put32, put64, same, u8
+    from mqstore.kernels.rocketmq.entry_layout import (
+        ENTRY_AT_SIZE,
+        ENTRY_AT_TAGS_CODE,
+        ENTRY_SIZE,
+        KEY_AT_OFFSET,
+        KEY_AT_TIMESTAMP,
+        KEY_SIZE,
+    )
+    from mqstore.kernels.rocketmq.frames import KEYS_START, TAGS_START, UNIQ_KEY_START, known_row
     from mqstore.kernels.rocketmq.hashing import hash_span
-    from mqstore.kernels.common.loads import (
-        LOW32,
-        TWO31,
-        TWO32,
-        UNIQ_KEY,
-        ascii_hash,
-        copy,
-        find,
-        i16,
-        i32,
-        i64,
-        i8,
-        prefetch,
-        put32,
-        put64,
-        same,
-        u8,
+    from mqstore.kernels.rocketmq.record_layout import (
+        AT_PHYSICAL_OFFSET,
+        AT_QUEUE_ID,
+        AT_QUEUE_OFFSET,
+        AT_SIZE,
+        AT_STORE_TIMESTAMP,
+        KEY_SEPARATOR,
+        NAME_END,
+        PAIR_END,
+        TRANSACTION_COMMIT,
+        TRANSACTION_MASK,
+        TRANSACTION_NONE,
+        TRANSACTION_ROLLBACK,
+        WORD_DELA,
+        WORD_INNE,
+        parts_of,
     )
 
-# places in the counters array
-RECORDS = 0  # records dispatched so far
-KEYS = 1  # key rows written so far
-GROUPS = 2
-SPECIALS = 3
-COUNTER_COUNT = 4
+    # positions in the counters array
+    RECORDS = 0  # records dispatched so far
+    KEYS = 1  # key rows written so far
+    GROUPS = 2
+    SPECIALS = 3
+    COUNTER_COUNT = 4
 
-# what stopped a call
-DONE = 0
-KEYS_FULL = 1
-GROUPS_FULL = 2
+    # why a call returned
+    DONE = 0
+    KEYS_FULL = 1
+    GROUPS_FULL = 2
 
-NO_GROUP = -1  # a prepared or rolled back record: no queue entry
+    NO_GROUP = -1  # a prepared or rolled back record: no queue entry
 
-ENTRY_SIZE = 20
-KEY_SIZE = 20
+    LINE = 64  # bytes of a cache line
+    NO_ROOM = -2
+    SCHEDULE_TOPIC_LENGTH = 19
+
+# what dispatch needs of the properties of a record; a span that is absent starts at -1
+Properties = cython.struct(
+    tags_code=cython.longlong,
+    unique_key=cython.Py_ssize_t,
+    unique_key_length=cython.Py_ssize_t,
+    keys=cython.Py_ssize_t,
+    keys_length=cython.Py_ssize_t,
+    is_special=cython.bint,
+)
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def slot_of(topic_hash: cython.ulonglong, queue: cython.int) -> cython.ulonglong:
+    """Return the hash of a topic and queue id for the table of groups."""
     return (topic_hash * 31 + (queue & 0xFFFF)) * 40503 >> 5
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def text_hash(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong) -> cython.ulonglong:
+    """Return Java's hash of n bytes at p, carried on from seed; TWO32 if they are not UTF-8."""
+    h: cython.ulonglong = ascii_hash(b, p, n, seed)
+    return h if h < TWO32 else hash_span(b, p, n, seed)
 
 
 def enter_groups(
@@ -64,7 +96,7 @@ def enter_groups(
     group_queue: cython.int[::1],
     count: cython.Py_ssize_t,
 ):
-    """Enter groups 0 … count-1, known to differ, into an empty table."""
+    """Enter groups 0 … count-1, which must differ, into an empty table."""
     mask: cython.ulonglong = table.shape[0] - 1
     slot: cython.ulonglong
     g: cython.Py_ssize_t
@@ -78,6 +110,140 @@ def enter_groups(
             while table[slot] >= 0:
                 slot = (slot + 1) & mask
             table[slot] = g
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def find_group(
+    b: cython.const[cython.uchar][::1],
+    topic: cython.Py_ssize_t,
+    topic_length: cython.Py_ssize_t,
+    topic_hash: cython.ulonglong,
+    queue: cython.int,
+    table: cython.int[::1],
+    group_topic: cython.longlong[::1],
+    group_length: cython.longlong[::1],
+    group_queue: cython.int[::1],
+    groups: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Return the group of a topic and queue id; `groups` if it was entered now, NO_ROOM if it cannot be."""
+    mask: cython.ulonglong = table.shape[0] - 1
+    slot: cython.ulonglong = slot_of(topic_hash, queue) & mask
+    g: cython.Py_ssize_t
+    while True:
+        g = table[slot]
+        if g < 0:
+            if groups >= group_topic.shape[0]:
+                return NO_ROOM
+            table[slot] = groups
+            group_topic[groups] = topic
+            group_length[groups] = topic_length
+            group_queue[groups] = queue
+            return groups
+        if group_queue[g] == queue and group_length[g] == topic_length and same(b, group_topic[g], b, topic, topic_length):
+            return g
+        slot = (slot + 1) & mask
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def needs_python(
+    b: cython.const[cython.uchar][::1],
+    name: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    topic: cython.Py_ssize_t,
+    topic_length: cython.Py_ssize_t,
+) -> cython.bint:
+    """Return whether a property's name makes its record special: DELAY in the schedule topic, INNER_NUM, INNER_BASE and the like."""
+    if length == 5:
+        if i32(b, name) == WORD_DELA and u8(b, name + 4) == 0x59:  # DELAY
+            return topic_length == SCHEDULE_TOPIC_LENGTH and u8(b, topic) == 0x53  # S
+        return False
+    return length > 8 and i32(b, name) == WORD_INNE
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def properties_of(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    topic: cython.Py_ssize_t,
+    topic_length: cython.Py_ssize_t,
+) -> Properties:
+    """Return what dispatch needs of a property text. The last of equal names counts."""
+    i: cython.Py_ssize_t = start
+    j: cython.Py_ssize_t
+    stop: cython.Py_ssize_t = start + length
+    name: cython.Py_ssize_t
+    row: cython.int
+    h: cython.ulonglong
+    tags: cython.longlong = 0
+    unique_key: cython.Py_ssize_t = -1
+    unique_key_length: cython.Py_ssize_t = 0
+    keys: cython.Py_ssize_t = -1
+    keys_length: cython.Py_ssize_t = 0
+    is_special: cython.bint = False
+    while i < stop:
+        j = find(b, i, stop, PAIR_END)
+        name = find(b, i, j, NAME_END)
+        if name > i and name < j - 1:
+            row = known_row(b, i, name - i)
+            if row == TAGS_START:
+                h = text_hash(b, name + 1, j - name - 1, 0)
+                if h >= TWO32:
+                    is_special = True
+                tags = h
+                if h >= TWO31:
+                    tags = tags - TWO32
+            elif row == KEYS_START:
+                keys = name + 1
+                keys_length = j - name - 1
+            elif row == UNIQ_KEY_START:
+                unique_key = name + 1
+                unique_key_length = j - name - 1
+            elif needs_python(b, i, name - i, topic, topic_length):
+                is_special = True
+        i = j + 1
+    return Properties(
+        tags_code=tags,
+        unique_key=unique_key,
+        unique_key_length=unique_key_length,
+        keys=keys,
+        keys_length=keys_length,
+        is_special=is_special,
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_key(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+    seed: cython.ulonglong,
+    physical_offset: cython.longlong,
+    store_timestamp: cython.longlong,
+    keys: cython.uchar[::1],
+    k: cython.Py_ssize_t,
+) -> cython.bint:
+    """Write row k of the keys: the key of n bytes at start. Returns whether its bytes are not UTF-8."""
+    h: cython.ulonglong = text_hash(b, start, n, seed)
+    malformed: cython.bint = h >= TWO32
+    if h >= TWO31:  # Java's absolute value
+        h = (TWO32 - h) & 0x7FFFFFFF
+    put32(keys, KEY_SIZE * k, h)
+    put64(keys, KEY_SIZE * k + KEY_AT_OFFSET, physical_offset)
+    put64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP, store_timestamp)
+    return malformed
 
 
 def dispatch(
@@ -95,214 +261,108 @@ def dispatch(
     group_length: cython.longlong[::1],
     group_queue: cython.int[::1],
 ):
-    """Dispatch positions[counters[RECORDS]:]; results are written behind what the counters say is there already.
+    """Dispatch positions[counters[RECORDS]:]; results are written after those that the counters already count.
 
     table: power-of-two hash table of group numbers, -1 where empty, at least twice as long as group_topic.
     Returns DONE, or which array must grow; a record that did not fit is left for the next call.
     """
     n: cython.Py_ssize_t = positions.shape[0]
-    k: cython.Py_ssize_t = counters[0]
-    keys_written: cython.longlong = counters[1]
-    groups: cython.Py_ssize_t = counters[2]
-    specials: cython.Py_ssize_t = counters[3]
-    key_room: cython.longlong = keys.shape[0] // 20
-    group_room: cython.Py_ssize_t = group_topic.shape[0]
-    mask: cython.ulonglong = table.shape[0] - 1
-    status: cython.int = 0
+    k: cython.Py_ssize_t = counters[RECORDS]
+    written: cython.longlong = counters[KEYS]
+    groups: cython.Py_ssize_t = counters[GROUPS]
+    specials: cython.Py_ssize_t = counters[SPECIALS]
+    key_room: cython.longlong = keys.shape[0] // KEY_SIZE
+    status: cython.int = DONE
     p: cython.Py_ssize_t
-    at: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
+    start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
-    name: cython.Py_ssize_t
-    part: cython.Py_ssize_t
-    topic: cython.Py_ssize_t
-    topic_length: cython.Py_ssize_t
-    uniq: cython.Py_ssize_t
-    uniq_length: cython.Py_ssize_t
-    many: cython.Py_ssize_t
-    many_length: cython.Py_ssize_t
-    sys_flag: cython.int
     kind: cython.int
-    queue: cython.int
-    born: cython.Py_ssize_t
-    store: cython.Py_ssize_t
-    body: cython.longlong
     physical: cython.longlong
     stored_at: cython.longlong
-    tags: cython.longlong
     topic_hash: cython.ulonglong
     seed: cython.ulonglong
-    h: cython.ulonglong
-    slot: cython.ulonglong
-    word: cython.longlong
     g: cython.Py_ssize_t
     is_special: cython.bint
-    row: cython.Py_ssize_t
     first_key: cython.longlong
-    if k > n or entries.shape[0] < 20 * n or group.shape[0] < n or queue_offset.shape[0] < n or store_timestamp.shape[0] < n:
+    parts: RecordParts  # noqa: F821
+    properties: Properties
+    if k > n or entries.shape[0] < ENTRY_SIZE * n or group.shape[0] < n or queue_offset.shape[0] < n or store_timestamp.shape[0] < n:
         raise ValueError("arrays are too small")
-    if special.shape[0] < n or (table.shape[0] & (table.shape[0] - 1)) != 0 or table.shape[0] < 2 * group_room:
+    if special.shape[0] < n or (table.shape[0] & (table.shape[0] - 1)) != 0 or table.shape[0] < 2 * group_topic.shape[0]:
         raise ValueError("arrays are too small")
     with cython.nogil:
         while k < n:
             if k + 7 < n:
                 prefetch(b, positions[k + 7])
-                prefetch(b, positions[k + 7] + 64)
+                prefetch(b, positions[k + 7] + LINE)
                 # the record before the next one ends where that one starts: its topic and properties
-                prefetch(b, positions[k + 7] - 64)
-                prefetch(b, positions[k + 7] - 128)
+                prefetch(b, positions[k + 7] - LINE)
+                prefetch(b, positions[k + 7] - 2 * LINE)
             p = positions[k]
-            is_special = False
-            first_key = keys_written
-            sys_flag = i32(b, p + 36)
-            kind = sys_flag & 12
-            queue = i32(b, p + 12)
-            physical = i64(b, p + 28)
-            born = 20 if sys_flag & 16 else 8
-            store = 20 if sys_flag & 32 else 8
-            stored_at = i64(b, p + 48 + born)
-            at = p + 68 + born + store
-            body = i32(b, at)
-            if body < 0:
-                body = 0
-            at = at + 4 + body
-            if i32(b, p + 4) == -626843481:
-                topic_length = i8(b, at)
-                topic = at + 1
-            else:
-                topic_length = i16(b, at)
-                topic = at + 2
-            topic_hash = ascii_hash(b, topic, topic_length, 0)
-            if topic_hash >= TWO32:
-                topic_hash = hash_span(b, topic, topic_length, 0)
-            if topic_hash >= TWO32:
-                is_special = True
-            at = topic + topic_length
-            i = at + 2
-            stop = i16(b, at)
-            if stop < 0:
-                stop = 0
-            stop += i
-            tags = 0
-            uniq = -1
-            uniq_length = 0
-            many = -1
-            many_length = 0
-            while i < stop:
-                j = find(b, i, stop, 2)
-                name = find(b, i, j, 1)
-                if name > i and name < j - 1:
-                    if name - i == 4:
-                        word = i32(b, i)
-                        if word == 1413564243:  # TAGS
-                            h = ascii_hash(b, name + 1, j - name - 1, 0)
-                            if h >= TWO32:
-                                h = hash_span(b, name + 1, j - name - 1, 0)
-                            if h >= TWO32:
-                                is_special = True
-                            tags = h
-                            if h >= TWO31:
-                                tags = tags - TWO32
-                        elif word == 1262836051:  # KEYS
-                            many = name + 1
-                            many_length = j - name - 1
-                    elif name - i == 8:
-                        if i64(b, i) == UNIQ_KEY:  # UNIQ_KEY
-                            uniq = name + 1
-                            uniq_length = j - name - 1
-                    elif name - i == 5:
-                        if i32(b, i) == 1145392193 and u8(b, i + 4) == 89:  # DELAY
-                            if topic_length == 19 and u8(b, topic) == 83:
-                                is_special = True
-                    elif name - i > 8 and i32(b, i) == 1229868613:  # INNER_MULTI_DISPATCH, INNER_NUM, INNER_BASE
-                        is_special = True
-                i = j + 1
+            parts = parts_of(b, p)
+            physical = i64(b, p + AT_PHYSICAL_OFFSET)
+            stored_at = i64(b, p + parts.born_length + AT_STORE_TIMESTAMP)
+            topic_hash = text_hash(b, parts.topic, parts.topic_length, 0)
+            properties = properties_of(b, parts.properties, parts.properties_length, parts.topic, parts.topic_length)
+            is_special = topic_hash >= TWO32 or properties.is_special
             # queue entry
-            put64(entries, 20 * k, physical)
-            put32(entries, 20 * k + 8, i32(b, p))
-            put64(entries, 20 * k + 12, tags)
-            queue_offset[k] = i64(b, p + 20)
+            put64(entries, ENTRY_SIZE * k, physical)
+            put32(entries, ENTRY_SIZE * k + ENTRY_AT_SIZE, i32(b, p + AT_SIZE))
+            put64(entries, ENTRY_SIZE * k + ENTRY_AT_TAGS_CODE, properties.tags_code)
+            queue_offset[k] = i64(b, p + AT_QUEUE_OFFSET)
             store_timestamp[k] = stored_at
-            if kind == 0 or kind == 8:
-                slot = slot_of(topic_hash, queue) & mask
-                while True:
-                    g = table[slot]
-                    if g < 0:
-                        if groups >= group_room:
-                            status = 2
-                            break
-                        g = groups
-                        groups += 1
-                        table[slot] = g
-                        group_topic[g] = topic
-                        group_length[g] = topic_length
-                        group_queue[g] = queue
-                        break
-                    if group_queue[g] == queue and group_length[g] == topic_length and same(b, group_topic[g], b, topic, topic_length):
-                        break
-                    slot = (slot + 1) & mask
-                if status != 0:
+            kind = parts.sys_flag & TRANSACTION_MASK
+            g = NO_GROUP
+            if kind == TRANSACTION_NONE or kind == TRANSACTION_COMMIT:
+                g = find_group(
+                    b, parts.topic, parts.topic_length, topic_hash, i32(b, p + AT_QUEUE_ID), table, group_topic, group_length, group_queue,
+                    groups,
+                )  # fmt: skip
+                if g == NO_ROOM:
+                    status = GROUPS_FULL
                     break
-                group[k] = g
-            else:
-                group[k] = -1
-            # index keys
-            if kind != 12 and (uniq >= 0 or many >= 0):
-                seed = (topic_hash * 31 + 35) & LOW32
-                if uniq >= 0:
-                    if keys_written >= key_room:
-                        status = 1
-                        break
-                    h = ascii_hash(b, uniq, uniq_length, seed)
-                    if h >= TWO32:
-                        h = hash_span(b, uniq, uniq_length, seed)
-                    if h >= TWO32:
-                        is_special = True
-                    if h >= TWO31:
-                        h = (TWO32 - h) & 0x7FFFFFFF
-                    row = 20 * keys_written
-                    put32(keys, row, h)
-                    put64(keys, row + 4, physical)
-                    put64(keys, row + 12, stored_at)
-                    keys_written += 1
-                if many >= 0:
-                    part = many
-                    j = many + many_length
-                    while part <= j:
-                        i = find(b, part, j, 32)
-                        if i > part:
-                            if keys_written >= key_room:
-                                status = 1
-                                break
-                            h = ascii_hash(b, part, i - part, seed)
-                            if h >= TWO32:
-                                h = hash_span(b, part, i - part, seed)
-                            if h >= TWO32:
-                                is_special = True
-                            if h >= TWO31:
-                                h = (TWO32 - h) & 0x7FFFFFFF
-                            row = 20 * keys_written
-                            put32(keys, row, h)
-                            put64(keys, row + 4, physical)
-                            put64(keys, row + 12, stored_at)
-                            keys_written += 1
-                        part = i + 1
-                    if status != 0:
-                        keys_written = first_key
-                        break
+                if g == groups:
+                    groups += 1
+            group[k] = g
+            # index keys; the hash of a key goes on from that of `topic#`
+            seed = (topic_hash * 31 + 35) & LOW32
+            first_key = written
+            if properties.unique_key >= 0 and kind != TRANSACTION_ROLLBACK:
+                if written >= key_room:
+                    status = KEYS_FULL
+                    break
+                if put_key(b, properties.unique_key, properties.unique_key_length, seed, physical, stored_at, keys, written):
+                    is_special = True
+                written += 1
+            if properties.keys >= 0 and kind != TRANSACTION_ROLLBACK:
+                start = properties.keys
+                stop = start + properties.keys_length
+                while start <= stop:
+                    i = find(b, start, stop, KEY_SEPARATOR)
+                    if i > start:
+                        if written >= key_room:
+                            status = KEYS_FULL
+                            break
+                        if put_key(b, start, i - start, seed, physical, stored_at, keys, written):
+                            is_special = True
+                        written += 1
+                    start = i + 1
+                if status != DONE:
+                    written = first_key
+                    break
             if is_special:
                 special[specials] = k
                 specials += 1
             k += 1
-    counters[0] = k
-    counters[1] = keys_written
-    counters[2] = groups
-    counters[3] = specials
+    counters[RECORDS] = k
+    counters[KEYS] = written
+    counters[GROUPS] = groups
+    counters[SPECIALS] = specials
     return status
 
 
-def gather_by_group(
+def sort_by_group(
     entries: cython.const[cython.uchar][::1],
     group: cython.int[::1],
     queue_offset: cython.longlong[::1],
@@ -314,8 +374,8 @@ def gather_by_group(
 ):
     """Sort queue entries by group, keeping the log's order (a counting sort).
 
-    Fills first[g] (queue offset of the group's first entry), count[g], plain[g] (1 when its queue offsets ascend by one),
-    start[g] (its first entry in `out`), and `out` with the 20-byte entries. Returns how many entries have a group.
+    Fills first[g] (queue offset of the group's first entry), count[g], plain[g] (1 if its queue offsets ascend by one),
+    start[g] (its first entry in `out`), and `out` with the 20-byte entries. Returns the number of entries that have a group.
     """
     n: cython.Py_ssize_t = group.shape[0]
     groups: cython.Py_ssize_t = first.shape[0]
@@ -323,7 +383,7 @@ def gather_by_group(
     g: cython.Py_ssize_t
     total: cython.longlong = 0
     at: cython.Py_ssize_t
-    if entries.shape[0] < 20 * n or queue_offset.shape[0] < n or out.shape[0] < 20 * n:
+    if entries.shape[0] < ENTRY_SIZE * n or queue_offset.shape[0] < n or out.shape[0] < ENTRY_SIZE * n:
         raise ValueError("arrays are too small")
     if count.shape[0] < groups or plain.shape[0] < groups or start.shape[0] < groups:
         raise ValueError("arrays are too small")
@@ -350,6 +410,6 @@ def gather_by_group(
             g = group[k]
             if g >= 0:
                 at = start[g] + count[g]
-                copy(out, 20 * at, entries, 20 * k, 20)
+                copy(out, ENTRY_SIZE * at, entries, ENTRY_SIZE * k, ENTRY_SIZE)
                 count[g] += 1
     return total

@@ -12,8 +12,6 @@ DONE: Final = 0
 KEYS_FULL: Final = 1
 GROUPS_FULL: Final = 2
 NO_GROUP: Final = -1
-ENTRY_SIZE: Final = 20
-KEY_SIZE: Final = 20
 
 _Bytes = NDArray[np.uint8]
 _Longs = NDArray[np.int64]
@@ -34,7 +32,7 @@ def dispatch(
     group_length: _Longs,
     group_queue: _Ints,
 ) -> int: ...
-def gather_by_group(
+def sort_by_group(
     entries: _Bytes,
     group: _Ints,
     queue_offset: _Longs,

@@ -1,8 +1,31 @@
 from cpython.bytes cimport PyBytes_AS_STRING
 from mqstore.kernels.common.crc_spans cimport crc_on
 from mqstore.kernels.common.loads cimport LOW32, mq_store32, mq_store64, memcpy
+from mqstore.kernels.rocketmq.frames cimport (
+    BODY_CRC, BODY_LENGTH, BODY_START, BORN_HOST, BORN_TIMESTAMP, FIELD_COUNT, FLAG, PHYSICAL_OFFSET, PREPARED_TRANSACTION_OFFSET,
+    PROPERTIES_LENGTH, PROPERTIES_START, QUEUE_ID, QUEUE_OFFSET, RECONSUME_TIMES, SIZE, STORE_HOST, STORE_TIMESTAMP, SYS_FLAG,
+    TOPIC_LENGTH, TOPIC_START,
+)
+from mqstore.kernels.rocketmq.record_layout cimport (
+    AT_BODY, AT_BODY_CRC, AT_BODY_LENGTH, AT_BORN_HOST, AT_BORN_TIMESTAMP, AT_FLAG, AT_MAGIC, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET,
+    AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_RECONSUME_TIMES, AT_SIZE, AT_STORE_HOST, AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_IPV6,
+    CRC_DIGITS, CRC_NAME_SIZE, CRC_PROPERTY_SIZE, FIXED_SIZE, FRAME_SIZE, IPV4_HOST_SIZE, IPV6_HOST_SIZE, MAGIC_BLANK, MAGIC_V1,
+    MAGIC_V2, MAX_PROPERTIES, MAX_RECORD_SIZE, MAX_TOPIC_V1, MAX_TOPIC_V2, NAME_END, PAIR_END, PROPERTIES_LENGTH_SIZE, RecordValues,
+    STORE_HOST_IPV6, Span,    TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, WORD_CRC_FIRST, WORD_CRC_SECOND, born_host_size, store_host_size,
+)
 
-cdef Py_ssize_t CALLED
+# the names of encode.py, where they are described; cpdef: Python sees them too
+cpdef enum:
+    END_OF_FILE = -1
+    NO_PROPERTY_CRC = 0
+    PROPERTY_CRC = 1
+    PROPERTY_CRC_IN_BATCH = 2
+
+cdef enum:
+    LONG_BODY = 65536
+    ZERO = 48
+
+cdef Py_ssize_t MIN_LIBRARY_BODY
 
 cdef extern from *:
     """
@@ -39,11 +62,4 @@ cdef inline void copy(unsigned char *to, Py_ssize_t at, const unsigned char *b, 
 cdef inline bint overlap(const unsigned char *to, Py_ssize_t at, Py_ssize_t n, const unsigned char *b, Py_ssize_t start, Py_ssize_t m) noexcept nogil:
     return n > 0 and m > 0 and to + at < b + start + m and b + start < to + at + n
 
-cdef void put_record(
-    unsigned char *to, Py_ssize_t at, long long size, int wide, int queue_id, int flag, long long queue_offset, long long physical_offset,
-    int sys_flag, long long born_timestamp, const unsigned char *born, Py_ssize_t born_start, Py_ssize_t born_length,
-    long long store_timestamp, const unsigned char *store, Py_ssize_t store_start, Py_ssize_t store_length, int reconsume_times,
-    long long prepared, const unsigned char *body, Py_ssize_t body_start, Py_ssize_t body_length, long long body_crc,
-    const unsigned char *topic, Py_ssize_t topic_start, Py_ssize_t topic_length, const unsigned char *properties,
-    Py_ssize_t properties_start, Py_ssize_t properties_length, Py_ssize_t tail
-) noexcept nogil
+cdef void put_record(unsigned char *to, Py_ssize_t at, RecordValues r) noexcept nogil

@@ -1,7 +1,7 @@
 """From messages to commit log bytes: one record, or as many rows of a batch as fit into the file.
 
 Both write into a mapped log file that a `LogFileWriter` holds. The first eight bytes of a record (TOTALSIZE, MAGICCODE) are
-stored last and at once, behind everything else: who reads the file meanwhile meets zeros or the whole record.
+stored last, in one piece, after everything else: a concurrent reader of the file finds zeros or the whole record.
 
     >>> import numpy as np
     >>> page = np.zeros(300, np.uint8)
@@ -29,6 +29,85 @@ from mqstore.kernels.common.crc32 import LONG_SPAN, crc32
 if not cython.compiled:
     from mqstore.kernels.common.crc_spans import crc_on
     from mqstore.kernels.common.loads import LOW32, copy, put32, put64, u8
+    from mqstore.kernels.rocketmq.frames import (
+        BODY_CRC,
+        BODY_LENGTH,
+        BODY_START,
+        BORN_HOST,
+        BORN_TIMESTAMP,
+        FIELD_COUNT,
+        FLAG,
+        PHYSICAL_OFFSET,
+        PREPARED_TRANSACTION_OFFSET,
+        PROPERTIES_LENGTH,
+        PROPERTIES_START,
+        QUEUE_ID,
+        QUEUE_OFFSET,
+        RECONSUME_TIMES,
+        SIZE,
+        STORE_HOST,
+        STORE_TIMESTAMP,
+        SYS_FLAG,
+        TOPIC_LENGTH,
+        TOPIC_START,
+    )
+    from mqstore.kernels.rocketmq.record_layout import (
+        AT_BODY,
+        AT_BODY_CRC,
+        AT_BODY_LENGTH,
+        AT_BORN_HOST,
+        AT_BORN_TIMESTAMP,
+        AT_FLAG,
+        AT_MAGIC,
+        AT_PHYSICAL_OFFSET,
+        AT_PREPARED_OFFSET,
+        AT_QUEUE_ID,
+        AT_QUEUE_OFFSET,
+        AT_RECONSUME_TIMES,
+        AT_SIZE,
+        AT_STORE_HOST,
+        AT_STORE_TIMESTAMP,
+        AT_SYS_FLAG,
+        BORN_HOST_IPV6,
+        CRC_DIGITS,
+        CRC_NAME_SIZE,
+        CRC_PROPERTY_SIZE,
+        FIXED_SIZE,
+        FRAME_SIZE,
+        IPV4_HOST_SIZE,
+        IPV6_HOST_SIZE,
+        MAGIC_BLANK,
+        MAGIC_V1,
+        MAGIC_V2,
+        MAX_PROPERTIES,
+        MAX_RECORD_SIZE,
+        MAX_TOPIC_V1,
+        MAX_TOPIC_V2,
+        NAME_END,
+        PAIR_END,
+        PROPERTIES_LENGTH_SIZE,
+        STORE_HOST_IPV6,
+        TRANSACTION_MASK,
+        TRANSACTION_PREPARED,
+        TRANSACTION_ROLLBACK,
+        WORD_CRC_FIRST,
+        WORD_CRC_SECOND,
+        RecordValues,
+        Span,
+        born_host_size,
+        store_host_size,
+    )
+
+    END_OF_FILE = -1  # the record and the eight bytes after it do not fit before the limit
+
+    # the `__CRC32#` property at the end of the properties (5.3): none; that of a single message, after a PAIR_END, which is added if
+    # it is missing; that of a message of a producer's batch, where nothing is added
+    NO_PROPERTY_CRC = 0
+    PROPERTY_CRC = 1
+    PROPERTY_CRC_IN_BATCH = 2
+
+    LONG_BODY = 65536  # bytes of a body from which other threads may run while its record is written
+    ZERO = 48  # the digit
 
     def first_byte(b):
         return b
@@ -46,127 +125,102 @@ if not cython.compiled:
         """Nothing to do: a fence between the stores before and those after it."""
 
     def overlap(to, at, n, b, start, m):
+        """Return whether n bytes of `to` and m bytes of b have one in common."""
         return bool(np.may_share_memory(to[at : at + n], b[start : start + m]))
 
 
-# bytes of a body from which the call of a library costs less than its CRC is faster; never, where the kernel has the library's function
-CALLED = 256 if LONG_SPAN < sys.maxsize else sys.maxsize
-
-END_OF_FILE = -1  # the record and the eight bytes behind it do not fit before the limit
-
-# the `__CRC32#` property at the end of the properties (5.3): none; a single message's, behind a 02, which is added where it is
-# missing; that of a message of a producer's batch, where nothing is added
-NO_PROPERTY_CRC = 0
-PROPERTY_CRC = 1
-PROPERTY_CRC_IN_BATCH = 2
+# bytes of a body from which the CRC of a library repays the call through the interpreter; never, if the kernel has the library's function
+MIN_LIBRARY_BODY = 256 if LONG_SPAN < sys.maxsize else sys.maxsize
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def tail_size(
+def crc_property_size(
     property_crc: cython.int, properties: cython.pointer[cython.const[cython.uchar]], start: cython.Py_ssize_t, n: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Bytes that the checksum property adds to the n bytes of properties."""
-    if property_crc == 0:
+    """Return the bytes that the checksum property adds to the n bytes of properties."""
+    if property_crc == NO_PROPERTY_CRC:
         return 0
-    if property_crc == 1 and n > 0 and u8(properties, start + n - 1) != 2:
-        return 21
-    return 20
+    if property_crc == PROPERTY_CRC and n > 0 and u8(properties, start + n - 1) != PAIR_END:
+        return CRC_PROPERTY_SIZE + 1
+    return CRC_PROPERTY_SIZE
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_crc_property(
+    to: cython.pointer[cython.uchar], at: cython.Py_ssize_t, p: cython.Py_ssize_t, size: cython.Py_ssize_t, head: cython.ulonglong
+) -> cython.void:
+    """Write the checksum property of `size` bytes at p, for the record at `at` whose first eight bytes will be head."""
+    crc: cython.ulonglong
+    k: cython.int
+    if size > CRC_PROPERTY_SIZE:
+        put8(to, p, PAIR_END)
+        p += 1
+    # the head is written for a moment where the property comes, so that its CRC can be carried on to the rest
+    put64(to, p, head)
+    crc = crc_on(to, p, FRAME_SIZE, 0)
+    crc = crc_on(to, at + FRAME_SIZE, p - at - FRAME_SIZE, cython.cast(cython.uint, crc)) & 0x7FFFFFFF
+    put32(to, p, WORD_CRC_FIRST)
+    put32(to, p + 4, WORD_CRC_SECOND)
+    put8(to, p + CRC_NAME_SIZE, NAME_END)
+    for k in range(CRC_DIGITS):  # the lowest digit comes first
+        put8(to, p + CRC_NAME_SIZE + 1 + k, ZERO + crc % 10)
+        crc = crc // 10
+    put8(to, p + CRC_PROPERTY_SIZE - 1, PAIR_END)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def put_record(
-    to: cython.pointer[cython.uchar],
-    at: cython.Py_ssize_t,
-    size: cython.longlong,
-    wide: cython.int,
-    queue_id: cython.int,
-    flag: cython.int,
-    queue_offset: cython.longlong,
-    physical_offset: cython.longlong,
-    sys_flag: cython.int,
-    born_timestamp: cython.longlong,
-    born: cython.pointer[cython.const[cython.uchar]],
-    born_start: cython.Py_ssize_t,
-    born_length: cython.Py_ssize_t,
-    store_timestamp: cython.longlong,
-    store: cython.pointer[cython.const[cython.uchar]],
-    store_start: cython.Py_ssize_t,
-    store_length: cython.Py_ssize_t,
-    reconsume_times: cython.int,
-    prepared: cython.longlong,
-    body: cython.pointer[cython.const[cython.uchar]],
-    body_start: cython.Py_ssize_t,
-    body_length: cython.Py_ssize_t,
-    body_crc: cython.longlong,
-    topic: cython.pointer[cython.const[cython.uchar]],
-    topic_start: cython.Py_ssize_t,
-    topic_length: cython.Py_ssize_t,
-    properties: cython.pointer[cython.const[cython.uchar]],
-    properties_start: cython.Py_ssize_t,
-    properties_length: cython.Py_ssize_t,
-    tail: cython.Py_ssize_t,
-) -> cython.void:
-    """The record of `size` bytes at `at`, all lengths checked. body_crc < 0: computed. tail: 0, 20 or 21, see `tail_size`."""
-    p: cython.Py_ssize_t = at + 48
+def put_record(to: cython.pointer[cython.uchar], at: cython.Py_ssize_t, r: RecordValues) -> cython.void:
+    """Write a record at `at`. All lengths have been checked."""
+    p: cython.Py_ssize_t = at + AT_BORN_HOST
     head: cython.ulonglong
-    crc: cython.ulonglong
-    k: cython.int
+    body_crc: cython.longlong = r.body_crc
+    sys_flag: cython.int = r.sys_flag & ~(BORN_HOST_IPV6 | STORE_HOST_IPV6)
     if body_crc < 0:
-        body_crc = crc_on(body, body_start, body_length, 0)
-    put32(to, at + 8, body_crc & 0x7FFFFFFF)
-    put32(to, at + 12, queue_id)
-    put32(to, at + 16, flag)
-    put64(to, at + 20, queue_offset)
-    put64(to, at + 28, physical_offset)
-    sys_flag = sys_flag & ~48
-    if born_length == 20:
-        sys_flag = sys_flag | 16
-    if store_length == 20:
-        sys_flag = sys_flag | 32
-    put32(to, at + 36, sys_flag)
-    put64(to, at + 40, born_timestamp)
-    copy(to, p, born, born_start, born_length)
-    p += born_length
-    put64(to, p, store_timestamp)
-    copy(to, p + 8, store, store_start, store_length)
-    p += 8 + store_length
-    put32(to, p, reconsume_times)
-    put64(to, p + 4, prepared)
-    put32(to, p + 12, body_length)
-    copy(to, p + 16, body, body_start, body_length)
-    p += 16 + body_length
-    if wide == 1:
-        put8(to, p, topic_length)
+        body_crc = crc_on(r.body.buffer, r.body.start, r.body.length, 0)
+    if r.born_host.length == IPV6_HOST_SIZE:
+        sys_flag = sys_flag | BORN_HOST_IPV6
+    if r.store_host.length == IPV6_HOST_SIZE:
+        sys_flag = sys_flag | STORE_HOST_IPV6
+    put32(to, at + AT_BODY_CRC, body_crc & 0x7FFFFFFF)
+    put32(to, at + AT_QUEUE_ID, r.queue_id)
+    put32(to, at + AT_FLAG, r.flag)
+    put64(to, at + AT_QUEUE_OFFSET, r.queue_offset)
+    put64(to, at + AT_PHYSICAL_OFFSET, r.physical_offset)
+    put32(to, at + AT_SYS_FLAG, sys_flag)
+    put64(to, at + AT_BORN_TIMESTAMP, r.born_timestamp)
+    copy(to, p, r.born_host.buffer, r.born_host.start, r.born_host.length)
+    p = at + r.born_host.length
+    put64(to, p + AT_STORE_TIMESTAMP, r.store_timestamp)
+    copy(to, p + AT_STORE_HOST, r.store_host.buffer, r.store_host.start, r.store_host.length)
+    p += r.store_host.length
+    put32(to, p + AT_RECONSUME_TIMES, r.reconsume_times)
+    put64(to, p + AT_PREPARED_OFFSET, r.prepared_offset)
+    put32(to, p + AT_BODY_LENGTH, r.body.length)
+    p += AT_BODY
+    copy(to, p, r.body.buffer, r.body.start, r.body.length)
+    p += r.body.length
+    if r.version == 1:
+        put8(to, p, r.topic.length)
     else:
-        put16(to, p, topic_length)
-    p += wide
-    copy(to, p, topic, topic_start, topic_length)
-    p += topic_length
-    put16(to, p, properties_length + tail)
-    copy(to, p + 2, properties, properties_start, properties_length)
-    p += 2 + properties_length
-    head = size
-    head = (head << 32) | (cython.cast(cython.longlong, -626843481 if wide == 1 else -626843477) & LOW32)
-    if tail > 0:
-        if tail == 21:
-            put8(to, p, 2)
-            p += 1
-        # the head stands for a moment where the property comes, so that its CRC can be carried on to the rest
-        put64(to, p, head)
-        crc = crc_on(to, p, 8, 0)
-        crc = crc_on(to, at + 8, p - at - 8, cython.cast(cython.uint, crc)) & 0x7FFFFFFF
-        put32(to, p, 1600078674)  # __CR
-        put32(to, p + 4, 1127428643)  # C32#
-        put8(to, p + 8, 1)
-        for k in range(10):
-            put8(to, p + 9 + k, 48 + crc % 10)
-            crc = crc // 10
-        put8(to, p + 19, 2)
+        put16(to, p, r.topic.length)
+    p += r.version
+    copy(to, p, r.topic.buffer, r.topic.start, r.topic.length)
+    p += r.topic.length
+    put16(to, p, r.properties.length + r.crc_size)
+    p += PROPERTIES_LENGTH_SIZE
+    copy(to, p, r.properties.buffer, r.properties.start, r.properties.length)
+    head = r.size
+    head = (head << 32) | (cython.cast(cython.longlong, MAGIC_V1 if r.version == 1 else MAGIC_V2) & LOW32)
+    if r.crc_size > 0:
+        put_crc_property(to, at, p + r.properties.length, r.crc_size, head)
     publish()
     put64(to, at, head)
 
@@ -176,6 +230,7 @@ def put_record(
 @cython.nogil
 @cython.exceptval(check=False)
 def inside(start: cython.longlong, n: cython.longlong, limit: cython.longlong) -> cython.bint:
+    """Return whether n bytes at start are inside a buffer of limit bytes."""
     return start >= 0 and n >= 0 and n <= limit - start
 
 
@@ -191,30 +246,29 @@ def size_of(
     texts: cython.const[cython.uchar][::1],
     property_crc: cython.int,
 ) -> cython.longlong:
-    """Bytes of the record of column k; 0 if a span lies outside its buffer or a record cannot hold it."""
-    sys_flag: cython.longlong = fields[6, k]
-    born: cython.longlong = 20 if sys_flag & 16 else 8
-    store: cython.longlong = 20 if sys_flag & 32 else 8
-    text: cython.longlong = fields[18, k]
+    """Return the bytes of the record of column k; 0 if a span is outside its buffer or a record cannot hold it."""
+    born: cython.longlong = born_host_size(fields[SYS_FLAG, k])
+    store: cython.longlong = store_host_size(fields[SYS_FLAG, k])
+    topic: cython.longlong = fields[TOPIC_LENGTH, k]
+    text: cython.longlong = fields[PROPERTIES_LENGTH, k]
     size: cython.longlong
-    if not inside(fields[8, k], born, hosts) or not inside(fields[10, k], store, hosts):
+    if not inside(fields[BORN_HOST, k], born, hosts) or not inside(fields[STORE_HOST, k], store, hosts):
         return 0
-    if not inside(fields[13, k], fields[14, k], bodies) or not inside(fields[15, k], fields[16, k], topics):
+    if not inside(fields[BODY_START, k], fields[BODY_LENGTH, k], bodies) or not inside(fields[TOPIC_START, k], topic, topics):
         return 0
-    if not inside(fields[17, k], text, texts.shape[0]) or fields[16, k] > 32767:
+    if not inside(fields[PROPERTIES_START, k], text, texts.shape[0]) or topic > MAX_TOPIC_V2:
         return 0
-    text += tail_size(property_crc, first_byte(texts), fields[17, k], text)
-    size = 75 + born + store + fields[14, k] + fields[16, k] + text
-    if fields[16, k] > 127:
-        size += 1
-    if text > 32767 or size > 0x7FFFFFFF:
+    text += crc_property_size(property_crc, first_byte(texts), fields[PROPERTIES_START, k], text)
+    size = FIXED_SIZE + born + store + fields[BODY_LENGTH, k] + topic + text
+    size += 2 if topic > MAX_TOPIC_V1 else 1
+    if text > MAX_PROPERTIES or size > MAX_RECORD_SIZE:
         return 0
     return size
 
 
 @cython.cclass
 class LogFileWriter:
-    """A mapped log file to write records into. The caller sees to it that one thread writes at a time.
+    """A mapped log file to write records into. The caller makes sure that only one thread writes at a time.
 
     buffer: writable bytes; they stay exported until `release`.
     """
@@ -228,14 +282,14 @@ class LogFileWriter:
         if view.readonly:
             raise ValueError("the buffer of a log file must be writable, this one is read-only")
         self.size = 0
-        if view.nbytes < 8:
+        if view.nbytes < FRAME_SIZE:
             raise ValueError(f"a log file of {view.nbytes} bytes has no room for a record")
         self.file = np.frombuffer(view, np.uint8)
         self.start = first_byte(self.file)
         self.size = self.file.shape[0]
 
     def release(self):
-        """Let go of the buffer; nothing can be written any more."""
+        """Release the buffer; nothing can be written afterwards."""
         self.size = 0
         self.start = cython.NULL
         self.file = None
@@ -261,28 +315,26 @@ class LogFileWriter:
         body,
         property_crc: cython.int = 0,
     ):
-        """Write a record at position; returns its size, or END_OF_FILE, with nothing written, if size + 8 > limit - position.
+        """Write a record at position and return its size, or END_OF_FILE, with nothing written, if size + 8 > limit - position.
 
         limit: the end of the file. version: 1 or 2 (topic of more than 127 characters). born_host, store_host: 8 or 20
-        bytes, SYSFLAG's host bits follow them. Raises ValueError for what no record can hold and for a body that lies
-        where the record would come.
+        bytes; the host bits of SYSFLAG are set to match. Raises ValueError for values that a record cannot hold and for a body
+        that overlaps the place of the record.
         """
         view: cython.const[cython.uchar][::1]
         kept: cython.uchar[::1]
         to: cython.pointer[cython.uchar]
         source: cython.pointer[cython.const[cython.uchar]]
-        name: cython.pointer[cython.const[cython.uchar]] = bytes_start(topic)
         text: cython.pointer[cython.const[cython.uchar]] = bytes_start(properties)
-        born: cython.pointer[cython.const[cython.uchar]] = bytes_start(born_host)
-        store: cython.pointer[cython.const[cython.uchar]] = bytes_start(store_host)
         body_length: cython.Py_ssize_t
         topic_length: cython.Py_ssize_t = len(topic)
         text_length: cython.Py_ssize_t = len(properties)
         born_length: cython.Py_ssize_t = len(born_host)
         store_length: cython.Py_ssize_t = len(store_host)
-        tail: cython.Py_ssize_t
+        crc_size: cython.Py_ssize_t
         size: cython.longlong
-        crc: cython.longlong = -1
+        body_crc: cython.longlong = -1
+        values: RecordValues
         if isinstance(body, bytes):
             source = bytes_start(body)
             body_length = len(body)
@@ -290,54 +342,66 @@ class LogFileWriter:
             view = body if cython.compiled else np.frombuffer(body, np.uint8)
             source = first_byte(view)
             body_length = view.shape[0]
-        tail = tail_size(property_crc, text, 0, text_length)
+        crc_size = crc_property_size(property_crc, text, 0, text_length)
         if position < 0 or limit > self.size:
-            raise ValueError(f"bytes {position} to {limit} do not lie in a file of {self.size} bytes, or the file is released")
+            raise ValueError(f"bytes {position} to {limit} are not inside a file of {self.size} bytes, or the file is released")
         if version != 1 and version != 2:
-            raise ValueError(f"there is no record version {version}")
-        if topic_length > (127 if version == 1 else 32767):
+            raise ValueError(f"record version {version} does not exist; give 1 or 2")
+        if topic_length > (MAX_TOPIC_V1 if version == 1 else MAX_TOPIC_V2):
             raise ValueError(f"a topic of {topic_length} bytes does not fit a version {version} record")
-        if text_length + tail > 32767:
-            raise ValueError(f"properties of {text_length + tail} bytes: at most 32767 fit")
-        if (born_length != 8 and born_length != 20) or (store_length != 8 and store_length != 20):
+        if text_length + crc_size > MAX_PROPERTIES:
+            raise ValueError(f"properties of {text_length + crc_size} bytes: at most 32767 fit")
+        if (born_length != IPV4_HOST_SIZE and born_length != IPV6_HOST_SIZE) or (
+            store_length != IPV4_HOST_SIZE and store_length != IPV6_HOST_SIZE
+        ):
             raise ValueError(f"host bytes are 8 or 20, not {born_length} and {store_length}")
-        size = 74 + version + born_length + store_length + topic_length + text_length + tail + body_length
-        if size + 8 > limit - position:
+        size = FIXED_SIZE + version + born_length + store_length + topic_length + text_length + crc_size + body_length
+        if size + FRAME_SIZE > limit - position:
             return END_OF_FILE
-        if size > 0x7FFFFFFF:
+        if size > MAX_RECORD_SIZE:
             raise ValueError(f"a record of {size} bytes: at most 2147483647 fit")
         if overlap(self.start, position, size, source, 0, body_length):
-            raise ValueError("the body lies where the record would be written")
-        if body_length >= CALLED:
-            crc = crc32(body)
-        if body_length < 65536:
-            put_record(
-                self.start, position, size, version, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-                born, 0, born_length, store_timestamp, store, 0, store_length,
-                reconsume_times, prepared_transaction_offset, source, 0, body_length, crc,
-                name, 0, topic_length, text, 0, text_length, tail,
-            )  # fmt: skip
+            raise ValueError("the body is where the record would be written")
+        if body_length >= MIN_LIBRARY_BODY:
+            body_crc = crc32(body)
+        values = RecordValues(
+            size=size,
+            version=version,
+            queue_id=queue_id,
+            flag=flag,
+            sys_flag=sys_flag,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            born_timestamp=born_timestamp,
+            store_timestamp=store_timestamp,
+            reconsume_times=reconsume_times,
+            prepared_offset=prepared_transaction_offset,
+            body_crc=body_crc,
+            crc_size=crc_size,
+            born_host=Span(bytes_start(born_host), 0, born_length),
+            store_host=Span(bytes_start(store_host), 0, store_length),
+            body=Span(source, 0, body_length),
+            topic=Span(bytes_start(topic), 0, topic_length),
+            properties=Span(text, 0, text_length),
+        )
+        if body_length < LONG_BODY:
+            put_record(self.start, position, values)
         else:
-            # a reference of its own: `release` may be called while others run
+            # a reference to the buffer: `release` may be called while other threads run
             kept = self.file
             to = first_byte(kept)
             with cython.nogil:
-                put_record(
-                    to, position, size, version, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-                    born, 0, born_length, store_timestamp, store, 0, store_length,
-                    reconsume_times, prepared_transaction_offset, source, 0, body_length, crc,
-                    name, 0, topic_length, text, 0, text_length, tail,
-                )  # fmt: skip
+                put_record(to, position, values)
         return size
 
     def blank(self, position: cython.Py_ssize_t, limit: cython.Py_ssize_t):
-        """Fill position … limit with an end-of-file record, of which eight bytes are written; returns how long it is."""
+        """Fill position … limit with an end-of-file record, of which eight bytes are written; return its length."""
         head: cython.ulonglong
-        if position < 0 or limit > self.size or limit - position < 8 or limit - position > 0x7FFFFFFF:
-            raise ValueError(f"no end-of-file record can fill bytes {position} to {limit} of a file of {self.size}")
+        if position < 0 or limit > self.size or limit - position < FRAME_SIZE or limit - position > MAX_RECORD_SIZE:
+            raise ValueError(f"an end-of-file record cannot fill bytes {position} to {limit} of a file of {self.size}")
         head = limit - position
         publish()
-        put64(self.start, position, (head << 32) | (cython.cast(cython.longlong, -875286124) & LOW32))
+        put64(self.start, position, (head << 32) | (cython.cast(cython.longlong, MAGIC_BLANK) & LOW32))
         return limit - position
 
     def append_batch(
@@ -354,82 +418,76 @@ class LogFileWriter:
         texts: cython.const[cython.uchar][::1],
         property_crc: cython.int = 0,
     ):
-        """Write columns first … stop-1 of `fields` from position, as many records as fit before limit with eight bytes behind each.
+        """Write columns first … stop-1 of `fields` from position on, as many records as fit before limit with eight bytes after each.
 
-        fields: as `kernels.frames` reads them, their starts being positions in the four buffers. SIZE, PHYSICAL_OFFSET and a
-        BODY_CRC of -1 are filled in. physical_offset: that of position. A topic of more than 127 bytes makes a version 2 record.
-        Returns the first column that was not written and the position behind the last record.
+        fields: as `kernels.rocketmq.frames.fields` fills them, their starts being positions in the four buffers. SIZE, PHYSICAL_OFFSET
+        and a BODY_CRC of -1 are filled in. physical_offset: that of position. A topic of more than 127 bytes makes a version 2 record.
+        Returns the first column that was not written and the position after the last record.
         """
         k: cython.Py_ssize_t = first
         at: cython.Py_ssize_t = position
         size: cython.longlong
-        sys_flag: cython.int
-        good: cython.bint = True
+        valid: cython.bint = True
         kept: cython.uchar[::1]
         to: cython.pointer[cython.uchar]
+        host_start: cython.pointer[cython.const[cython.uchar]] = first_byte(hosts)
+        body_start: cython.pointer[cython.const[cython.uchar]] = first_byte(bodies)
+        topic_start: cython.pointer[cython.const[cython.uchar]] = first_byte(topics)
+        text_start: cython.pointer[cython.const[cython.uchar]] = first_byte(texts)
         if position < 0 or position > limit or limit > self.size:
-            raise ValueError(f"bytes {position} to {limit} do not lie in a file of {self.size} bytes, or the file is released")
-        if first < 0 or stop > fields.shape[1] or fields.shape[0] < 19:
+            raise ValueError(f"bytes {position} to {limit} are not inside a file of {self.size} bytes, or the file is released")
+        if first < 0 or stop > fields.shape[1] or fields.shape[0] < FIELD_COUNT:
             raise ValueError("arrays are too small")
         if (
-            overlap(self.start, position, limit - position, first_byte(hosts), 0, hosts.shape[0])
-            or overlap(self.start, position, limit - position, first_byte(bodies), 0, bodies.shape[0])
-            or overlap(self.start, position, limit - position, first_byte(topics), 0, topics.shape[0])
-            or overlap(self.start, position, limit - position, first_byte(texts), 0, texts.shape[0])
+            overlap(self.start, position, limit - position, host_start, 0, hosts.shape[0])
+            or overlap(self.start, position, limit - position, body_start, 0, bodies.shape[0])
+            or overlap(self.start, position, limit - position, topic_start, 0, topics.shape[0])
+            or overlap(self.start, position, limit - position, text_start, 0, texts.shape[0])
         ):
-            raise ValueError("the messages lie where the records would be written")
-        # a reference of its own: `release` may be called while others run
+            raise ValueError("the messages are where the records would be written")
+        # a reference to the buffer: `release` may be called while other threads run
         kept = self.file
         to = first_byte(kept)
         with cython.nogil:
             while k < stop:
                 size = size_of(fields, k, hosts.shape[0], bodies.shape[0], topics.shape[0], texts, property_crc)
                 if size == 0:
-                    good = False
+                    valid = False
                     break
-                if size + 8 > limit - at:
+                if size + FRAME_SIZE > limit - at:
                     break
-                sys_flag = fields[6, k]
-                if fields[1, k] < 0:
-                    fields[1, k] = crc_on(first_byte(bodies), fields[13, k], fields[14, k], 0) & 0x7FFFFFFF
-                fields[0, k] = size
-                fields[5, k] = physical_offset + (at - position)
+                if fields[BODY_CRC, k] < 0:
+                    fields[BODY_CRC, k] = crc_on(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k], 0) & 0x7FFFFFFF
+                fields[SIZE, k] = size
+                fields[PHYSICAL_OFFSET, k] = physical_offset + (at - position)
                 put_record(
                     to,
                     at,
-                    size,
-                    2 if fields[16, k] > 127 else 1,
-                    fields[2, k],
-                    fields[3, k],
-                    fields[4, k],
-                    fields[5, k],
-                    sys_flag,
-                    fields[7, k],
-                    first_byte(hosts),
-                    fields[8, k],
-                    20 if sys_flag & 16 else 8,
-                    fields[9, k],
-                    first_byte(hosts),
-                    fields[10, k],
-                    20 if sys_flag & 32 else 8,
-                    fields[11, k],
-                    fields[12, k],
-                    first_byte(bodies),
-                    fields[13, k],
-                    fields[14, k],
-                    fields[1, k],
-                    first_byte(topics),
-                    fields[15, k],
-                    fields[16, k],
-                    first_byte(texts),
-                    fields[17, k],
-                    fields[18, k],
-                    tail_size(property_crc, first_byte(texts), fields[17, k], fields[18, k]),
+                    RecordValues(
+                        size=size,
+                        version=2 if fields[TOPIC_LENGTH, k] > MAX_TOPIC_V1 else 1,
+                        queue_id=fields[QUEUE_ID, k],
+                        flag=fields[FLAG, k],
+                        sys_flag=fields[SYS_FLAG, k],
+                        queue_offset=fields[QUEUE_OFFSET, k],
+                        physical_offset=fields[PHYSICAL_OFFSET, k],
+                        born_timestamp=fields[BORN_TIMESTAMP, k],
+                        store_timestamp=fields[STORE_TIMESTAMP, k],
+                        reconsume_times=fields[RECONSUME_TIMES, k],
+                        prepared_offset=fields[PREPARED_TRANSACTION_OFFSET, k],
+                        body_crc=fields[BODY_CRC, k],
+                        crc_size=crc_property_size(property_crc, text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
+                        born_host=Span(host_start, fields[BORN_HOST, k], born_host_size(fields[SYS_FLAG, k])),
+                        store_host=Span(host_start, fields[STORE_HOST, k], store_host_size(fields[SYS_FLAG, k])),
+                        body=Span(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k]),
+                        topic=Span(topic_start, fields[TOPIC_START, k], fields[TOPIC_LENGTH, k]),
+                        properties=Span(text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
+                    ),
                 )
                 at += size
                 k += 1
-        if not good:
-            raise ValueError(f"no record can be made of column {k}; measure the columns first")
+        if not valid:
+            raise ValueError(f"column {k} does not make a valid record; measure the columns first")
         return k, at
 
 
@@ -442,9 +500,9 @@ def record_size(
     version: cython.int,
     property_crc: cython.int = 0,
 ):
-    """Bytes that `append` would write."""
-    tail: cython.Py_ssize_t = tail_size(property_crc, bytes_start(properties), 0, len(properties))
-    return 74 + version + len(born_host) + len(store_host) + len(topic) + len(properties) + tail + body_length
+    """Return the bytes that `append` would write."""
+    crc_size: cython.Py_ssize_t = crc_property_size(property_crc, bytes_start(properties), 0, len(properties))
+    return FIXED_SIZE + version + len(born_host) + len(store_host) + len(topic) + len(properties) + crc_size + body_length
 
 
 def measure(
@@ -455,15 +513,15 @@ def measure(
     texts: cython.const[cython.uchar][::1],
     property_crc: cython.int = 0,
 ):
-    """Fill in SIZE as `append_batch` would; returns the first column of which no record can be made, or -1."""
+    """Fill in SIZE as `append_batch` would; return the first column that does not make a valid record, or -1."""
     k: cython.Py_ssize_t
     bad: cython.Py_ssize_t = -1
-    if fields.shape[0] < 19:
+    if fields.shape[0] < FIELD_COUNT:
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(fields.shape[1]):
-            fields[0, k] = size_of(fields, k, hosts.shape[0], bodies.shape[0], topics.shape[0], texts, property_crc)
-            if fields[0, k] == 0 and bad < 0:
+            fields[SIZE, k] = size_of(fields, k, hosts.shape[0], bodies.shape[0], topics.shape[0], texts, property_crc)
+            if fields[SIZE, k] == 0 and bad < 0:
                 bad = k
     return bad
 
@@ -475,22 +533,22 @@ def assign_queue_offsets(
     group: cython.int[::1],
     following: cython.longlong[::1],
 ):
-    """QUEUE_OFFSET of columns first … stop-1: following[g] of the column's group g, which grows by one each time.
+    """Set QUEUE_OFFSET of columns first … stop-1 to following[g] of the column's group g, which grows by one each time.
 
-    Prepared and rolled back messages (SYSFLAG) are in no queue: theirs is 0, and nothing grows.
+    Prepared and rolled back messages (SYSFLAG) are not in a queue: their offset is 0, and nothing grows.
     """
     k: cython.Py_ssize_t
     kind: cython.int
-    if fields.shape[0] < 19 or first < 0 or stop > fields.shape[1] or group.shape[0] < stop:
+    if fields.shape[0] < FIELD_COUNT or first < 0 or stop > fields.shape[1] or group.shape[0] < stop:
         raise ValueError("arrays are too small")
     for k in range(first, stop):
         if group[k] < 0 or group[k] >= following.shape[0]:
             raise ValueError("a group number is out of range")
     with cython.nogil:
         for k in range(first, stop):
-            kind = fields[6, k] & 12
-            if kind == 4 or kind == 12:
-                fields[4, k] = 0
+            kind = fields[SYS_FLAG, k] & TRANSACTION_MASK
+            if kind == TRANSACTION_PREPARED or kind == TRANSACTION_ROLLBACK:
+                fields[QUEUE_OFFSET, k] = 0
             else:
-                fields[4, k] = following[group[k]]
+                fields[QUEUE_OFFSET, k] = following[group[k]]
                 following[group[k]] += 1

@@ -1,51 +1,115 @@
 """Frames of the RocketMQ commit log: from bytes to record positions, from positions to columns.
 
-A record announces its size and a magic, and holds its own physical offset (docs/formats/rocketmq.md, section 2).
-`walk` hops from record to record and believes a record only when *every* inner length adds up to its size, so the
-kernels that read fields need no check of their own.
+A record announces its size and a magic number and holds its own physical offset (docs/formats/rocketmq.md, section 2).
+`check` alone decides whether bytes are a record: only if *every* inner length adds up to its size. `walk` goes from record to
+record and checks each, so the kernels that read fields need no check of their own.
 """
 
 import cython
 import numpy as np
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import UNIQ_KEY, copy, find, i16, i32, i64, i8, prefetch, u8
+    from mqstore.kernels.common.loads import copy, find, i8, i16, i32, i64, prefetch, u8
+    from mqstore.kernels.rocketmq.record_layout import (
+        AT_BODY_CRC,
+        AT_BODY_LENGTH,
+        AT_BORN_HOST,
+        AT_BORN_TIMESTAMP,
+        AT_FLAG,
+        AT_MAGIC,
+        AT_PHYSICAL_OFFSET,
+        AT_PREPARED_OFFSET,
+        AT_QUEUE_ID,
+        AT_QUEUE_OFFSET,
+        AT_RECONSUME_TIMES,
+        AT_SIZE,
+        AT_STORE_HOST,
+        AT_STORE_TIMESTAMP,
+        AT_SYS_FLAG,
+        AT_BODY,
+        CRC_NAME_SIZE,
+        CRC_PROPERTY_SIZE,
+        FIXED_SIZE,
+        FRAME_SIZE,
+        MAGIC_BLANK,
+        MAGIC_FIRST_BYTE,
+        MAGIC_V1,
+        MAGIC_V2,
+        MIN_RECORD_SIZE,
+        MIN_SIZE,
+        NAME_END,
+        PAIR_END,
+        WORD_CRC_FIRST,
+        WORD_CRC_SECOND,
+        born_host_size,
+        parts_of,
+        store_host_size,
+    )
 
-MAGIC_V1 = -626843481
-MAGIC_V2 = -626843477
-MAGIC_BLANK = -875286124
+    # status of a record, and of a walk
+    VALID = 0
+    STOP = VALID  # the next record would start at or after `stop`
+    FULL = 1  # `positions` is full
+    BLANK = 2  # the record that fills the rest of a file is at the returned position
+    UNWRITTEN = 3  # eight zero bytes, or fewer than eight bytes are left
+    BAD_MAGIC = 4
+    BAD_SIZE = 5  # below the smallest record, or past the end of the buffer
+    BAD_LENGTHS = 6  # inner lengths do not add up to the size
+    BAD_OFFSET = 7  # strict only: the physical offset field is not base + position
 
-# status of a walk
-STOP = 0  # the next record would start at or behind `stop`
-FULL = 1  # `positions` is full
-BLANK = 2  # an end-of-file record stands at the returned position
-UNWRITTEN = 3  # eight zero bytes, or fewer than eight bytes are left
-BAD_MAGIC = 4
-BAD_SIZE = 5  # below the smallest record, or beyond the end of the buffer
-BAD_LENGTHS = 6  # inner lengths do not add up to the size
-BAD_OFFSET = 7  # strict only: the physical offset field is not base + position
+    # rows of `fields`
+    SIZE = 0
+    BODY_CRC = 1
+    QUEUE_ID = 2
+    FLAG = 3
+    QUEUE_OFFSET = 4
+    PHYSICAL_OFFSET = 5
+    SYS_FLAG = 6
+    BORN_TIMESTAMP = 7
+    BORN_HOST = 8  # position of the address bytes
+    STORE_TIMESTAMP = 9
+    STORE_HOST = 10  # position of the address bytes
+    RECONSUME_TIMES = 11
+    PREPARED_TRANSACTION_OFFSET = 12
+    BODY_START = 13
+    BODY_LENGTH = 14
+    TOPIC_START = 15
+    TOPIC_LENGTH = 16
+    PROPERTIES_START = 17
+    PROPERTIES_LENGTH = 18
+    FIELD_COUNT = 19
 
-# rows of `fields`
-SIZE = 0
-BODY_CRC = 1
-QUEUE_ID = 2
-FLAG = 3
-QUEUE_OFFSET = 4
-PHYSICAL_OFFSET = 5
-SYS_FLAG = 6
-BORN_TIMESTAMP = 7
-BORN_HOST = 8  # position of the address bytes
-STORE_TIMESTAMP = 9
-STORE_HOST = 10  # position of the address bytes
-RECONSUME_TIMES = 11
-PREPARED_TRANSACTION_OFFSET = 12
-BODY_START = 13
-BODY_LENGTH = 14
-TOPIC_START = 15
-TOPIC_LENGTH = 16
-PROPERTIES_START = 17
-PROPERTIES_LENGTH = 18
-FIELD_COUNT = 19
+    # rows of `known_properties`
+    TAGS_START = 0
+    TAGS_LENGTH = 1
+    KEYS_START = 2
+    KEYS_LENGTH = 3
+    UNIQ_KEY_START = 4
+    UNIQ_KEY_LENGTH = 5
+    KNOWN_ROW_COUNT = 6
+
+    # rows of `pair_spans`
+    NAME_START = 0
+    NAME_LENGTH = 1
+    VALUE_START = 2
+    VALUE_LENGTH = 3
+    PAIR_ROW_COUNT = 4
+
+    LANES = 8
+    LANE_BYTES = 131072  # `hop` goes over a window of LANES stretches of this many bytes
+    LANE_ROOM = LANE_BYTES // MIN_RECORD_SIZE + 2  # records of the smallest size that start in a lane, and one more
+    SEARCH = 8192  # bytes in which a lane looks for its first record
+    LINE = 64  # bytes of a cache line
+    # rows of `lanes`, LANES numbers each
+    AT = 0  # current position
+    FIRST = LANES  # where the lane starts, -1 if it found no record
+    END = 2 * LANES  # where it ends, -1 once it has
+    COUNT = 3 * LANES
+
+    def known_row(b, p, n):
+        """Return the row in which the value of the property with this name starts (TAGS_START, ...), or -1 for any other name."""
+        name = bytes(b[p : p + n])
+        return {b"TAGS": TAGS_START, b"KEYS": KEYS_START, b"UNIQ_KEY": UNIQ_KEY_START}.get(name, -1)
 
 
 @cython.cfunc
@@ -54,72 +118,67 @@ FIELD_COUNT = 19
 def check(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, base: cython.longlong, strict: cython.bint
 ) -> cython.int:
-    """Status of the record at p: STOP if believable, else what is wrong. Never reads at or behind limit."""
+    """Return the status of the record at p: VALID, or what is wrong. Never reads at or past limit."""
     size: cython.longlong
     magic: cython.longlong
-    hosts: cython.longlong
-    wide: cython.longlong
+    least: cython.longlong  # size of the record with the parts that were read so far
+    version: cython.longlong  # and bytes of the topic's length
     at: cython.Py_ssize_t
-    body: cython.longlong
-    topic: cython.longlong
-    properties: cython.longlong
+    length: cython.longlong
     sys_flag: cython.int
-    if limit - p < 8:
-        return 3
-    size = i32(b, p)
-    magic = i32(b, p + 4)
-    if magic == -875286124:
-        return 2
-    if magic == -626843481:
-        wide = 1
-    elif magic == -626843477:
-        wide = 2
+    if limit - p < FRAME_SIZE:
+        return UNWRITTEN
+    size = i32(b, p + AT_SIZE)
+    magic = i32(b, p + AT_MAGIC)
+    if magic == MAGIC_BLANK:
+        return BLANK
+    if magic == MAGIC_V1:
+        version = 1
+    elif magic == MAGIC_V2:
+        version = 2
     elif size == 0 and magic == 0:
-        return 3
+        return UNWRITTEN
     else:
-        return 4
-    if size < 90 + wide or size > limit - p:
-        return 5
-    if strict and i64(b, p + 28) != base + p:
-        return 7
-    sys_flag = i32(b, p + 36)
-    hosts = (20 if sys_flag & 16 else 8) + (20 if sys_flag & 32 else 8)
-    if size < 74 + wide + hosts:
-        return 6
-    at = p + 68 + hosts
-    body = i32(b, at)
-    if body < 0:
+        return BAD_MAGIC
+    if size < MIN_SIZE + version or size > limit - p:
+        return BAD_SIZE
+    if strict and i64(b, p + AT_PHYSICAL_OFFSET) != base + p:
+        return BAD_OFFSET
+    sys_flag = i32(b, p + AT_SYS_FLAG)
+    length = born_host_size(sys_flag) + store_host_size(sys_flag)
+    least = FIXED_SIZE + version + length
+    if size < least:
+        return BAD_LENGTHS
+    at = p + length + AT_BODY_LENGTH
+    length = i32(b, at)
+    if length < 0:
         if strict:
-            return 6
-        body = 0
-    if size < 74 + wide + hosts + body:
-        return 6
-    at = at + 4 + body
-    topic = i8(b, at) if wide == 1 else i16(b, at)
-    if topic < 0 or size < 74 + wide + hosts + body + topic:
-        return 6
-    at = at + wide + topic
-    properties = i16(b, at)
-    if properties < 0:
+            return BAD_LENGTHS
+        length = 0
+    least += length
+    if size < least:
+        return BAD_LENGTHS
+    at += AT_BODY - AT_BODY_LENGTH + length
+    length = i8(b, at) if version == 1 else i16(b, at)
+    least += length
+    if length < 0 or size < least:
+        return BAD_LENGTHS
+    at += version + length
+    length = i16(b, at)
+    if length < 0:
         if strict:
-            return 6
-        properties = 0
-    if size != 74 + wide + hosts + body + topic + properties:
-        return 6
-    return 0
+            return BAD_LENGTHS
+        length = 0
+    if size != least + length:
+        return BAD_LENGTHS
+    return VALID
 
 
 def status_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, base: cython.longlong, strict: cython.bint):
-    """Status of whatever stands at position p of the buffer (STOP: a believable record)."""
+    """Return the status of the bytes at position p of the buffer (VALID: they are a record)."""
     if p < 0 or p >= b.shape[0]:
-        return 3
+        return UNWRITTEN
     return check(b, p, b.shape[0], base, strict)
-
-
-LANES = 8
-LANE_BYTES = 131072  # a window of the log is LANES stretches of so many bytes
-LANE_ROOM = 1442  # records of the smallest size that start in a lane, and one
-SEARCH = 8192  # bytes in which a lane looks for its first record
 
 
 @cython.cfunc
@@ -128,20 +187,20 @@ SEARCH = 8192  # bytes in which a lane looks for its first record
 def synchronise(
     b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong
 ) -> cython.Py_ssize_t:
-    """First position in [start, stop) where a believable record starts, or -1."""
+    """Return the first position in [start, stop) where a valid record starts, or -1."""
     limit: cython.Py_ssize_t = b.shape[0]
-    end: cython.Py_ssize_t = stop + 4
-    k: cython.Py_ssize_t = start + 4
+    end: cython.Py_ssize_t = stop + AT_MAGIC
+    k: cython.Py_ssize_t = start + AT_MAGIC
     magic: cython.int
-    if end > limit - 4:
-        end = limit - 4
+    if end > limit - (FRAME_SIZE - AT_MAGIC):
+        end = limit - (FRAME_SIZE - AT_MAGIC)
     while k < end:
-        k = find(b, k, end, 0xDA)
+        k = find(b, k, end, MAGIC_FIRST_BYTE)
         if k >= end:
             return -1
         magic = i32(b, k)
-        if (magic == -626843481 or magic == -626843477) and check(b, k - 4, limit, base, True) == 0:
-            return k - 4
+        if (magic == MAGIC_V1 or magic == MAGIC_V2) and check(b, k - AT_MAGIC, limit, base, True) == VALID:
+            return k - AT_MAGIC
         k += 1
     return -1
 
@@ -159,11 +218,10 @@ def hop(
     lanes: cython.longlong[::1],
     scratch: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
-    """Follow sizes from start into positions[n:], in lanes that run side by side; returns the new n, lanes[0] the next position.
+    """Follow sizes from start into positions[n:], in lanes that run side by side; return the new n, lanes[AT] the next position.
 
-    One hop waits for memory: the size it needs is a cache miss away. Eight lanes wait at the same time. A lane starts at a
-    record found by its magic; what it holds counts only when the lane before it ends exactly where it starts.
-    lanes: rows of LANES: current position, start, stop, count.
+    Each hop waits for memory: the size it needs is a cache miss away. Eight lanes wait at the same time. A lane starts at a
+    record found by its magic number; its records count only if the lane before it ends exactly where it starts.
     """
     limit: cython.Py_ssize_t = b.shape[0]
     lane: cython.Py_ssize_t
@@ -173,64 +231,64 @@ def hop(
     size: cython.longlong
     running: cython.int = 0
     reached: cython.longlong
-    for lane in range(8):
+    for lane in range(LANES):
         at = start
         if lane > 0:
             at = -1
-            q = start + lane * 131072
+            q = start + lane * LANE_BYTES
             if q < stop:
-                reached = q + 8192
+                reached = q + SEARCH
                 at = synchronise(b, q, reached if reached < stop else stop, base)
-        lanes[lane] = at
-        lanes[8 + lane] = at
-        lanes[16 + lane] = stop
-        lanes[24 + lane] = 0
-    reached = start + 1048576
+        lanes[AT + lane] = at
+        lanes[FIRST + lane] = at
+        lanes[END + lane] = stop
+        lanes[COUNT + lane] = 0
+    reached = start + LANES * LANE_BYTES
     if reached > stop:
         reached = stop
-    for lane in range(7, -1, -1):
-        if lanes[8 + lane] >= 0:
-            lanes[16 + lane] = reached
-            reached = lanes[8 + lane]
+    for lane in range(LANES - 1, -1, -1):
+        if lanes[FIRST + lane] >= 0:
+            lanes[END + lane] = reached
+            reached = lanes[FIRST + lane]
             running += 1
     while running > 0:
-        for lane in range(8):
-            q = lanes[lane]
-            if q < 0 or lanes[16 + lane] < 0:
+        for lane in range(LANES):
+            q = lanes[AT + lane]
+            if q < 0 or lanes[END + lane] < 0:
                 continue
             size = 0
-            if q < lanes[16 + lane] and limit - q >= 8:
-                size = i32(b, q)
-            if size < 91 or size > limit - q or lanes[24 + lane] >= 1442:
-                lanes[16 + lane] = -1
+            if q < lanes[END + lane] and limit - q >= FRAME_SIZE:
+                size = i32(b, q + AT_SIZE)
+            if size < MIN_RECORD_SIZE or size > limit - q or lanes[COUNT + lane] >= LANE_ROOM:
+                lanes[END + lane] = -1
                 running -= 1
                 continue
-            scratch[1442 * lane + lanes[24 + lane]] = q
-            lanes[24 + lane] += 1
+            scratch[LANE_ROOM * lane + lanes[COUNT + lane]] = q
+            lanes[COUNT + lane] += 1
             q += size
-            lanes[lane] = q
+            lanes[AT + lane] = q
             prefetch(b, q)
     reached = start
-    for lane in range(8):
-        if lanes[8 + lane] < 0:
+    for lane in range(LANES):
+        if lanes[FIRST + lane] < 0:
             continue
-        if lanes[8 + lane] != reached:
+        if lanes[FIRST + lane] != reached:
             break
-        for k in range(lanes[24 + lane]):
+        for k in range(lanes[COUNT + lane]):
             if n >= positions.shape[0]:
-                lanes[0] = scratch[1442 * lane + k]
+                lanes[AT] = scratch[LANE_ROOM * lane + k]
                 return n
-            positions[n] = scratch[1442 * lane + k]
+            positions[n] = scratch[LANE_ROOM * lane + k]
             n += 1
-        reached = lanes[lane]
-    lanes[0] = reached
+        reached = lanes[AT + lane]
+    lanes[AT] = reached
     return n
 
 
 def first_record(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong):
-    """First position in [start, stop) where a believable record starts, or -1."""
+    """Return the first position in [start, stop) where a valid record starts, or -1."""
     if start < 0:
-        raise ValueError("start must lie inside the buffer")
+        raise ValueError("start must be inside the buffer")
     with cython.nogil:
         start = synchronise(b, start, stop, base)
     return start
@@ -244,103 +302,91 @@ def walk(
     strict: cython.bint,
     positions: cython.longlong[::1],
 ):
-    """Walk believable records that start in [start, stop); return (count, next position, status)."""
+    """Walk the valid records that start in [start, stop); return (count, next position, status)."""
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
     k: cython.Py_ssize_t
     first: cython.Py_ssize_t
     room: cython.Py_ssize_t = positions.shape[0]
-    status: cython.int = 0
+    status: cython.int = VALID
     if start < 0 or stop > limit:
-        raise ValueError("start and stop must lie inside the buffer")
+        raise ValueError("start and stop must be inside the buffer")
     lanes: cython.longlong[::1] = np.empty(4 * LANES, np.int64)
     scratch: cython.longlong[::1] = np.empty(LANES * LANE_ROOM, np.int64)
     with cython.nogil:
-        while status == 0 and p < stop:
-            # hop over a window by sizes alone, then check its records with their lines on the way
+        while status == VALID and p < stop:
+            # hop over a window by sizes alone, then check its records, whose cache lines are already on their way
             if n >= room:
-                status = 1
+                status = FULL
                 break
             first = n
             n = hop(b, p, stop, base, positions, n, lanes, scratch)
-            p = lanes[0]
+            p = lanes[AT]
             k = first
             while k < n:
                 if k + 8 < n:
-                    prefetch(b, positions[k + 8] + 64)
-                    prefetch(b, positions[k + 8] - 64)
-                    prefetch(b, positions[k + 8] - 128)
+                    prefetch(b, positions[k + 8] + LINE)
+                    prefetch(b, positions[k + 8] - LINE)
+                    prefetch(b, positions[k + 8] - 2 * LINE)
                 status = check(b, positions[k], limit, base, strict)
-                if status != 0:
+                if status != VALID:
                     p = positions[k]
                     n = k
                     break
                 k += 1
-            if status == 0 and n == first and p < stop:
+            if status == VALID and n == first and p < stop:
                 status = check(b, p, limit, base, strict)
-                if status == 0:
+                if status == VALID:
                     positions[n] = p
-                    p += i32(b, p)
+                    p += i32(b, p + AT_SIZE)
                     n += 1
     return n, p, status
 
 
-def fields(b: cython.const[cython.uchar][::1], positions: cython.longlong[::1], out: cython.longlong[:, ::1]):
-    """Fill out[FIELD_COUNT, n] with the fixed fields of n walked records."""
-    n: cython.Py_ssize_t = positions.shape[0]
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def read_fields(
+    b: cython.const[cython.uchar][::1], positions: cython.const[cython.longlong][::1], n: cython.Py_ssize_t, out: cython.longlong[:, ::1]
+) -> cython.void:
+    """Fill the first n columns of out with the fields of n valid records."""
     k: cython.Py_ssize_t
     p: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    born: cython.Py_ssize_t
-    store: cython.Py_ssize_t
-    sys_flag: cython.int
-    length: cython.longlong
-    if out.shape[0] < 19 or out.shape[1] < n:
+    parts: RecordParts  # noqa: F821
+    for k in range(n):
+        if k + 6 < n:
+            prefetch(b, positions[k + 6])
+            prefetch(b, positions[k + 6] + LINE)
+        p = positions[k]
+        parts = parts_of(b, p)
+        out[SIZE, k] = i32(b, p + AT_SIZE)
+        out[BODY_CRC, k] = i32(b, p + AT_BODY_CRC)
+        out[QUEUE_ID, k] = i32(b, p + AT_QUEUE_ID)
+        out[FLAG, k] = i32(b, p + AT_FLAG)
+        out[QUEUE_OFFSET, k] = i64(b, p + AT_QUEUE_OFFSET)
+        out[PHYSICAL_OFFSET, k] = i64(b, p + AT_PHYSICAL_OFFSET)
+        out[SYS_FLAG, k] = parts.sys_flag
+        out[BORN_TIMESTAMP, k] = i64(b, p + AT_BORN_TIMESTAMP)
+        out[BORN_HOST, k] = p + AT_BORN_HOST
+        out[STORE_TIMESTAMP, k] = i64(b, p + parts.born_length + AT_STORE_TIMESTAMP)
+        out[STORE_HOST, k] = p + parts.born_length + AT_STORE_HOST
+        out[RECONSUME_TIMES, k] = i32(b, parts.after_hosts + AT_RECONSUME_TIMES)
+        out[PREPARED_TRANSACTION_OFFSET, k] = i64(b, parts.after_hosts + AT_PREPARED_OFFSET)
+        out[BODY_START, k] = parts.body
+        out[BODY_LENGTH, k] = parts.body_length
+        out[TOPIC_START, k] = parts.topic
+        out[TOPIC_LENGTH, k] = parts.topic_length
+        out[PROPERTIES_START, k] = parts.properties
+        out[PROPERTIES_LENGTH, k] = parts.properties_length
+
+
+def fields(b: cython.const[cython.uchar][::1], positions: cython.longlong[::1], out: cython.longlong[:, ::1]):
+    """Fill out[FIELD_COUNT, n] with the fields of n walked records."""
+    if out.shape[0] < FIELD_COUNT or out.shape[1] < positions.shape[0]:
         raise ValueError("out is too small")
     with cython.nogil:
-        for k in range(n):
-            if k + 6 < n:
-                prefetch(b, positions[k + 6])
-                prefetch(b, positions[k + 6] + 64)
-            p = positions[k]
-            sys_flag = i32(b, p + 36)
-            born = 20 if sys_flag & 16 else 8
-            store = 20 if sys_flag & 32 else 8
-            out[0, k] = i32(b, p)
-            out[1, k] = i32(b, p + 8)
-            out[2, k] = i32(b, p + 12)
-            out[3, k] = i32(b, p + 16)
-            out[4, k] = i64(b, p + 20)
-            out[5, k] = i64(b, p + 28)
-            out[6, k] = sys_flag
-            out[7, k] = i64(b, p + 40)
-            out[8, k] = p + 48
-            out[9, k] = i64(b, p + 48 + born)
-            out[10, k] = p + 56 + born
-            at = p + 56 + born + store
-            out[11, k] = i32(b, at)
-            out[12, k] = i64(b, at + 4)
-            length = i32(b, at + 12)
-            if length < 0:
-                length = 0
-            out[13, k] = at + 16
-            out[14, k] = length
-            at = at + 16 + length
-            if i32(b, p + 4) == -626843481:
-                length = i8(b, at)
-                at += 1
-            else:
-                length = i16(b, at)
-                at += 2
-            out[15, k] = at
-            out[16, k] = length
-            at += length
-            length = i16(b, at)
-            if length < 0:
-                length = 0
-            out[17, k] = at + 2
-            out[18, k] = length
+        read_fields(b, positions, positions.shape[0], out)
 
 
 def known_properties(
@@ -349,7 +395,10 @@ def known_properties(
     lengths: cython.longlong[::1],
     out: cython.longlong[:, ::1],
 ):
-    """Spans of TAGS (rows 0, 1), KEYS (2, 3) and UNIQ_KEY (4, 5): start and length, -1 where absent. The last of equal names counts."""
+    """Fill out[KNOWN_ROW_COUNT, n] with the spans of TAGS, KEYS and UNIQ_KEY in n property texts: start and length, -1 if absent.
+
+    The last of equal names counts.
+    """
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -357,30 +406,23 @@ def known_properties(
     stop: cython.Py_ssize_t
     name: cython.Py_ssize_t
     row: cython.int
-    if lengths.shape[0] < n or out.shape[0] < 6 or out.shape[1] < n:
+    if lengths.shape[0] < n or out.shape[0] < KNOWN_ROW_COUNT or out.shape[1] < n:
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            out[1, k] = -1
-            out[3, k] = -1
-            out[5, k] = -1
-            out[0, k] = 0
-            out[2, k] = 0
-            out[4, k] = 0
+            out[TAGS_LENGTH, k] = -1
+            out[KEYS_LENGTH, k] = -1
+            out[UNIQ_KEY_LENGTH, k] = -1
+            out[TAGS_START, k] = 0
+            out[KEYS_START, k] = 0
+            out[UNIQ_KEY_START, k] = 0
             i = starts[k]
             stop = i + lengths[k]
             while i < stop:
-                j = find(b, i, stop, 2)
-                name = find(b, i, j, 1)
+                j = find(b, i, stop, PAIR_END)
+                name = find(b, i, j, NAME_END)
                 if name > i and name < j - 1:
-                    row = -1
-                    if name - i == 4:
-                        if i32(b, i) == 1413564243:
-                            row = 0
-                        elif i32(b, i) == 1262836051:
-                            row = 2
-                    elif name - i == 8 and i64(b, i) == UNIQ_KEY:
-                        row = 4
+                    row = known_row(b, i, name - i)
                     if row >= 0:
                         out[row, k] = name + 1
                         out[row + 1, k] = j - name - 1
@@ -388,7 +430,7 @@ def known_properties(
 
 
 def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.int[::1]):
-    """out[k] = number of name/value pairs in span k; returns their sum."""
+    """Set out[k] to the number of name/value pairs in span k; return their sum."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -405,8 +447,8 @@ def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1]
             i = starts[k]
             stop = i + lengths[k]
             while i < stop:
-                j = find(b, i, stop, 2)
-                name = find(b, i, j, 1)
+                j = find(b, i, stop, PAIR_END)
+                name = find(b, i, j, NAME_END)
                 if name > i and name < j - 1:
                     pairs += 1
                 i = j + 1
@@ -418,7 +460,7 @@ def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1]
 def pair_spans(
     b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.longlong[:, ::1]
 ):
-    """Spans of all pairs, in order: rows name start, name length, value start, value length. Returns how many were written."""
+    """Fill out[PAIR_ROW_COUNT, ...] with the spans of all pairs, in order. Returns how many were written."""
     n: cython.Py_ssize_t = starts.shape[0]
     room: cython.Py_ssize_t = out.shape[1]
     k: cython.Py_ssize_t
@@ -427,27 +469,30 @@ def pair_spans(
     name: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     pairs: cython.Py_ssize_t = 0
-    if lengths.shape[0] < n or out.shape[0] < 4:
+    if lengths.shape[0] < n or out.shape[0] < PAIR_ROW_COUNT:
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
             i = starts[k]
             stop = i + lengths[k]
             while i < stop:
-                j = find(b, i, stop, 2)
-                name = find(b, i, j, 1)
+                j = find(b, i, stop, PAIR_END)
+                name = find(b, i, j, NAME_END)
                 if name > i and name < j - 1 and pairs < room:
-                    out[0, pairs] = i
-                    out[1, pairs] = name - i
-                    out[2, pairs] = name + 1
-                    out[3, pairs] = j - name - 1
+                    out[NAME_START, pairs] = i
+                    out[NAME_LENGTH, pairs] = name - i
+                    out[VALUE_START, pairs] = name + 1
+                    out[VALUE_LENGTH, pairs] = j - name - 1
                     pairs += 1
                 i = j + 1
     return pairs
 
 
 def checksum_tails(b: cython.const[cython.uchar][::1], ends: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]):
-    """out[k] = 1 where a property text ends in 20 bytes that begin with `__CRC32#` 01, or are eight bytes, 01, ten digits and 02."""
+    """Set out[k] to 1 if property text k ends in the checksum property.
+
+    That is 20 bytes that begin with `__CRC32#` 01, or that consist of eight bytes, 01, ten digits and 02.
+    """
     n: cython.Py_ssize_t = ends.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -458,23 +503,23 @@ def checksum_tails(b: cython.const[cython.uchar][::1], ends: cython.longlong[::1
     with cython.nogil:
         for k in range(n):
             out[k] = 0
-            p = ends[k] - 20
-            if lengths[k] < 20 or u8(b, p + 8) != 1:
+            p = ends[k] - CRC_PROPERTY_SIZE
+            if lengths[k] < CRC_PROPERTY_SIZE or u8(b, p + CRC_NAME_SIZE) != NAME_END:
                 continue
-            if i32(b, p) == 1600078674 and i32(b, p + 4) == 1127428643:
+            if i32(b, p) == WORD_CRC_FIRST and i32(b, p + 4) == WORD_CRC_SECOND:
                 out[k] = 1
                 continue
-            if u8(b, p + 19) != 2:
+            if u8(b, p + CRC_PROPERTY_SIZE - 1) != PAIR_END:
                 continue
             out[k] = 1
-            for i in range(9, 19):
+            for i in range(CRC_NAME_SIZE + 1, CRC_PROPERTY_SIZE - 1):
                 digit = u8(b, p + i)
                 if digit < 48 or digit > 57:
                     out[k] = 0
 
 
-def repeated(counts: cython.int[::1], hashes: cython.longlong[::1]):
-    """Whether two pairs of one record have the same name hash. counts: pairs per record; hashes: of all pairs in order."""
+def has_equal_names(counts: cython.int[::1], hashes: cython.longlong[::1]):
+    """Return whether two pairs of one record have the same name hash. counts: pairs per record; hashes: of all pairs, in order."""
     n: cython.Py_ssize_t = counts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -497,8 +542,10 @@ def repeated(counts: cython.int[::1], hashes: cython.longlong[::1]):
     return found
 
 
-def odd_parts(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]):
-    """out[k] = 1 where a part of property text k is not empty and yet has no name or no separator, or where zeros were written over it."""
+def irregular_texts(
+    b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]
+):
+    """Set out[k] to 1 if a non-empty part of property text k has no name or no separator, or if zeros were written over it."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -519,21 +566,21 @@ def odd_parts(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], 
                     break
                 j = find(b, j + 1, stop, 0)
             while i < stop:
-                j = find(b, i, stop, 2)
-                name = find(b, i, j, 1)
+                j = find(b, i, stop, PAIR_END)
+                name = find(b, i, j, NAME_END)
                 if j > i and (name == i or name == j):
                     out[k] = 1
                 i = j + 1
 
 
-def gather(
+def copy_spans(
     b: cython.const[cython.uchar][::1],
     starts: cython.longlong[::1],
     lengths: cython.longlong[::1],
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ):
-    """Copy spans one behind the other (length -1 counts as 0); offsets[n + 1] are Arrow's. Returns whether a byte above 0x7f was met."""
+    """Copy spans one after the other (length -1 counts as 0); offsets[n + 1] are Arrow's. Return whether a byte is above 0x7f."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -559,5 +606,5 @@ def gather(
         for i in range(at):
             high |= u8(out, i)
     if not fits:
-        raise ValueError("a span lies outside its buffer")
+        raise ValueError("a span is outside its buffer")
     return high >= 128

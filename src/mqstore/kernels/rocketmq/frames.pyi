@@ -3,10 +3,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-MAGIC_V1: Final = -626843481
-MAGIC_V2: Final = -626843477
-MAGIC_BLANK: Final = -875286124
-
+VALID: Final = 0
 STOP: Final = 0
 FULL: Final = 1
 BLANK: Final = 2
@@ -37,6 +34,20 @@ PROPERTIES_START: Final = 17
 PROPERTIES_LENGTH: Final = 18
 FIELD_COUNT: Final = 19
 
+TAGS_START: Final = 0
+TAGS_LENGTH: Final = 1
+KEYS_START: Final = 2
+KEYS_LENGTH: Final = 3
+UNIQ_KEY_START: Final = 4
+UNIQ_KEY_LENGTH: Final = 5
+KNOWN_ROW_COUNT: Final = 6
+
+NAME_START: Final = 0
+NAME_LENGTH: Final = 1
+VALUE_START: Final = 2
+VALUE_LENGTH: Final = 3
+PAIR_ROW_COUNT: Final = 4
+
 _Bytes = NDArray[np.uint8]
 _Longs = NDArray[np.int64]
 _Ints = NDArray[np.int32]
@@ -49,6 +60,6 @@ def known_properties(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Longs) ->
 def count_pairs(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Ints) -> int: ...
 def pair_spans(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Longs) -> int: ...
 def checksum_tails(b: _Bytes, ends: _Longs, lengths: _Longs, out: _Bytes) -> None: ...
-def repeated(counts: _Ints, hashes: _Longs) -> bool: ...
-def odd_parts(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Bytes) -> None: ...
-def gather(b: _Bytes, starts: _Longs, lengths: _Longs, offsets: _Ints, out: _Bytes) -> bool: ...
+def has_equal_names(counts: _Ints, hashes: _Longs) -> bool: ...
+def irregular_texts(b: _Bytes, starts: _Longs, lengths: _Longs, out: _Bytes) -> None: ...
+def copy_spans(b: _Bytes, starts: _Longs, lengths: _Longs, offsets: _Ints, out: _Bytes) -> bool: ...

@@ -1,4 +1,4 @@
-"""Hash chains of index files (docs/formats/rocketmq.md, section 5): building them, and proving them sound.
+"""Hash chains of index files (docs/formats/rocketmq.md, section 5): building and checking them.
 
 A slot holds the number of its newest entry, an entry the number of the one before it in the same slot.
 """
@@ -7,6 +7,53 @@ import cython
 
 if not cython.compiled:
     from mqstore.kernels.common.loads import i32, i64, put32, put64
+    from mqstore.kernels.rocketmq.entry_layout import (
+        INDEX_AT_HASH,
+        INDEX_AT_OFFSET,
+        INDEX_AT_PREVIOUS,
+        INDEX_AT_SECONDS,
+        INDEX_ENTRY_SIZE,
+        INDEX_HEADER_SIZE,
+        INDEX_SLOT_SIZE,
+        KEY_AT_HASH,
+        KEY_AT_OFFSET,
+        KEY_AT_TIMESTAMP,
+        KEY_SIZE,
+        MAX_INT,
+        MILLISECONDS,
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def seconds_after(timestamp: cython.longlong, begin_timestamp: cython.longlong) -> cython.longlong:
+    """Return the time difference that an entry stores: whole seconds, at least 0; 0 if the file has no begin timestamp."""
+    difference: cython.longlong = timestamp - begin_timestamp
+    if begin_timestamp <= 0 or difference < 0:
+        return 0
+    difference = difference // MILLISECONDS
+    return difference if difference < MAX_INT else MAX_INT
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_entry(
+    out: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    key_hash: cython.longlong,
+    physical_offset: cython.longlong,
+    seconds: cython.longlong,
+    previous: cython.longlong,
+) -> cython.void:
+    """Write an entry."""
+    put32(out, at + INDEX_AT_HASH, key_hash)
+    put64(out, at + INDEX_AT_OFFSET, physical_offset)
+    put32(out, at + INDEX_AT_SECONDS, seconds)
+    put32(out, at + INDEX_AT_PREVIOUS, previous)
 
 
 def build(
@@ -19,22 +66,23 @@ def build(
     """Append the 20-byte key rows (hash, physical offset, store time) as entries first_number, first_number + 1, …
 
     slots: the native slot table of the file, changed in place. out: the entries, 20 bytes each.
-    begin_timestamp: that of the file's header when the rows are put (0: every difference is 0).
-    Returns how many slots were empty before (the header's hashSlotCount grows by it).
+    begin_timestamp: that of the file's header when the rows are added (0: every difference is 0).
+    Returns the number of slots that were empty before (the header's hashSlotCount grows by it).
     """
-    n: cython.Py_ssize_t = keys.shape[0] // 20
+    n: cython.Py_ssize_t = keys.shape[0] // KEY_SIZE
     slot_count: cython.longlong = slots.shape[0]
     k: cython.Py_ssize_t
+    at: cython.Py_ssize_t
     slot: cython.longlong
     h: cython.longlong
     previous: cython.longlong
     seconds: cython.longlong
     taken: cython.longlong = 0
-    if out.shape[0] < 20 * n or slot_count < 1:
+    if out.shape[0] < INDEX_ENTRY_SIZE * n or slot_count < 1:
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            h = i32(keys, 20 * k)
+            h = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
             if h < 0:
                 h = 0
             slot = h % slot_count
@@ -42,19 +90,9 @@ def build(
             if previous <= 0 or previous > first_number + k:
                 previous = 0
                 taken += 1
-            seconds = 0
-            if begin_timestamp > 0:
-                seconds = i64(keys, 20 * k + 12) - begin_timestamp
-                if seconds < 0:
-                    seconds = 0
-                else:
-                    seconds = seconds // 1000
-                if seconds > 2147483647:
-                    seconds = 2147483647
-            put32(out, 20 * k, h)
-            put64(out, 20 * k + 4, i64(keys, 20 * k + 4))
-            put32(out, 20 * k + 12, seconds)
-            put32(out, 20 * k + 16, previous)
+            seconds = seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
+            at = INDEX_ENTRY_SIZE * k
+            put_entry(out, at, h, i64(keys, KEY_SIZE * k + KEY_AT_OFFSET), seconds, previous)
             slots[slot] = first_number + k
     return taken
 
@@ -67,13 +105,13 @@ def put(
     slot_count: cython.longlong,
     touched: cython.longlong[::1],
 ):
-    """As `build`, but into an index file itself: the entries at their places, then each slot. The header is left to the caller.
+    """Add entries like `build`, but to an index file itself: the entries in their places, then each slot. The header is left to the caller.
 
-    touched: takes the number of the slot that each key went to; may be empty. Returns how many slots were empty before.
+    touched: filled with the slot of each key; may be empty. Returns the number of slots that were empty before.
     """
-    n: cython.Py_ssize_t = keys.shape[0] // 20
+    n: cython.Py_ssize_t = keys.shape[0] // KEY_SIZE
     note: cython.bint = touched.shape[0] > 0
-    base: cython.Py_ssize_t = 40 + 4 * slot_count + 20 * first_number
+    base: cython.Py_ssize_t = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slot_count + INDEX_ENTRY_SIZE * first_number
     k: cython.Py_ssize_t
     at: cython.Py_ssize_t
     slot: cython.longlong
@@ -81,32 +119,21 @@ def put(
     previous: cython.longlong
     seconds: cython.longlong
     taken: cython.longlong = 0
-    if slot_count < 1 or first_number < 0 or base + 20 * n > file.shape[0] or (note and touched.shape[0] < n):
+    if slot_count < 1 or first_number < 0 or base + INDEX_ENTRY_SIZE * n > file.shape[0] or (note and touched.shape[0] < n):
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            h = i32(keys, 20 * k)
+            h = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
             if h < 0:
                 h = 0
             slot = h % slot_count
-            at = 40 + 4 * slot
+            at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slot
             previous = i32(file, at)
             if previous <= 0 or previous > first_number + k:
                 previous = 0
                 taken += 1
-            seconds = 0
-            if begin_timestamp > 0:
-                seconds = i64(keys, 20 * k + 12) - begin_timestamp
-                if seconds < 0:
-                    seconds = 0
-                else:
-                    seconds = seconds // 1000
-                if seconds > 2147483647:
-                    seconds = 2147483647
-            put32(file, base + 20 * k, h)
-            put64(file, base + 20 * k + 4, i64(keys, 20 * k + 4))
-            put32(file, base + 20 * k + 12, seconds)
-            put32(file, base + 20 * k + 16, previous)
+            seconds = seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
+            put_entry(file, base + INDEX_ENTRY_SIZE * k, h, i64(keys, KEY_SIZE * k + KEY_AT_OFFSET), seconds, previous)
             put32(file, at, first_number + k)
             if note:
                 touched[k] = slot
@@ -121,10 +148,10 @@ def check(
 ):
     """Replay the links of entries first_number, first_number + 1, … over the native slot table, which is changed in place.
 
-    bad: numbers of entries whose hash is negative or whose link is not what the chain says. Returns how many there are,
-    of which the first bad.shape[0] are told.
+    bad: filled with the numbers of entries whose hash is negative or whose link does not match the chain, as many as fit.
+    Returns the number of such entries.
     """
-    n: cython.Py_ssize_t = entries.shape[0] // 20
+    n: cython.Py_ssize_t = entries.shape[0] // INDEX_ENTRY_SIZE
     slot_count: cython.longlong = slots.shape[0]
     room: cython.Py_ssize_t = bad.shape[0]
     k: cython.Py_ssize_t
@@ -135,9 +162,9 @@ def check(
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            h = i32(entries, 20 * k)
+            h = i32(entries, INDEX_ENTRY_SIZE * k + INDEX_AT_HASH)
             slot = h % slot_count if h >= 0 else 0
-            if h < 0 or i32(entries, 20 * k + 16) != slots[slot]:
+            if h < 0 or i32(entries, INDEX_ENTRY_SIZE * k + INDEX_AT_PREVIOUS) != slots[slot]:
                 if found < room:
                     bad[found] = first_number + k
                 found += 1
@@ -151,27 +178,25 @@ def match(
     entries: cython.const[cython.uchar][::1],
     begin_timestamp: cython.longlong,
 ):
-    """How many leading key rows equal the leading entries in hash, physical offset and time difference."""
-    n: cython.Py_ssize_t = keys.shape[0] // 20
-    m: cython.Py_ssize_t = entries.shape[0] // 20
+    """Return the number of leading key rows that equal the leading entries in hash, physical offset and time difference."""
+    n: cython.Py_ssize_t = keys.shape[0] // KEY_SIZE
+    m: cython.Py_ssize_t = entries.shape[0] // INDEX_ENTRY_SIZE
     k: cython.Py_ssize_t = 0
+    key: cython.Py_ssize_t
+    entry: cython.Py_ssize_t
     seconds: cython.longlong
     if m < n:
         n = m
     with cython.nogil:
         while k < n:
-            if i32(keys, 20 * k) != i32(entries, 20 * k) or i64(keys, 20 * k + 4) != i64(entries, 20 * k + 4):
+            key = KEY_SIZE * k
+            entry = INDEX_ENTRY_SIZE * k
+            if i32(keys, key + KEY_AT_HASH) != i32(entries, entry + INDEX_AT_HASH):
                 break
-            seconds = 0
-            if begin_timestamp > 0:
-                seconds = i64(keys, 20 * k + 12) - begin_timestamp
-                if seconds < 0:
-                    seconds = 0
-                else:
-                    seconds = seconds // 1000
-                if seconds > 2147483647:
-                    seconds = 2147483647
-            if seconds != i32(entries, 20 * k + 12):
+            if i64(keys, key + KEY_AT_OFFSET) != i64(entries, entry + INDEX_AT_OFFSET):
+                break
+            seconds = seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
+            if seconds != i32(entries, entry + INDEX_AT_SECONDS):
                 break
             k += 1
     return k

@@ -1,14 +1,24 @@
-"""Searching one chain of an index file (docs/formats/rocketmq.md, section 5): from a slot to the entries of a key hash, newest first."""
+"""Search of one chain of an index file (docs/formats/rocketmq.md, section 5): from a slot to the entries of a key hash, newest first."""
 
 import cython
 
 if not cython.compiled:
     from mqstore.kernels.common.loads import i32, i64
+    from mqstore.kernels.rocketmq.entry_layout import (
+        INDEX_AT_HASH,
+        INDEX_AT_OFFSET,
+        INDEX_AT_PREVIOUS,
+        INDEX_AT_SECONDS,
+        INDEX_ENTRY_SIZE,
+        INDEX_HEADER_SIZE,
+        INDEX_SLOT_SIZE,
+        MILLISECONDS,
+    )
 
-MOST = 64
+    MAX_RESULTS = 64  # entries that one search can return
 
 
-def chain(
+def search_chain(
     b: cython.const[cython.uchar][::1],
     slots: cython.longlong,
     positions: cython.longlong,
@@ -17,15 +27,15 @@ def chain(
     key_hash: cython.longlong,
     begin: cython.longlong,
     end: cython.longlong,
-    most: cython.longlong,
+    max_results: cython.longlong,
 ):
-    """Physical offsets of at most so many entries with a hash whose times lie in [begin, end], as a list.
+    """Return a list of the physical offsets of entries with a hash and a time in [begin, end], at most max_results.
 
-    b: the file. slots, positions: its geometry; count, begin_timestamp: as its header has them. None where a link leads to a newer entry,
-    or to one that the file does not hold, where times do not fit into 64 bits, and for more than MOST entries.
+    b: the file. slots, positions: its geometry; count, begin_timestamp: from its header. Returns None if a link leads to a newer entry
+    or past the end of the file, if times do not fit into 64 bits, and if max_results is above MAX_RESULTS.
     """
-    offsets = cython.declare(cython.longlong[64])
-    base: cython.longlong = 40 + 4 * slots
+    offsets = cython.declare(cython.longlong[MAX_RESULTS])
+    base: cython.longlong = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots
     size: cython.longlong = b.shape[0]
     found: cython.Py_ssize_t = 0
     at: cython.longlong
@@ -36,24 +46,24 @@ def chain(
     limit: cython.longlong = 1 << 62
     if slots < 1 or key_hash < 0 or base > size:
         raise ValueError("the file has no such slot")
-    if begin_timestamp > limit or begin_timestamp < -limit or most > 64:
+    if begin_timestamp > limit or begin_timestamp < -limit or max_results > MAX_RESULTS:
         return None
     with cython.nogil:
-        number = i32(b, 40 + 4 * (key_hash % slots))
+        number = i32(b, INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (key_hash % slots))
         if 0 < number <= count and count > 1:
-            while found < most and number < positions:
-                at = base + 20 * number
-                if at + 20 > size:
+            while found < max_results and number < positions:
+                at = base + INDEX_ENTRY_SIZE * number
+                if at + INDEX_ENTRY_SIZE > size:
                     found = -1
                     break
-                seconds = i32(b, at + 12)
+                seconds = i32(b, at + INDEX_AT_SECONDS)
                 if seconds < 0:
                     break
-                time = begin_timestamp + seconds * 1000
-                if i32(b, at) == key_hash and begin <= time <= end:
-                    offsets[found] = i64(b, at + 4)
+                time = begin_timestamp + seconds * MILLISECONDS
+                if i32(b, at + INDEX_AT_HASH) == key_hash and begin <= time <= end:
+                    offsets[found] = i64(b, at + INDEX_AT_OFFSET)
                     found += 1
-                previous = i32(b, at + 16)
+                previous = i32(b, at + INDEX_AT_PREVIOUS)
                 if previous <= 0 or previous > count or previous == number or time < begin:
                     break
                 if previous > number:

@@ -1,6 +1,6 @@
-MOST: int
+MAX_RESULTS: int
 
-def chain(
+def search_chain(
     b: memoryview,
     slots: int,
     positions: int,
@@ -9,5 +9,5 @@ def chain(
     key_hash: int,
     begin: int,
     end: int,
-    most: int,
+    max_results: int,
 ) -> list[int] | None: ...

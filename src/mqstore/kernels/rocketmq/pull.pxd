@@ -1,6 +1,27 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from mqstore.kernels.common.loads cimport i32, i64
+from mqstore.kernels.rocketmq.entry_layout cimport ENTRY_AT_OFFSET, ENTRY_AT_SIZE, ENTRY_AT_TAGS_CODE, ENTRY_AT_TAGS_HASH, ENTRY_SIZE
 from mqstore.kernels.rocketmq.put cimport LogEnd
+from mqstore.kernels.rocketmq.record_layout cimport ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_QUEUE_OFFSET, ROW_SIZE
+
+# the names of pull.py, where they are described; cpdef: Python sees them too
+cpdef enum:
+    SCAN_CONSUMED = 0
+    SCAN_EXAMINED
+    SCAN_BYTES
+    SCAN_LOWEST
+    SCAN_END
+    SCAN_HEADER
+
+cpdef enum:
+    MAX_MAPS = 96
+
+cdef enum:
+    UNDECIDED = -1
+    MAX_ENTRIES = 100000000
+    MAX_ROWS = 4096
+    LEAST_TAGS_CODE = -2147483648
+
 
 cdef extern from *:
     """
@@ -23,11 +44,11 @@ cdef inline long long c_long(value) except? -1:
 cdef inline bytes packed(const long long[::1] numbers, Py_ssize_t start, Py_ssize_t count):
     return PyBytes_FromStringAndSize(<const char *> &numbers[start], 8 * count)
 
-cdef class Held:
+cdef class MappedBytes:
     cdef public object view
     cdef const unsigned char[::1] octets
 
-cdef class Pulled:
+cdef class PullResult:
     cdef public object status, view
     cdef public long long next_begin_offset, min_offset, max_offset, total_bytes, message_count, start
     cdef public bint suggest_pulling_from_slave
@@ -36,7 +57,7 @@ cdef class Pulled:
     cdef _lay_out(self)
 
 cdef class Limits:
-    cdef public bint five
+    cdef public bint is_v5
     cdef public long long in_memory_bytes, travel_files, max_filter_bytes, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
 
 cpdef long long scan(

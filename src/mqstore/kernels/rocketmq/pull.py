@@ -1,15 +1,15 @@
-"""The short way of a pull: from a place in a queue to the entries of its messages, without a Python call in between.
+"""The fast path of a pull: from a place in a queue to the entries of its messages, without a Python call in between.
 
 `scan` goes over the written entries of one queue file, by all the rules of a pull (`mqstore.rocketmq.query.pull`), for both versions. It
-gives up where a rule asks for more than the entries: an address of the extended queue, an entry that is none. `PullPath.get` does so for a
-store that is open, and returns None for everything but an ordinary answer: messages that lie in one file of the log, or none that fit
-the filter. Then the long way takes over, which knows all the rest.
+gives up if a rule needs more than the entries: an address in the extended queue, an entry that is not valid. `PullPath.get` scans for an
+open store, and returns None for everything but an ordinary answer: messages in one file of the log, or none that match
+the filter. Then the slow path takes over, which handles the rest.
 
 No lock is taken: compiled, all of it runs in one piece, because nothing in it calls Python code or releases the interpreter's lock
-before everything is read. Uncompiled, where another thread could come in between, `get` always returns None.
+before everything is read. Uncompiled, where another thread could run in between, `get` always returns None.
 
-A pull that went the short way keeps its rows as native 64-bit numbers (queue offset, physical offset, size) and makes slices and
-lists of them only when they are asked for.
+The result of a fast pull keeps its rows as native 64-bit numbers (queue offset, physical offset, size) and makes slices and
+lists of them only on demand.
 """
 
 from __future__ import annotations
@@ -21,6 +21,28 @@ import numpy as np
 
 if not cython.compiled:
     from mqstore.kernels.common.loads import i32, i64
+    from mqstore.kernels.rocketmq.entry_layout import (
+        ENTRY_AT_OFFSET,
+        ENTRY_AT_SIZE,
+        ENTRY_AT_TAGS_CODE,
+        ENTRY_AT_TAGS_HASH,
+        ENTRY_SIZE,
+    )
+    from mqstore.kernels.rocketmq.record_layout import ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_QUEUE_OFFSET, ROW_SIZE
+
+    # what `scan` writes before its rows
+    SCAN_CONSUMED = 0  # entries consumed
+    SCAN_EXAMINED = 1  # physical offset looked at last
+    SCAN_BYTES = 2  # bytes of the messages
+    SCAN_LOWEST = 3  # lowest physical offset of a message
+    SCAN_END = 4  # highest end of a message
+    SCAN_HEADER = 5
+
+    MAX_MAPS = 96  # maps that are held at a time: a store may have more files than a process may open
+    UNDECIDED = -1  # the entries alone do not decide the answer
+    MAX_ENTRIES = 100_000_000  # their bytes still fit 32 bits
+    MAX_ROWS = 4096
+    LEAST_TAGS_CODE = -(2**31)  # codes below it are addresses in the extended queue
 
     def c_long(value):
         return int(value)
@@ -32,27 +54,21 @@ if not cython.compiled:
         return bytes(memoryview(np.asarray(numbers[start : start + count], np.int64)))
 
 
-HEAD = 5  # numbers of `scan` in front of its rows
-KEPT = 96  # maps that are held at a time: a store may have more files than a process may have open
-_LARGEST_COUNT = 100_000_000  # the bytes of so many entries are still a number of 32 bits
-_MOST_ROWS = 4096
-
-
-class Held:
-    """The bytes of a mapped file, at hand. view: None once they are let go of."""
+class MappedBytes:
+    """The bytes of a mapped file, ready to read. view: None after `release`."""
 
     def __init__(self, view):
         self.view = view
         self.octets = view
 
     def release(self):
-        """Let go of the map. Slices of it stay valid."""
+        """Release the map. Slices of it stay valid."""
         self.view = None
         self.octets = b""
 
 
-class Pulled:
-    """What a pull returned, see `mqstore.rocketmq.query.pull.GetResult`."""
+class PullResult:
+    """The result of a pull, see `mqstore.rocketmq.query.pull.GetResult`."""
 
     def __init__(
         self,
@@ -83,8 +99,8 @@ class Pulled:
         self._physical_offsets = physical_offsets
         self._sizes = sizes
 
-    def lie_in(self, rows, start, view):
-        """The messages are those of the rows, in a log file that begins at physical offset start; view: its bytes."""
+    def set_rows(self, rows, start, view):
+        """Set the messages to those of the rows, in a log file that begins at physical offset start; view: its bytes."""
         self.rows = rows
         self.start = start
         self.view = view
@@ -118,16 +134,16 @@ class Pulled:
     def _lay_out(self):
         rows = self.rows or b""
         numbers = struct.unpack(f"={len(rows) // 8}q", rows)
-        self._queue_offsets, self._physical_offsets, self._sizes = list(numbers[::3]), list(numbers[1::3]), list(numbers[2::3])
+        self._queue_offsets, self._physical_offsets, self._sizes = list(numbers[::ROW_NUMBERS]), list(numbers[1::ROW_NUMBERS]), list(numbers[2::ROW_NUMBERS])
 
 
 class Limits:
-    """What limits a pull, see `mqstore.rocketmq.query.pull.PullRules`. bytes_*: with the limit of one answer taken into account."""
+    """The limits of a pull, see `mqstore.rocketmq.query.pull.PullRules`. bytes_*: at most the limit of one answer."""
 
     def __init__(
-        self, *, five, in_memory_bytes, travel_files, max_filter_bytes, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
+        self, *, is_v5, in_memory_bytes, travel_files, max_filter_bytes, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
     ):
-        self.five = five
+        self.is_v5 = is_v5
         self.in_memory_bytes = in_memory_bytes
         self.travel_files = travel_files
         self.max_filter_bytes = max_filter_bytes
@@ -138,8 +154,8 @@ class Limits:
 
     @property
     def room(self):
-        """Numbers that `scan` needs for its output at most."""
-        return HEAD + 3 * (max(self.count_in_memory, self.count_on_disk, 1) + 1)
+        """The most numbers that `scan` writes."""
+        return SCAN_HEADER + ROW_NUMBERS * (max(self.count_in_memory, self.count_on_disk, 1) + 1)
 
 
 def scan(
@@ -153,11 +169,10 @@ def scan(
     out: cython.longlong[::1],
     hashes: cython.const[cython.int][::1] = None,
 ) -> cython.longlong:
-    """Take messages of the entries first..stop-1 of a queue file; how many, -1 where the entries alone do not tell.
+    """Take messages of the entries first..stop-1 of a queue file; return their number, UNDECIDED if that takes more than the entries.
 
     offset: queue offset of the first entry. log_max: end of the log. hashes: of wanted tags, None for every message.
-    out: how many entries are consumed, the physical offset looked at last, the bytes taken, the lowest offset and the highest end of what
-    is taken; then the rows.
+    out: SCAN_HEADER numbers (SCAN_CONSUMED, ...), then the rows.
     """
     k: cython.longlong
     h: cython.Py_ssize_t
@@ -174,43 +189,43 @@ def scan(
     lowest: cython.longlong = 0
     end: cython.longlong = 0
     limit: cython.longlong = limits.max_filter_bytes
-    most: cython.longlong
-    most_bytes: cython.longlong
-    five: cython.bint = limits.five
+    max_messages: cython.longlong
+    max_bytes: cython.longlong
+    is_v5: cython.bint = limits.is_v5
     filtered: cython.bint = hashes is not None
     wanted: cython.bint
-    if first < 0 or stop > b.shape[0] // 20 or out.shape[0] < 8:
+    if first < 0 or stop > b.shape[0] // ENTRY_SIZE or out.shape[0] < SCAN_HEADER + ROW_NUMBERS:
         raise ValueError("arrays are too small")
-    if max_count > 100000000 or max_count < -100000000:
-        return -1
-    if max_count * 20 > limit:
-        limit = max_count * 20
+    if max_count > MAX_ENTRIES or max_count < -MAX_ENTRIES:
+        return UNDECIDED
+    if max_count * ENTRY_SIZE > limit:
+        limit = max_count * ENTRY_SIZE
     for k in range(stop - first):
-        if k * 20 >= limit:
+        if k * ENTRY_SIZE >= limit:
             break
-        p = 20 * (first + k)
-        physical = i64(b, p)
-        size = i32(b, p + 8)
+        p = ENTRY_SIZE * (first + k)
+        physical = i64(b, p + ENTRY_AT_OFFSET)
+        size = i32(b, p + ENTRY_AT_SIZE)
         if physical < 0 or size <= 0:
-            return -1
-        if not five:
+            return UNDECIDED
+        if not is_v5:
             examined = physical
         if taken > 0:
             if log_max - physical > limits.in_memory_bytes:
-                most = limits.count_on_disk
-                most_bytes = limits.bytes_on_disk
+                max_messages = limits.count_on_disk
+                max_bytes = limits.bytes_on_disk
             else:
-                most = limits.count_in_memory
-                most_bytes = limits.bytes_in_memory
-            if taken >= max_count or taken >= most or total + size > most_bytes:
+                max_messages = limits.count_in_memory
+                max_bytes = limits.bytes_in_memory
+            if taken >= max_count or taken >= max_messages or total + size > max_bytes:
                 break
         examined = physical
         consumed = k + 1
         if filtered:
-            code = i64(b, p + 12)
-            if code <= -2147483649:
-                return -1
-            word = i32(b, p + 16)
+            code = i64(b, p + ENTRY_AT_TAGS_CODE)
+            if code < LEAST_TAGS_CODE:
+                return UNDECIDED
+            word = i32(b, p + ENTRY_AT_TAGS_HASH)
             wanted = False
             for h in range(hashes.shape[0]):
                 if hashes[h] == word:
@@ -218,69 +233,69 @@ def scan(
                     break
             if not wanted:
                 continue
-        at = 5 + 3 * taken
-        if at + 3 > out.shape[0]:
-            return -1
+        at = SCAN_HEADER + ROW_NUMBERS * taken
+        if at + ROW_NUMBERS > out.shape[0]:
+            return UNDECIDED
         if taken == 0 or physical < lowest:
             lowest = physical
         if physical + size > end:
             end = physical + size
-        out[at] = offset + k
-        out[at + 1] = physical
-        out[at + 2] = size
+        out[at + ROW_QUEUE_OFFSET] = offset + k
+        out[at + ROW_PHYSICAL_OFFSET] = physical
+        out[at + ROW_SIZE] = size
         taken += 1
         total += size
-    out[0] = consumed
-    out[1] = examined
-    out[2] = total
-    out[3] = lowest
-    out[4] = end
+    out[SCAN_CONSUMED] = consumed
+    out[SCAN_EXAMINED] = examined
+    out[SCAN_BYTES] = total
+    out[SCAN_LOWEST] = lowest
+    out[SCAN_END] = end
     return taken
 
 
 class PullPath:
-    """Pulls from a store that is open. log: its LiveLog. queues: by topic, queue id and whether it is a batch queue."""
+    """The fast path of an open store. log: its commit log writer. queues: by topic, queue id and whether it is a batch queue."""
 
     def __init__(self, result, found, unmatched, queues, log, limits):
-        """result: a subclass of Pulled. found, unmatched: statuses of a pull with messages, and of one whose filter nothing fits."""
+        """result: a subclass of PullResult. found, unmatched: statuses of a pull with messages, and of one whose filter matches none."""
         self.result = result
         self.found = found
         self.unmatched = unmatched
         self.queues = queues
         self.log = log
         self.limits = limits
-        self.out = np.empty(min(limits.room, HEAD + 3 * _MOST_ROWS), np.int64)
-        self.kept = [None] * KEPT
+        self.out = np.empty(min(limits.room, SCAN_HEADER + ROW_NUMBERS * MAX_ROWS), np.int64)
+        self.kept = [None] * MAX_MAPS
         self.turn = 0
         self.closed = False
 
     def hold(self, file, view):
-        """Keep the map of a file at hand. A file that is being removed keeps its own."""
-        held = Held(view)
+        """Keep the map of a file ready. A file that is being removed keeps its own."""
+        mapped = MappedBytes(view)
         if self.kept[self.turn] is not None:
             self.kept[self.turn].release()
-        self.kept[self.turn] = held
-        self.turn = (self.turn + 1) % KEPT
-        file.held = held
+        self.kept[self.turn] = mapped
+        self.turn = (self.turn + 1) % MAX_MAPS
+        file.mapped_bytes = mapped
         if file.kept is not None or self.closed:
-            held.release()
+            mapped.release()
 
     def close(self):
-        """Let go of all maps; from now on every pull takes the long way."""
+        """Release all maps; from now on every pull takes the slow path."""
         self.closed = True
-        for held in self.kept:
-            if held is not None:
-                held.release()
+        for mapped in self.kept:
+            if mapped is not None:
+                mapped.release()
 
     def get(self, topic, queue_id, offset, max_count, hashes=None):
-        """Pull; None for what must take the long way. hashes: of wanted tags, as an array of 32-bit numbers."""
+        """Pull; return None if the pull must take the slow path. hashes: of wanted tags, as an array of 32-bit numbers."""
         if not cython.compiled:
             return None
         for _ in range(3):
             found = self.pull(topic, queue_id, offset, max_count, hashes)
             if found is None or type(found) is self.result:
                 return found
-            # a file whose map is not at hand: taking it up runs Python code, so everything is looked at anew
+            # a file whose map is not ready: mapping it runs Python code, so everything is read again
             file, of_log = found
             if file.kept is not None:
                 return None
@@ -288,7 +303,7 @@ class PullPath:
         return None
 
     def pull(self, topic, queue_id, offset, max_count, hashes):
-        """A result, None, or a file to `hold` and whether it is one of the log."""
+        """Return a result, None, or a file to `hold` and whether it is a file of the log."""
         k: cython.Py_ssize_t
         at: cython.longlong
         count: cython.longlong
@@ -300,11 +315,11 @@ class PullPath:
         taken: cython.longlong
         log_max: cython.longlong
         suggest: cython.bint
-        held: Held
+        mapped: MappedBytes
         last: LogEnd
         log_file: LogEnd
         limits: Limits = self.limits
-        result: Pulled
+        result: PullResult
         files: list
         log_files: list
         queue = self.queues.get((topic, queue_id, False))
@@ -322,61 +337,62 @@ class PullPath:
         low = c_long(queue.min_logic_offset)
         file = files[len(files) - 1]
         begin = c_long(file.start)
-        high = (begin + c_long(file.written)) // 20
-        if low < 0 or at < low // 20 or at >= high:
+        high = (begin + c_long(file.written)) // ENTRY_SIZE
+        if low < 0 or at < low // ENTRY_SIZE or at >= high:
             return None
-        low = low // 20
+        low = low // ENTRY_SIZE
         size = c_long(queue.file_size)
-        if at * 20 < begin:
+        if at * ENTRY_SIZE < begin:
             begin = c_long(files[0].start)
-            start = at * 20 // size - begin // size
+            start = at * ENTRY_SIZE // size - begin // size
             if start < 0 or start >= len(files):
                 return None
             file = files[start]
             begin = c_long(file.start)
-        if at * 20 < begin or at * 20 >= begin + size:
+        if at * ENTRY_SIZE < begin or at * ENTRY_SIZE >= begin + size:
             return None
-        found = getattr(file, "held", False)
+        found = getattr(file, "mapped_bytes", False)
         if found is False:
-            return None  # a queue in memory, whose topic no directory can have
-        held = found
-        if held is None or held.view is None:
+            return None  # a queue in memory: its topic cannot be the name of a directory
+        mapped = found
+        if mapped is None or mapped.view is None:
             return file, False
         last = log_files[len(log_files) - 1]
         log_max = last.start + last.written
-        start = (at * 20 - begin) // 20
-        size = c_long(file.written) // 20
-        if start >= size or size * 20 > held.octets.shape[0]:
+        start = (at * ENTRY_SIZE - begin) // ENTRY_SIZE
+        size = c_long(file.written) // ENTRY_SIZE
+        if start >= size or size * ENTRY_SIZE > mapped.octets.shape[0]:
             return None
-        taken = scan(held.octets, start, size, at, count, log_max, limits, self.out, hashes)
-        if taken < 0 or (taken == 0 and limits.five and limits.travel_files != 1):
+        taken = scan(mapped.octets, start, size, at, count, log_max, limits, self.out, hashes)
+        if taken < 0 or (taken == 0 and limits.is_v5 and limits.travel_files != 1):
             return None
-        at += self.out[0]
-        suggest = log_max - self.out[1] > limits.in_memory_bytes
+        at += self.out[SCAN_CONSUMED]
+        suggest = log_max - self.out[SCAN_EXAMINED] > limits.in_memory_bytes
         if taken == 0:
             result = self.result(self.unmatched, at, low, high)
             result.suggest_pulling_from_slave = suggest
             return result
-        begin = self.out[3]
+        begin = self.out[SCAN_LOWEST]
         log_file = log_files[0]
         start = begin // last.size - log_file.start // last.size
         if start < 0 or start >= len(log_files):
             return None
         log_file = log_files[start]
-        if begin < log_file.start or self.out[4] > log_file.start + log_file.written:
+        if begin < log_file.start or self.out[SCAN_END] > log_file.start + log_file.written:
             return None
-        held = log_file.held
-        if held is None or held.view is None:
+        mapped = log_file.mapped_bytes
+        if mapped is None or mapped.view is None:
             return log_file, True
-        view = held.view
-        # whoever pulls is about to read
+        view = mapped.view
+        # the caller is about to read the records
         for k in range(taken):
-            start = self.out[6 + 3 * k] - log_file.start
-            if 0 <= start and start + self.out[7 + 3 * k] <= held.octets.shape[0]:
-                announce(held.octets, start, self.out[7 + 3 * k])
-        rows = packed(self.out, 5, 3 * taken)
-        size = self.out[2]
-        # everything is read; making an object may run the garbage collector, and so Python code
+            start = self.out[SCAN_HEADER + ROW_NUMBERS * k + ROW_PHYSICAL_OFFSET] - log_file.start
+            size = self.out[SCAN_HEADER + ROW_NUMBERS * k + ROW_SIZE]
+            if 0 <= start and start + size <= mapped.octets.shape[0]:
+                announce(mapped.octets, start, size)
+        rows = packed(self.out, SCAN_HEADER, ROW_NUMBERS * taken)
+        size = self.out[SCAN_BYTES]
+        # everything is read; making an object may run the garbage collector, which runs Python code
         result = self.result(self.found, at, low, high)
         result.total_bytes = size
         result.message_count = taken

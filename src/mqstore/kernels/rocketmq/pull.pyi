@@ -1,21 +1,26 @@
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-HEAD: int
-KEPT: int
+SCAN_CONSUMED: Final = 0
+SCAN_EXAMINED: Final = 1
+SCAN_BYTES: Final = 2
+SCAN_LOWEST: Final = 3
+SCAN_END: Final = 4
+SCAN_HEADER: Final = 5
+MAX_MAPS: Final = 96
 
 class _File(Protocol):
-    held: Held | None
+    mapped_bytes: MappedBytes | None
 
-class Held:
+class MappedBytes:
     view: memoryview | None
     def __init__(self, view: memoryview) -> None: ...
     def release(self) -> None: ...
 
-class Pulled:
+class PullResult:
     status: Any
     next_begin_offset: int
     min_offset: int
@@ -40,7 +45,7 @@ class Pulled:
         message_count: int = 0,
         suggest_pulling_from_slave: bool = False,
     ) -> None: ...
-    def lie_in(self, rows: bytes, start: int, view: memoryview) -> None: ...
+    def set_rows(self, rows: bytes, start: int, view: memoryview) -> None: ...
     @property
     def slices(self) -> list[memoryview]: ...
     @property
@@ -51,7 +56,7 @@ class Pulled:
     def sizes(self) -> list[int]: ...
 
 class Limits:
-    five: bool
+    is_v5: bool
     in_memory_bytes: int
     travel_files: int
     max_filter_bytes: int
@@ -62,7 +67,7 @@ class Limits:
     def __init__(
         self,
         *,
-        five: bool,
+        is_v5: bool,
         in_memory_bytes: int,
         travel_files: int,
         max_filter_bytes: int,
@@ -89,7 +94,7 @@ def scan(
 class PullPath:
     def __init__(
         self,
-        result: type[Pulled],
+        result: type[PullResult],
         found: object,
         unmatched: object,
         queues: Mapping[tuple[str, int, bool], Any],

@@ -1,8 +1,89 @@
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING
-from mqstore.kernels.rocketmq.frames cimport check
-from mqstore.kernels.common.loads cimport UNIQ_KEY, find, i8, i16, i32, i64, memcpy, prefetch, same, u8
+from mqstore.kernels.common.loads cimport find, i32, i64, memcpy, prefetch, same, u8
+from mqstore.kernels.rocketmq.frames cimport (
+    BODY_CRC, BODY_LENGTH, BODY_START, BORN_HOST, BORN_TIMESTAMP, FIELD_COUNT, FLAG, KEYS_LENGTH, KEYS_START, KNOWN_ROW_COUNT,
+    PHYSICAL_OFFSET, PREPARED_TRANSACTION_OFFSET, PROPERTIES_LENGTH, PROPERTIES_START, QUEUE_ID, QUEUE_OFFSET, RECONSUME_TIMES, SIZE,
+    STORE_HOST, STORE_TIMESTAMP, SYS_FLAG, TAGS_LENGTH, TAGS_START, TOPIC_LENGTH, TOPIC_START, UNIQ_KEY_LENGTH, UNIQ_KEY_START, VALID,
+    check, known_row, read_fields,
+)
 from mqstore.kernels.rocketmq.pull cimport announce
+from mqstore.kernels.rocketmq.record_layout cimport (
+    AT_BORN_HOST, AT_PHYSICAL_OFFSET, BORN_HOST_IPV6, COMPRESSED, FRAME_SIZE, KEY_SEPARATOR, NAME_END, PAIR_END, ROW_BYTES, ROW_NUMBERS,
+    ROW_PHYSICAL_OFFSET, ROW_SIZE, STORE_HOST_IPV6,
+)
+
+# the names of pull_batch.py, where they are described
+cdef enum:
+    # what a column's buffers are, counted from its first
+    VALIDITY = 0
+    VALUES = 1
+    OFFSETS = 1
+    TEXT = 2
+    NUMBER_BUFFERS = 2
+    TEXT_BUFFERS = 3
+
+    BUFFER_TOPIC = 0
+    BUFFER_QUEUE_ID = BUFFER_TOPIC + TEXT_BUFFERS
+    BUFFER_QUEUE_OFFSET = BUFFER_QUEUE_ID + NUMBER_BUFFERS
+    BUFFER_OFFSET = BUFFER_QUEUE_OFFSET + NUMBER_BUFFERS
+    BUFFER_SIZE = BUFFER_OFFSET + NUMBER_BUFFERS
+    BUFFER_TAGS = BUFFER_SIZE + NUMBER_BUFFERS
+    BUFFER_KEYS = BUFFER_TAGS + TEXT_BUFFERS
+    BUFFER_KEY_ITEMS = BUFFER_KEYS + NUMBER_BUFFERS
+    BUFFER_UNIQ_KEY = BUFFER_KEY_ITEMS + TEXT_BUFFERS
+    BUFFER_BODY = BUFFER_UNIQ_KEY + TEXT_BUFFERS
+    BUFFER_BODY_CRC = BUFFER_BODY + TEXT_BUFFERS
+    BUFFER_FLAG = BUFFER_BODY_CRC + NUMBER_BUFFERS
+    BUFFER_SYS_FLAG = BUFFER_FLAG + NUMBER_BUFFERS
+    BUFFER_RECONSUME_TIMES = BUFFER_SYS_FLAG + NUMBER_BUFFERS
+    BUFFER_PREPARED_OFFSET = BUFFER_RECONSUME_TIMES + NUMBER_BUFFERS
+    BUFFER_BORN_TIMESTAMP = BUFFER_PREPARED_OFFSET + NUMBER_BUFFERS
+    BUFFER_BORN_HOST = BUFFER_BORN_TIMESTAMP + NUMBER_BUFFERS
+    BUFFER_STORE_TIMESTAMP = BUFFER_BORN_HOST + TEXT_BUFFERS
+    BUFFER_STORE_HOST = BUFFER_STORE_TIMESTAMP + NUMBER_BUFFERS
+    BUFFER_MSG_ID = BUFFER_STORE_HOST + TEXT_BUFFERS
+    BUFFER_PROPERTIES = BUFFER_MSG_ID + TEXT_BUFFERS
+    BUFFER_PROPERTY_NAMES = BUFFER_PROPERTIES + NUMBER_BUFFERS + 1
+    BUFFER_PROPERTY_VALUES = BUFFER_PROPERTY_NAMES + TEXT_BUFFERS
+
+    NODE_TAGS = 5
+    NODE_KEYS = 6
+    NODE_KEY_ITEMS = 7
+    NODE_UNIQ_KEY = 8
+    NODE_PROPERTY_PAIRS = 21
+    NODE_PROPERTY_NAMES = 22
+    NODE_PROPERTY_VALUES = 23
+
+    ROWS = 0
+    NULLS = 1
+    BEGIN = 0
+    LENGTH = 1
+
+    PAIR_NAME_START = KNOWN_ROW_COUNT
+    PAIR_NAME_LENGTH
+    PAIR_VALUE_START
+    PAIR_VALUE_LENGTH
+    PAIRS_STOP
+    SPAN_ROWS
+
+    PAIRS_PER_RECORD = 16
+    KEPT_ROWS = 64
+    HOST_TEXT = 27
+    ID_TEXT = 32
+    HALF_ID = 16
+    MAX_TEXT = 2000000000
+    MICROSECONDS = 1000
+    NOT_ORDINARY = COMPRESSED | BORN_HOST_IPV6 | STORE_HOST_IPV6
+    LINE = 64
+    MINUS = 45
+    DOT = 46
+    ZERO = 48
+    COLON = 58
+
+cpdef enum:
+    BUFFERS = BUFFER_PROPERTY_VALUES + TEXT_BUFFERS
+    NODES = NODE_PROPERTY_VALUES + 1
 
 cdef extern from *:
     """
@@ -45,7 +126,7 @@ cdef extern from *:
     void mq_copy(unsigned char *to, const unsigned char *p, Py_ssize_t n) noexcept nogil
     bint mq_ascii_only(const unsigned char *p, Py_ssize_t n) noexcept nogil
 
-cdef inline object octets_for(Py_ssize_t length):
+cdef inline object new_buffer(Py_ssize_t length):
     return PyByteArray_FromStringAndSize(NULL, length)
 
 cdef inline long long number(bytes rows, Py_ssize_t k):
@@ -66,7 +147,7 @@ cdef inline void hexadecimal(unsigned char[::1] out, Py_ssize_t at, const unsign
 cdef inline bint ascii_only(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
     return mq_ascii_only(&b[0] + p, n)
 
-cdef inline void again(unsigned char[::1] out, Py_ssize_t at, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+cdef inline void repeat(unsigned char[::1] out, Py_ssize_t at, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
     if n > 0:
         mq_copy(&out[at], &out[start], n)
 
@@ -74,11 +155,11 @@ cdef inline void copy(unsigned char[::1] to, Py_ssize_t at, const unsigned char[
     if n > 0:
         mq_copy(&to[at], &b[start], n)
 
-cdef class Room:
+cdef class Scratch:
     cdef Py_ssize_t count
     cdef long long[:, ::1] positions, fields, spans, nodes, buffers
 
-cdef class Head:
+cdef class BatchHead:
     cdef readonly const unsigned char[::1] raw
     cdef readonly Py_ssize_t rows, body_length, nodes, buffers
-    cdef list rooms
+    cdef list free

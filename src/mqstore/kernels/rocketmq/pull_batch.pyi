@@ -9,7 +9,7 @@ _Longs = NDArray[np.int64]
 BUFFERS: int
 NODES: int
 
-class Head:
+class BatchHead:
     raw: Any
     rows: int
     body_length: int
@@ -17,5 +17,5 @@ class Head:
     buffers: int
     def __init__(self, raw: _Bytes, rows: int, body_length: int, nodes: int, buffers: int) -> None: ...
 
-def written(b: _Bytes | memoryview, start: int, rows: bytes, head: Head) -> Any: ...
-def sound(b: _Bytes, positions: _Longs, sizes: _Longs, out: _Longs) -> int: ...
+def write_batch(b: _Bytes | memoryview, start: int, rows: bytes, head: BatchHead) -> Any: ...
+def valid_positions(b: _Bytes, positions: _Longs, sizes: _Longs, out: _Longs) -> int: ...

@@ -1,5 +1,13 @@
 from cpython.bytes cimport PyBytes_AS_STRING
-from mqstore.kernels.rocketmq cimport encode
+from mqstore.kernels.rocketmq.encode cimport put_record
+from mqstore.kernels.rocketmq.record_layout cimport (
+    FIXED_SIZE, FRAME_SIZE, MAX_PROPERTIES, RecordValues, Span, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
+)
+
+# the names of put.py, where they are described
+cdef enum:
+    LONGEST_BODY = 65536
+    PUTS_PER_YIELD = 256
 
 cdef extern from "time.h":
     """
@@ -49,25 +57,25 @@ cdef class LogEnd:
 cdef class PutPath:
     cdef object ok
     cdef bytes default_host
-    cdef bint five
-    cdef long long max_body, most, limit
+    cdef bint is_v5
+    cdef long long max_body_size, max_record_size, limit
     cdef public dict topics, hosts
     cdef public int busy
     cdef public bint paused
-    cdef public int ease
-    cdef int since
+    cdef public int yield_microseconds
+    cdef int puts_since_yield
     cdef public long long not_after, last_stored
     cdef public LogEnd file
     cdef unsigned char[::1] data
     cdef put_message(self, Message m)
 
-cdef bytes joined(keys, tags, bint five)
-cdef bint asks_for_more(bytes text)
+cdef bytes join_properties(keys, tags, bint is_v5)
+cdef bint needs_slow_path(bytes text)
 
 cdef extern from *:
     """
-    /* whether DELAY, TIMER_ or INNER_ stands somewhere in the text */
-    static CYTHON_INLINE int mq_holds_any(const unsigned char *b, Py_ssize_t n) {
+    /* whether the text contains DELAY, TIMER_ or INNER_ */
+    static CYTHON_INLINE int mq_contains_any(const unsigned char *b, Py_ssize_t n) {
         Py_ssize_t k;
         for (k = 0; k + 5 <= n; k++) {
             if (b[k] == 'D' ? !memcmp(b + k, "DELAY", 5) :
@@ -77,4 +85,4 @@ cdef extern from *:
         return 0;
     }
     """
-    bint holds_any "mq_holds_any"(const unsigned char *b, Py_ssize_t n) noexcept nogil
+    bint contains_any "mq_contains_any"(const unsigned char *b, Py_ssize_t n) noexcept nogil

@@ -1,12 +1,12 @@
-"""The short way of a put: from a message object to its record in the mapped log file, without a Python call in between.
+"""The fast path of a put: from a message object to its record in the mapped log file, without a Python call in between.
 
-`PutPath.put` takes a message only when nothing about it or the log asks for more than bytes: a known topic, a body and a property
-text of bytes, no delay, room in the reserved part of the current file. For everything else it returns None, having changed
-nothing, and the long way (`mqstore.rocketmq.append.appender`) takes over.
+`PutPath.put` takes a message only if neither the message nor the log needs more than copying bytes: a known topic, a body and a
+property text of bytes, no delay, room in the reserved part of the current file. For everything else it returns None, having changed
+nothing, and the slow path (`mqstore.rocketmq.append.appender`) takes over.
 
 No lock is taken: compiled, all of it runs in one piece, because nothing in it calls Python code or releases the interpreter's lock.
-Whoever changes the log the long way holds the lock there and counts himself in `busy` meanwhile. Uncompiled, where
-another thread could come in between, `put` always returns None.
+The slow path holds its lock and is counted in `busy` while it changes the log. Uncompiled, where another thread could run in
+between, `put` always returns None.
 """
 
 from __future__ import annotations
@@ -16,10 +16,29 @@ import struct
 import cython
 import numpy as np
 
-from mqstore.kernels.rocketmq import encode
-
 if not cython.compiled:
     import time
+
+    from mqstore.kernels.rocketmq.encode import put_record
+    from mqstore.kernels.rocketmq.record_layout import (
+        FIXED_SIZE,
+        FRAME_SIZE,
+        MAX_PROPERTIES,
+        RecordValues,
+        Span,
+        TRANSACTION_COMMIT,
+        TRANSACTION_MASK,
+        TRANSACTION_NONE,
+    )
+
+    LONGEST_BODY = 65536  # of the fast path: longer bodies let other threads run
+    PUTS_PER_YIELD = 256
+
+    def octets(b):
+        return np.frombuffer(b, np.uint8)
+
+    def buffer_start(b):
+        return b
 
     def now_ms():
         return time.time_ns() // 1_000_000
@@ -35,16 +54,15 @@ if not cython.compiled:
 
 
 _OFFSET = struct.Struct(">q")
-_LONGEST_BODY = 65536
-_ASKING_FOR_MORE = (b"DELAY", b"TIMER_", b"INNER_")
+_SLOW_PATH_NAMES = (b"DELAY", b"TIMER_", b"INNER_")
 
 
 class Message:
     """One message on its way into a store.
 
-    properties: a mapping, or the text itself as bytes, which is stored as it is. keys, tags: shorthands for KEYS (several
-    with blanks between them) and TAGS; they are put in front of the mapping. born_timestamp: ms; None takes the store's clock.
-    born_host, store_host: `ip:port` or `[ip]:port`; None takes the store's own.
+    properties: a mapping, or the text itself as bytes, which is stored unchanged. keys, tags: shorthands for KEYS (several
+    with blanks between them) and TAGS; they come before the mapping. born_timestamp: ms; None takes the store's clock.
+    born_host, store_host: `ip:port` or `[ip]:port`; None takes the store's host.
     """
 
     def __init__(
@@ -97,7 +115,7 @@ class Message:
         self._given, self._keys, self._tags = value, None, None
 
     def encoded_properties(self, version):
-        """The property text as a broker of this version stores it; one that was given as bytes is left alone."""
+        """Return the property text as a broker of this version stores it; a text given as bytes is returned unchanged."""
         given = self.properties
         if isinstance(given, bytes):
             return given
@@ -105,7 +123,7 @@ class Message:
         return (text + "\x02" if version != "4.9.3" and text else text).encode("utf-8", "surrogatepass")
 
     def property_map(self):
-        """The properties as name -> value."""
+        """Return the properties as name -> value."""
         given = self.properties
         if not isinstance(given, bytes):
             return dict(given)
@@ -117,7 +135,7 @@ class Message:
         return found
 
     def replaced(self, **changes):
-        """A copy with some fields changed. Raises TypeError for a field that there is not."""
+        """Return a copy with some fields changed. Raises TypeError for an unknown field."""
         fields = {name: getattr(self, name) for name in FIELDS}
         for name in changes:
             if name not in fields:
@@ -145,9 +163,9 @@ FIELDS = (
 
 
 class PutResult:
-    """status: a PutStatus. physical_offset, queue_offset: where the (first) message stands, -1 if it is not stored.
+    """status: a PutStatus. physical_offset, queue_offset: where the (first) message is, -1 if it is not stored.
 
-    size: bytes in the log, of all messages of a batch. count: messages. store_timestamp: ms. detail: why not, in a sentence.
+    size: bytes in the log, of all messages of a batch. count: messages. store_timestamp: ms. detail: why it was refused, in a sentence.
     """
 
     def __init__(self, status, physical_offset=-1, queue_offset=-1, size=0, store_timestamp=0, host=b"", sizes=None, detail=""):
@@ -162,7 +180,7 @@ class PutResult:
 
     @property
     def count(self):
-        """Messages that the result is of."""
+        """Number of messages in the request."""
         return 1 if self._sizes is None else len(self._sizes)
 
     @property
@@ -172,7 +190,7 @@ class PutResult:
 
     @property
     def msg_id(self):
-        """The offset message id; of a batch all ids, joined by commas; empty if nothing is stored."""
+        """The offset message id; for a batch, all ids joined by commas; empty if nothing is stored."""
         if self.physical_offset < 0:
             return ""
         at = self.physical_offset
@@ -183,13 +201,15 @@ class PutResult:
         return ",".join(ids)
 
     def __repr__(self):
-        said = f", detail={self.detail!r}" if self.detail else ""
-        return f"PutResult({self.status.value}, physical_offset={self.physical_offset}, queue_offset={self.queue_offset}{said})"
+        detail = f", detail={self.detail!r}" if self.detail else ""
+        return f"PutResult({self.status.value}, physical_offset={self.physical_offset}, queue_offset={self.queue_offset}{detail})"
 
 
 class Topic:
-    """What a store knows of a topic. raw: its bytes; version: of the records that carry it; batch: whether its queues are batch
-    queues; refused: why no message of it is taken; following: queue id -> queue offset of the next message.
+    """A topic as a store knows it.
+
+    raw: its bytes; version: of the records that carry it; batch: whether its queues are batch queues; refused: why its messages
+    are refused, empty if they are not; following: queue id -> queue offset of the next message.
     """
 
     def __init__(self, raw, version, batch, refused=""):
@@ -201,8 +221,10 @@ class Topic:
 
 
 class LogEnd:
-    """The end of a log file that is written to. start: physical offset of the file; size: its bytes; written: bytes that count;
-    last_stored: store time of the last record appended in this life, ms.
+    """The end of a log file that is written to.
+
+    start: physical offset of the file; size: its bytes; written: bytes up to the end of the last record; last_stored: store time
+    of the last record appended since the file was opened, ms.
     """
 
     def __init__(self, start, size, written):
@@ -213,49 +235,51 @@ class LogEnd:
 
 
 class PutPath:
-    """topics: by name, as far as they are known. busy: how many are changing the log the long way.
+    """The fast path of one store.
 
-    paused: everything takes the long way, which says why. not_after: so do puts at this time (ms) or before.
-    last_stored: store time of the last record, ms. ease: microseconds for which every 256th put lets other threads have the
-    interpreter: set while dispatch is behind, which would else wait for its turn most of the time.
+    topics: by name, as far as they are known. busy: number of callers changing the log on the slow path.
+    paused: everything takes the slow path, which reports why. not_after: so do puts at this time (ms) or before.
+    last_stored: store time of the last record, ms. yield_microseconds: every 256th put yields the interpreter to other threads for
+    this long; set while dispatch lags, which would otherwise wait for its turn most of the time.
     """
 
-    def __init__(self, ok, default_host, *, five, max_body, most):
-        """ok: the status of a stored message. max_body, most: bytes of the longest body and record that the store takes."""
+    def __init__(self, ok, default_host, *, is_v5, max_body_size, max_record_size):
+        """ok: the status of a stored message. max_body_size, max_record_size: the largest that the store accepts, in bytes."""
         self.ok = ok
         self.default_host = default_host
-        self.five = five
-        self.max_body = min(max_body, _LONGEST_BODY)
-        self.most = most
+        self.is_v5 = is_v5
+        self.max_body_size = min(max_body_size, LONGEST_BODY)
+        self.max_record_size = max_record_size
         self.topics = {}
         self.hosts = {}
         self.busy = 0
         self.paused = False
-        self.ease = self.since = 0
+        self.yield_microseconds = self.puts_since_yield = 0
         self.not_after = -1
         self.last_stored = 0
         self.file = None
         self.limit = 0
 
     def use(self, file, buffer, limit):
-        """Write to this file from now on, as far as limit. buffer: its map, a writable uint8 array."""
+        """Write to this file from now on, up to limit. buffer: its map, a writable uint8 array."""
         self.data = buffer
         self.file = file
         self.limit = min(limit, file.size)
 
     def release(self):
-        """Let go of the file; everything takes the long way."""
+        """Release the file; everything takes the slow path."""
         self.file = None
         self.limit = 0
         self.data = np.empty(1, np.uint8)
 
     def put(self, message):
-        """Append a message; None, with nothing changed, for one that must take the long way."""
+        """Append a message; return None, with nothing changed, if it must take the slow path."""
         if not cython.compiled or type(message) is not Message or self.busy != 0 or self.paused or self.file is None:
             return None
         return self.put_message(message)
 
     def put_message(self, m: Message):
+        """Append a message, while nothing else changes the log. See `put`."""
         known: Topic
         file: LogEnd = self.file
         text: bytes
@@ -278,7 +302,7 @@ class PutPath:
             return None
         known = found
         body = m.body
-        if known.refused or known.batch or len(body) > self.max_body:
+        if known.refused or known.batch or len(body) > self.max_body_size:
             return None
         if m._keys is None and m._tags is None:
             if m._given is None:
@@ -289,12 +313,12 @@ class PutPath:
                 return None
         elif not m._given and (m._keys is None or type(m._keys) is str) and (m._tags is None or type(m._tags) is str):
             try:
-                text = joined(m._keys, m._tags, self.five)
+                text = join_properties(m._keys, m._tags, self.is_v5)
             except UnicodeEncodeError:
                 return None
         else:
             return None
-        if asks_for_more(text):
+        if needs_slow_path(text):
             return None
         born = store = self.default_host
         if m.born_host is not None:
@@ -316,27 +340,46 @@ class PutPath:
             born_timestamp = -1 if m.born_timestamp is None else c_long(m.born_timestamp)
         except (TypeError, OverflowError):
             return None
-        if queue_id < 0 or len(text) > 32767:
+        if queue_id < 0 or len(text) > MAX_PROPERTIES:
             return None
-        # made before anything is read that the append depends on: making an object may run the garbage collector, and so Python code
+        # made before anything is read that the append depends on: making an object may run the garbage collector, which runs Python code
         result = PutResult.__new__(PutResult)
-        size = 74 + known.version + len(born) + len(store) + len(known.raw) + len(text) + len(body)
+        size = FIXED_SIZE + known.version + len(born) + len(store) + len(known.raw) + len(text) + len(body)
         now = now_ms()
         if self.busy != 0 or self.file is not file:
-            return None  # the collector has let somebody else come in between
-        if size > self.most or file.written + size + 8 > self.limit or now <= self.not_after:
+            return None  # the collector has let another thread change the log
+        if size > self.max_record_size or file.written + size + FRAME_SIZE > self.limit or now <= self.not_after:
             return None
-        kind = sys_flag & 12
-        if kind == 0 or kind == 8:
+        kind = sys_flag & TRANSACTION_MASK
+        if kind == TRANSACTION_NONE or kind == TRANSACTION_COMMIT:
             found = known.following.get(m.queue_id)
             if found is not None:
                 queue_offset = found
             known.following[m.queue_id] = queue_offset + 1
-        encode.put_record(
-            buffer_start(self.data), file.written, size, known.version, queue_id, flag, queue_offset, file.start + file.written, sys_flag,
-            now if m.born_timestamp is None else born_timestamp, octets(born), 0, len(born), now, octets(store), 0, len(store),
-            reconsume_times, prepared, octets(body), 0, len(body), -1, octets(known.raw), 0, len(known.raw), octets(text), 0, len(text), 0,
-        )  # fmt: skip
+        put_record(
+            buffer_start(self.data),
+            file.written,
+            RecordValues(
+                size=size,
+                version=known.version,
+                queue_id=queue_id,
+                flag=flag,
+                sys_flag=sys_flag,
+                queue_offset=queue_offset,
+                physical_offset=file.start + file.written,
+                born_timestamp=now if m.born_timestamp is None else born_timestamp,
+                store_timestamp=now,
+                reconsume_times=reconsume_times,
+                prepared_offset=prepared,
+                body_crc=-1,
+                crc_size=0,
+                born_host=Span(octets(born), 0, len(born)),
+                store_host=Span(octets(store), 0, len(store)),
+                body=Span(octets(body), 0, len(body)),
+                topic=Span(octets(known.raw), 0, len(known.raw)),
+                properties=Span(octets(text), 0, len(text)),
+            ),
+        )
         result.status = self.ok
         result.physical_offset = file.start + file.written
         result.queue_offset = queue_offset
@@ -347,28 +390,28 @@ class PutPath:
         file.written += size
         file.last_stored = now
         self.last_stored = now
-        if self.ease > 0:
-            self.since += 1
-            if self.since >= 256:
-                self.since = 0
+        if self.yield_microseconds > 0:
+            self.puts_since_yield += 1
+            if self.puts_since_yield >= PUTS_PER_YIELD:
+                self.puts_since_yield = 0
                 with cython.nogil:
-                    pause(self.ease)
+                    pause(self.yield_microseconds)
         return result
 
 
-def asks_for_more(text):
-    """Whether a property text has what only the long way knows: a delay, a timer, inner batches or further queues."""
+def needs_slow_path(text):
+    """Return whether a property text has something only the slow path handles: a delay, a timer, inner batches or further queues."""
     if not cython.compiled:
-        return any(part in text for part in _ASKING_FOR_MORE)
-    return holds_any(octets(text), len(text))
+        return any(part in text for part in _SLOW_PATH_NAMES)
+    return contains_any(octets(text), len(text))
 
 
-def joined(keys, tags, five):
-    """The property text of keys and tags."""
+def join_properties(keys, tags, is_v5):
+    """Return the property text of keys and tags."""
     parts: list = [] if keys is None else [b"KEYS\x01", keys.encode()]
     if tags is not None:
         parts.append(b"\x02TAGS\x01" if parts else b"TAGS\x01")
         parts.append(tags.encode())
-    if five:
+    if is_v5:
         parts.append(b"\x02")
     return b"".join(parts)

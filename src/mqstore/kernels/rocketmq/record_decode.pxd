@@ -1,18 +1,44 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from mqstore.kernels.rocketmq.frames cimport check
-from mqstore.kernels.common.loads cimport i8, i16, i32, i64, memcmp, memcpy
+from mqstore.kernels.common.loads cimport i32, i64, memcmp, memcpy
+from mqstore.kernels.rocketmq.frames cimport VALID, check
+from mqstore.kernels.rocketmq.record_layout cimport (
+    AT_BODY_CRC, AT_BORN_HOST, AT_BORN_TIMESTAMP, AT_FLAG, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,
+    AT_RECONSUME_TIMES, AT_STORE_HOST, AT_STORE_TIMESTAMP, ROW_BYTES, ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_SIZE, RecordParts, parts_of,
+)
+
+# positions in FIELDS
+cdef enum:
+    TOPIC = 0
+    BODY
+    QUEUE_ID
+    FLAG
+    QUEUE_OFFSET
+    PHYSICAL_OFFSET
+    SYS_FLAG
+    BORN_TIMESTAMP
+    BORN_HOST
+    STORE_TIMESTAMP
+    STORE_HOST
+    RECONSUME_TIMES
+    PREPARED_TRANSACTION_OFFSET
+    PROPERTIES
+    BODY_CRC
+    VERSION
+
+cdef enum:
+    MAX_TEXTS = 4096
 
 cdef extern from *:
     """
-    static CYTHON_INLINE PyObject *mq_blank_of(PyObject *kind) {
+    static CYTHON_INLINE PyObject *mq_new_object(PyObject *kind) {
         return ((PyTypeObject *) kind)->tp_alloc((PyTypeObject *) kind, 0);
     }
-    static CYTHON_INLINE int mq_put(PyObject *member, PyObject *made, PyObject *value) {
+    static CYTHON_INLINE int mq_set_member(PyObject *member, PyObject *made, PyObject *value) {
         return Py_TYPE(member)->tp_descr_set(member, made, value);
     }
     """
-    object blank_of "mq_blank_of"(object kind)
-    int put "mq_put"(object member, object made, object value) except -1
+    object new_object "mq_new_object"(object kind)
+    int set_member "mq_set_member"(object member, object made, object value) except -1
 
 cdef inline long long number(bytes rows, Py_ssize_t k):
     cdef long long value
@@ -35,4 +61,4 @@ cdef class Decoder:
     cdef object kind
     cdef Texts topics, hosts
     cdef list members
-    cdef made(self, const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit)
+    cdef decode(self, const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit)

@@ -74,7 +74,7 @@ class StoredTerms:
             for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
                 low, high = int(start[run[0]]), int(start[run[-1]] + length[run[-1]])
                 offsets = np.empty(len(run) + 1, np.int32)
-                frames.gather(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
+                frames.copy_spans(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
         return cls(buffer, start, length)
 
     def __len__(self) -> int:
@@ -225,7 +225,7 @@ class StoredTerms:
     def _copy_spans(self, starts: Longs, lengths: Longs) -> tuple[NDArray[np.int32], NDArray[np.uint8], bool]:
         present = np.ascontiguousarray(np.maximum(lengths, 0))
         offsets, text = np.empty(len(starts) + 1, np.int32), np.empty(int(present.sum()), np.uint8)
-        high = frames.gather(self.buffer, np.ascontiguousarray(starts), present, offsets, text)
+        high = frames.copy_spans(self.buffer, np.ascontiguousarray(starts), present, offsets, text)
         return offsets, text, bool(high)
 
     def _strings(self, starts: Longs, lengths: Longs) -> pa.Array:

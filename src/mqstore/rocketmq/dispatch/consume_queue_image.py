@@ -59,7 +59,7 @@ class QueueImage(BaseQueueImage):
     def _first_invalid(self, rows: Rows, start: int, below: int | None) -> int:
         if below is not None and below < 0:
             return super()._first_invalid(rows, start, below)
-        return queue_rows.plausible(rows.view(np.uint8), start, -1 if below is None else below)
+        return queue_rows.plausible_until(rows.view(np.uint8), start, -1 if below is None else below)
 
     def _max_physical_offset_after(self, row: np.void) -> int:
         return java_long(int(row["physical_offset"]) + int(row["size"]))

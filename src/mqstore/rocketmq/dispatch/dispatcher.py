@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.kernels.rocketmq import dispatch
+from mqstore.kernels.rocketmq import dispatch, entry_layout
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
@@ -200,7 +200,7 @@ class Dispatcher:
         self._queue_offset = np.empty(room, np.int64)
         self._store_timestamp = np.empty(room, np.int64)
         self._special = np.empty(room, np.int64)
-        self._keys = np.empty((4 * room + 64) * dispatch.KEY_SIZE, np.uint8)
+        self._keys = np.empty((4 * room + 64) * entry_layout.KEY_SIZE, np.uint8)
         self._make_groups(256)
         self.count = 0
 
@@ -253,7 +253,7 @@ class Dispatcher:
         """Return the runs and keys of all records added. O(records)."""
         count = self.count
         groups = int(self._counters[dispatch.GROUPS])
-        keys = self._keys[: int(self._counters[dispatch.KEYS]) * dispatch.KEY_SIZE].view(KEY_ROW)
+        keys = self._keys[: int(self._counters[dispatch.KEYS]) * entry_layout.KEY_SIZE].view(KEY_ROW)
         units, extra = self._dispatch_specials(keys)
         entries = self._entries[: count * ENTRY_SIZE]
         group = self._group[:count]
@@ -261,7 +261,7 @@ class Dispatcher:
         first, length, start = np.zeros(groups, np.int64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
         plain = np.zeros(groups, np.uint8)
         ordered = np.empty(count * ENTRY_SIZE, np.uint8)
-        dispatch.gather_by_group(entries, group, offsets, first, length, plain, start, ordered)
+        dispatch.sort_by_group(entries, group, offsets, first, length, plain, start, ordered)
         runs: list[QueueRun] = []
         for number in range(groups):
             at, stop = int(start[number]), int(start[number] + length[number])

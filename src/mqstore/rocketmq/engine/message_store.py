@@ -233,7 +233,7 @@ class MessageStore(ReadSide):
 
     def set_put_yield(self, microseconds: int) -> None:
         """Yield to other threads for this many microseconds on every 256th put (0: never)."""
-        self._path.ease = microseconds
+        self._path.yield_microseconds = microseconds
 
     @property
     def dispatch_lag(self) -> int:

@@ -39,7 +39,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mqstore.kernels.rocketmq.frames import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from mqstore.kernels.rocketmq.record_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from mqstore.rocketmq.format.java_text import decode_utf8
 
 __all__ = [

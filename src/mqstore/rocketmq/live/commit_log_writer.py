@@ -19,7 +19,7 @@ from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.writable_map import WritableMap
-from mqstore.kernels.rocketmq.pull import Held
+from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.kernels.rocketmq.put import LogEnd
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.recovery.broker_recovery import LogFile
@@ -37,7 +37,7 @@ class LiveFile(LogEnd):
         super().__init__(start, size, written)
         self.relative = relative
         self.map = mapped
-        self.held: Held | None = None  # the bytes of a file that is read often
+        self.mapped_bytes: MappedBytes | None = None  # the bytes of a file that is read often
         self.kept: MappedFile | None = None  # of a removed file, for readers that still have it
         self.dropped = written
 
@@ -204,8 +204,8 @@ class LiveLog:
         self.reading.forget(file.relative)
         with self._lock:
             self.files = self.files[1:]
-        if file.held is not None:
-            file.held.release()
+        if file.mapped_bytes is not None:
+            file.mapped_bytes.release()
         with self._sync_lock, contextlib.suppress(ValueError):
             self._unsynced.remove(file)
 
@@ -238,7 +238,7 @@ class LiveLog:
 
     def view(self, file: LiveFile) -> memoryview:
         """Return the bytes of a file, read-only, including those that are not written yet."""
-        held = file.held
+        held = file.mapped_bytes
         view = held.view if held is not None else None
         if view is not None:
             return view

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.kernels.rocketmq.pull import Held
+from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 
@@ -33,7 +33,7 @@ PAGE = 4096
 class StoredFile(FileImage):
     """One file of a queue on disk. synced: bytes known to have reached the disk. held: its map while it is read often."""
 
-    __slots__ = ("_queue_files", "held", "kept", "relative", "synced")
+    __slots__ = ("_queue_files", "mapped_bytes", "kept", "relative", "synced")
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class StoredFile(FileImage):
         self.relative = relative
         self.written = written
         self.synced = written
-        self.held: Held | None = None
+        self.mapped_bytes: MappedBytes | None = None
         self.kept: MappedFile | None = None  # of a removed file, for readers that still have it
         self._queue_files = queue_files
 
@@ -125,8 +125,8 @@ class QueueFiles:
         """Remove a file that no longer belongs to its queue."""
         if self._writing.exists(file.relative):
             file.kept = self.reading.mapped(file.relative)
-        if file.held is not None:
-            file.held.release()
+        if file.mapped_bytes is not None:
+            file.mapped_bytes.release()
         with self._lock:
             self._dirty.pop(file.relative, None)
         self.reading.forget(file.relative)

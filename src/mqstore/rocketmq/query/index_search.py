@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from mqstore.kernels import is_compiled
-from mqstore.kernels.rocketmq.index_search import MOST, chain
+from mqstore.kernels.rocketmq.index_search import MAX_RESULTS as KERNEL_MAX_RESULTS
+from mqstore.kernels.rocketmq.index_search import search_chain
 from mqstore.rocketmq.format.index_file import IndexEntry, SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 
@@ -150,9 +151,9 @@ def search(
 def _search_compiled(file: IndexFileLike, key_hash: int, max_results: int, begin: int, end: int) -> list[int] | None:
     """Return the offsets that one file holds for a hash, by the compiled search; None if it cannot handle the chain."""
     octets = file.octets
-    if octets is None or not 0 < max_results <= MOST or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
+    if octets is None or not 0 < max_results <= KERNEL_MAX_RESULTS or not _SMALLEST <= begin <= END_OF_TIME >= end >= _SMALLEST:
         return None
-    return chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, max_results)
+    return search_chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, max_results)
 
 
 def _repeat_loop(found: list[int], found_at_mark: int, max_num: int) -> None:

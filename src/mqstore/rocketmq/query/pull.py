@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.kernels import is_compiled
-from mqstore.kernels.rocketmq.pull import HEAD, Limits, Pulled, scan
+from mqstore.kernels.rocketmq.pull import SCAN_HEADER, Limits, PullResult, scan
 from mqstore.rocketmq.format import log_slices
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import is_address
@@ -104,7 +104,7 @@ class PullRules:
         return min(max(self.max_total_bytes, 100), _LARGEST_TOTAL)
 
 
-class GetResult(Pulled):
+class GetResult(PullResult):
     """The result of a pull: one slice of the log per record, not copied; valid as long as it is referenced.
 
     status, next_begin_offset. min_offset, max_offset: of the queue. slices, queue_offsets, physical_offsets, sizes: lists, one item per
@@ -309,7 +309,7 @@ def _scan_fast(
     taken = scan(raw, 0, len(raw) // ENTRY_SIZE, offset, count, log_max, limits, out, hashes)
     if taken < 0:
         return None
-    consumed, examined, total, lowest, end = out[:HEAD].tolist()
+    consumed, examined, total, lowest, end = out[:SCAN_HEADER].tolist()
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + consumed, low, high)
     result.suggest_pulling_from_slave = log_max - examined > rules.in_memory_bytes
     if not taken:
@@ -319,7 +319,7 @@ def _scan_fast(
         return None
     result.status = GetStatus.FOUND
     result.total_bytes, result.message_count = total, taken
-    result.lie_in(out[HEAD : HEAD + 3 * taken].tobytes(), *found)
+    result.set_rows(out[SCAN_HEADER : SCAN_HEADER + 3 * taken].tobytes(), *found)
     return result
 
 
@@ -328,7 +328,7 @@ def kernel_limits(rules: PullRules) -> Limits:
     """Convert the rules for the kernel."""
     max_total = rules.total_limit if rules.is_v5 else 1 << 62
     return Limits(
-        five=rules.is_v5,
+        is_v5=rules.is_v5,
         in_memory_bytes=rules.in_memory_bytes,
         travel_files=rules.travel_files,
         max_filter_bytes=rules.max_filter_bytes,

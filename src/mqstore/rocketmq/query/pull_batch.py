@@ -58,7 +58,7 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
             known = ", ".join(each for each in ROCKETMQ_COLUMNS + EXTRA_COLUMNS if each not in NOT_IN_RECORD)
             raise UsageError(f"a pulled message has no column {name!r}; its columns are {known}")
     kept = np.empty(len(positions), np.int64)
-    kept = kept[: pull_batch.sound(data, positions, sizes, kept)]
+    kept = kept[: pull_batch.valid_positions(data, positions, sizes, kept)]
     fields = np.empty((frames.FIELD_COUNT, len(kept)), np.int64)
     frames.fields(data, kept, fields)
     return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, kept), fields).batch(columns)
@@ -69,13 +69,13 @@ def batch_fast(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBa
     if not _COMPILED:
         return None
     head, schema, read = _ipc_template()
-    found = pull_batch.written(data, start, rows, head)
+    found = pull_batch.write_batch(data, start, rows, head)
     batch: pa.RecordBatch | None = None if found is None else read(found, schema)
     return batch
 
 
 @cache
-def _ipc_template() -> tuple[pull_batch.Head, pa.Schema, Callable[..., pa.RecordBatch]]:
+def _ipc_template() -> tuple[pull_batch.BatchHead, pa.Schema, Callable[..., pa.RecordBatch]]:
     """Return the header of a message, its schema, and the function that reads a message."""
     import pyarrow as pa
 
@@ -99,5 +99,5 @@ def _ipc_template() -> tuple[pull_batch.Head, pa.Schema, Callable[..., pa.Record
     batch = target(field(message, 2))
     nodes, buffers = target(field(batch, 1)), target(field(batch, 2))
     assert (at(nodes, "I"), at(buffers, "I")) == (pull_batch.NODES, pull_batch.BUFFERS)
-    head = pull_batch.Head(np.frombuffer(raw, np.uint8), field(batch, 0), field(message, 3), nodes + 4, buffers + 4)
+    head = pull_batch.BatchHead(np.frombuffer(raw, np.uint8), field(batch, 0), field(message, 3), nodes + 4, buffers + 4)
     return head, schema, pa.ipc.read_record_batch

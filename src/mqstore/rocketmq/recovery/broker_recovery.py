@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import RefusedError
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.kernels.rocketmq import frames
+from mqstore.kernels.rocketmq import frames, record_layout
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
@@ -269,7 +269,7 @@ class Recovery:
         """Return the number of the newest file whose first record was stored before the checkpoint, or 0."""
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
         limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
-        magics = (frames.MAGIC_V1, frames.MAGIC_V2) if self.is_v5 else (frames.MAGIC_V1,)
+        magics = (record_layout.MAGIC_V1, record_layout.MAGIC_V2) if self.is_v5 else (record_layout.MAGIC_V1,)
         for number in range(len(self.log_files) - 1, 0, -1):
             data = self._log.mapped(self.log_files[number].file).data
             if _read_long(data, MAGIC_AT, 4) in magics:

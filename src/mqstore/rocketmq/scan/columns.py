@@ -100,7 +100,7 @@ class RecordColumns:
         present = np.maximum(lengths, 0)
         offsets = np.empty(len(starts) + 1, np.int32)
         text = np.empty(int(present.sum()), np.uint8)
-        high = frames.gather(self._data, np.ascontiguousarray(starts), np.ascontiguousarray(present), offsets, text)
+        high = frames.copy_spans(self._data, np.ascontiguousarray(starts), np.ascontiguousarray(present), offsets, text)
         return offsets, text, high
 
     def _strings(self, starts: Longs, lengths: Longs) -> pa.Array:
@@ -171,7 +171,7 @@ class RecordColumns:
         values = self._strings(spans[2], spans[3])
         hashes = np.empty(spans.shape[1], np.int64)
         hashing.hash_spans(self._data, spans[0], spans[1], hashes)
-        if not frames.repeated(counts, hashes):
+        if not frames.has_equal_names(counts, hashes):
             offsets = np.zeros(len(self) + 1, np.int32)
             np.cumsum(counts, out=offsets[1:])
             return pa.MapArray.from_arrays(pa.array(offsets), names, values)
@@ -316,7 +316,7 @@ class RecordColumns:
         Also false where the text ends in a zero byte or holds four in a row: it was overwritten by a block of zeros.
         """
         odd = np.empty(len(self), np.uint8)
-        frames.odd_parts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
+        frames.irregular_texts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
         mask: Mask = odd == 0
         return mask
 

@@ -50,13 +50,8 @@ def kernels() -> list[Extension]:
     }
     paths[SHARED] = Path("src", *SHARED.split(".")).with_suffix(".c")  # generated, in the directory of the build
     arguments = [] if os.name == "nt" else ["-O3", "-g0"]
-    # small functions take arrays by value: not inlined, the copy would cost more than their work
-    macros = [] if os.name == "nt" else [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
     compiled: list[Extension] = cythonize(
-        [
-            Extension(name, [path.as_posix()], define_macros=macros, extra_compile_args=arguments, optional=True)
-            for name, path in paths.items()
-        ],
+        [Extension(name, [path.as_posix()], extra_compile_args=arguments, optional=True) for name, path in paths.items()],
         include_path=["src"],
         build_dir="build/cython-checked" if checked else "build/cython",
         force=checked,

@@ -24,7 +24,7 @@ from mqstore.rocketmq.query.pull import GetResult, GetStatus, PullRules, _scan_s
 VERSIONS = ("4.9.3", "5.3.3")
 TAGS = ("TagA", "TagB", "TagC")
 LIMITS = (
-    "five", "in_memory_bytes", "travel_files", "max_filter_bytes", "count_in_memory", "bytes_in_memory", "count_on_disk", "bytes_on_disk",
+    "is_v5", "in_memory_bytes", "travel_files", "max_filter_bytes", "count_in_memory", "bytes_in_memory", "count_on_disk", "bytes_on_disk",
 )  # fmt: skip
 
 compiled = pytest.mark.skipif(not is_compiled(), reason="uncompiled, every pull goes the long way")

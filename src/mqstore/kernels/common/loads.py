@@ -19,6 +19,11 @@ LOW32 = TWO32 - 1
 UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 
 
+def first_byte(b: Array) -> Array:
+    """Return where the bytes of b begin: compiled, a pointer."""
+    return b
+
+
 def u8(b: Array, p: int) -> int:
     return int(b[p])
 

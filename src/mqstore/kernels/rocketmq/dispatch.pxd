@@ -1,4 +1,5 @@
-from mqstore.kernels.common.loads cimport LOW32, TWO31, TWO32, ascii_hash, copy, find, i32, i64, prefetch, put32, put64, same, u8
+from mqstore.kernels.common.loads cimport LOW32, TWO31, TWO32, copy, prefetch
+from mqstore.kernels.common.pointer_loads cimport ascii_hash, find, first_byte, i32, i64, put32, put64, same, u8
 from mqstore.kernels.rocketmq.entry_layout cimport ENTRY_AT_SIZE, ENTRY_AT_TAGS_CODE, ENTRY_SIZE, KEY_AT_OFFSET, KEY_AT_TIMESTAMP, KEY_SIZE
 from mqstore.kernels.rocketmq.frames cimport KEYS_START, TAGS_START, UNIQ_KEY_START, known_row
 from mqstore.kernels.rocketmq.hashing cimport hash_span
@@ -27,3 +28,6 @@ cdef enum:
     LINE = 64
     NO_ROOM = -2
     SCHEDULE_TOPIC_LENGTH = 19
+
+cdef inline unsigned char *start_of(unsigned char[::1] b) noexcept nogil:
+    return <unsigned char *> b._data

@@ -11,7 +11,22 @@ number in `special`: `mqstore.rocketmq.dispatch.dispatcher` makes their entries 
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import LOW32, TWO31, TWO32, ascii_hash, copy, find, i32, i64, prefetch, put32, put64, same, u8
+    from mqstore.kernels.common.loads import (
+        LOW32,
+        TWO31,
+        TWO32,
+        ascii_hash,
+        copy,
+        find,
+        first_byte,
+        i32,
+        i64,
+        prefetch,
+        put32,
+        put64,
+        same,
+        u8,
+    )
     from mqstore.kernels.rocketmq.entry_layout import (
         ENTRY_AT_SIZE,
         ENTRY_AT_TAGS_CODE,
@@ -58,6 +73,10 @@ if not cython.compiled:
     NO_ROOM = -2
     SCHEDULE_TOPIC_LENGTH = 19
 
+    def start_of(b):
+        return b
+
+
 # what dispatch needs of the properties of a record; a span that is absent starts at -1
 Properties = cython.struct(
     tags_code=cython.longlong,
@@ -82,7 +101,9 @@ def slot_of(topic_hash: cython.ulonglong, queue: cython.int) -> cython.ulonglong
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def text_hash(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong) -> cython.ulonglong:
+def text_hash(
+    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong
+) -> cython.ulonglong:
     """Return Java's hash of n bytes at p, carried on from seed; TWO32 if they are not UTF-8."""
     h: cython.ulonglong = ascii_hash(b, p, n, seed)
     return h if h < TWO32 else hash_span(b, p, n, seed)
@@ -106,7 +127,7 @@ def enter_groups(
         raise ValueError("the table's length must be a power of two")
     with cython.nogil:
         for g in range(count):
-            slot = slot_of(hash_span(b, group_topic[g], group_length[g], 0), cython.cast(cython.int, group_queue[g])) & mask
+            slot = slot_of(hash_span(first_byte(b), group_topic[g], group_length[g], 0), cython.cast(cython.int, group_queue[g])) & mask
             while table[slot] >= 0:
                 slot = (slot + 1) & mask
             table[slot] = g
@@ -117,7 +138,7 @@ def enter_groups(
 @cython.nogil
 @cython.exceptval(check=False)
 def find_group(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     topic: cython.Py_ssize_t,
     topic_length: cython.Py_ssize_t,
     topic_hash: cython.ulonglong,
@@ -152,7 +173,7 @@ def find_group(
 @cython.nogil
 @cython.exceptval(check=False)
 def needs_python(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     name: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
     topic: cython.Py_ssize_t,
@@ -171,7 +192,7 @@ def needs_python(
 @cython.nogil
 @cython.exceptval(check=False)
 def properties_of(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     start: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
     topic: cython.Py_ssize_t,
@@ -226,13 +247,13 @@ def properties_of(
 @cython.nogil
 @cython.exceptval(check=False)
 def put_key(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     start: cython.Py_ssize_t,
     n: cython.Py_ssize_t,
     seed: cython.ulonglong,
     physical_offset: cython.longlong,
     store_timestamp: cython.longlong,
-    keys: cython.uchar[::1],
+    keys: cython.pointer[cython.uchar],
     k: cython.Py_ssize_t,
 ) -> cython.bint:
     """Write row k of the keys: the key of n bytes at start. Returns whether its bytes are not UTF-8."""
@@ -287,6 +308,9 @@ def dispatch(
     first_key: cython.longlong
     parts: RecordParts  # noqa: F821
     properties: Properties
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    entry_rows: cython.pointer[cython.uchar] = start_of(entries)
+    key_rows: cython.pointer[cython.uchar] = start_of(keys)
     if k > n or entries.shape[0] < ENTRY_SIZE * n or group.shape[0] < n or queue_offset.shape[0] < n or store_timestamp.shape[0] < n:
         raise ValueError("arrays are too small")
     if special.shape[0] < n or (table.shape[0] & (table.shape[0] - 1)) != 0 or table.shape[0] < 2 * group_topic.shape[0]:
@@ -301,24 +325,32 @@ def dispatch(
                 prefetch(b, positions[k + 7] - 2 * LINE)
             p = positions[k]
             parts = parts_of(b, p)
-            physical = i64(b, p + AT_PHYSICAL_OFFSET)
-            stored_at = i64(b, p + parts.born_length + AT_STORE_TIMESTAMP)
-            topic_hash = text_hash(b, parts.topic, parts.topic_length, 0)
-            properties = properties_of(b, parts.properties, parts.properties_length, parts.topic, parts.topic_length)
+            physical = i64(source, p + AT_PHYSICAL_OFFSET)
+            stored_at = i64(source, p + parts.born_length + AT_STORE_TIMESTAMP)
+            topic_hash = text_hash(source, parts.topic, parts.topic_length, 0)
+            properties = properties_of(source, parts.properties, parts.properties_length, parts.topic, parts.topic_length)
             is_special = topic_hash >= TWO32 or properties.is_special
             # queue entry
-            put64(entries, ENTRY_SIZE * k, physical)
-            put32(entries, ENTRY_SIZE * k + ENTRY_AT_SIZE, i32(b, p + AT_SIZE))
-            put64(entries, ENTRY_SIZE * k + ENTRY_AT_TAGS_CODE, properties.tags_code)
-            queue_offset[k] = i64(b, p + AT_QUEUE_OFFSET)
+            put64(entry_rows, ENTRY_SIZE * k, physical)
+            put32(entry_rows, ENTRY_SIZE * k + ENTRY_AT_SIZE, i32(source, p + AT_SIZE))
+            put64(entry_rows, ENTRY_SIZE * k + ENTRY_AT_TAGS_CODE, properties.tags_code)
+            queue_offset[k] = i64(source, p + AT_QUEUE_OFFSET)
             store_timestamp[k] = stored_at
             kind = parts.sys_flag & TRANSACTION_MASK
             g = NO_GROUP
             if kind == TRANSACTION_NONE or kind == TRANSACTION_COMMIT:
                 g = find_group(
-                    b, parts.topic, parts.topic_length, topic_hash, i32(b, p + AT_QUEUE_ID), table, group_topic, group_length, group_queue,
+                    source,
+                    parts.topic,
+                    parts.topic_length,
+                    topic_hash,
+                    i32(source, p + AT_QUEUE_ID),
+                    table,
+                    group_topic,
+                    group_length,
+                    group_queue,
                     groups,
-                )  # fmt: skip
+                )
                 if g == NO_ROOM:
                     status = GROUPS_FULL
                     break
@@ -332,19 +364,19 @@ def dispatch(
                 if written >= key_room:
                     status = KEYS_FULL
                     break
-                if put_key(b, properties.unique_key, properties.unique_key_length, seed, physical, stored_at, keys, written):
+                if put_key(source, properties.unique_key, properties.unique_key_length, seed, physical, stored_at, key_rows, written):
                     is_special = True
                 written += 1
             if properties.keys >= 0 and kind != TRANSACTION_ROLLBACK:
                 start = properties.keys
                 stop = start + properties.keys_length
                 while start <= stop:
-                    i = find(b, start, stop, KEY_SEPARATOR)
+                    i = find(source, start, stop, KEY_SEPARATOR)
                     if i > start:
                         if written >= key_room:
                             status = KEYS_FULL
                             break
-                        if put_key(b, start, i - start, seed, physical, stored_at, keys, written):
+                        if put_key(source, start, i - start, seed, physical, stored_at, key_rows, written):
                             is_special = True
                         written += 1
                     start = i + 1

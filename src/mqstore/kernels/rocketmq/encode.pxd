@@ -11,7 +11,8 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_RECONSUME_TIMES, AT_SIZE, AT_STORE_HOST, AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_IPV6,
     CRC_DIGITS, CRC_NAME_SIZE, CRC_PROPERTY_SIZE, FIXED_SIZE, FRAME_SIZE, IPV4_HOST_SIZE, IPV6_HOST_SIZE, MAGIC_BLANK, MAGIC_V1,
     MAGIC_V2, MAX_PROPERTIES, MAX_RECORD_SIZE, MAX_TOPIC_V1, MAX_TOPIC_V2, NAME_END, PAIR_END, PROPERTIES_LENGTH_SIZE, RecordValues,
-    STORE_HOST_IPV6, Span,    TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, WORD_CRC_FIRST, WORD_CRC_SECOND, born_host_size, store_host_size,
+    STORE_HOST_IPV6, Span, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, WORD_CRC_FIRST, WORD_CRC_SECOND,
+    born_host_size, store_host_size,
 )
 
 # the names of encode.py, where they are described; cpdef: Python sees them too
@@ -62,4 +63,11 @@ cdef inline void copy(unsigned char *to, Py_ssize_t at, const unsigned char *b, 
 cdef inline bint overlap(const unsigned char *to, Py_ssize_t at, Py_ssize_t n, const unsigned char *b, Py_ssize_t start, Py_ssize_t m) noexcept nogil:
     return n > 0 and m > 0 and to + at < b + start + m and b + start < to + at + n
 
-cdef void put_record(unsigned char *to, Py_ssize_t at, RecordValues r) noexcept nogil
+# the address of a variable: uncompiled, the object itself
+cdef extern from *:
+    """
+    #define mq_ref(x) (&(x))
+    """
+    const RecordValues *ref "mq_ref"(RecordValues values) noexcept nogil
+
+cdef void put_record(unsigned char *to, Py_ssize_t at, const RecordValues *r) noexcept nogil

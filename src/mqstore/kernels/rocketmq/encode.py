@@ -58,13 +58,11 @@ if not cython.compiled:
         AT_BORN_HOST,
         AT_BORN_TIMESTAMP,
         AT_FLAG,
-        AT_MAGIC,
         AT_PHYSICAL_OFFSET,
         AT_PREPARED_OFFSET,
         AT_QUEUE_ID,
         AT_QUEUE_OFFSET,
         AT_RECONSUME_TIMES,
-        AT_SIZE,
         AT_STORE_HOST,
         AT_STORE_TIMESTAMP,
         AT_SYS_FLAG,
@@ -108,6 +106,9 @@ if not cython.compiled:
 
     LONG_BODY = 65536  # bytes of a body from which other threads may run while its record is written
     ZERO = 48  # the digit
+
+    def ref(values):
+        return values
 
     def first_byte(b):
         return b
@@ -174,11 +175,8 @@ def put_crc_property(
     put8(to, p + CRC_PROPERTY_SIZE - 1, PAIR_END)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def put_record(to: cython.pointer[cython.uchar], at: cython.Py_ssize_t, r: RecordValues) -> cython.void:
-    """Write a record at `at`. All lengths have been checked."""
+def put_record(to, at, r):
+    """Write a record at `at`; r: a reference to its RecordValues. All lengths have been checked."""
     p: cython.Py_ssize_t = at + AT_BORN_HOST
     head: cython.ulonglong
     body_crc: cython.longlong = r.body_crc
@@ -385,13 +383,13 @@ class LogFileWriter:
             properties=Span(text, 0, text_length),
         )
         if body_length < LONG_BODY:
-            put_record(self.start, position, values)
+            put_record(self.start, position, ref(values))
         else:
             # a reference to the buffer: `release` may be called while other threads run
             kept = self.file
             to = first_byte(kept)
             with cython.nogil:
-                put_record(to, position, values)
+                put_record(to, position, ref(values))
         return size
 
     def blank(self, position: cython.Py_ssize_t, limit: cython.Py_ssize_t):
@@ -428,6 +426,7 @@ class LogFileWriter:
         at: cython.Py_ssize_t = position
         size: cython.longlong
         valid: cython.bint = True
+        values: RecordValues
         kept: cython.uchar[::1]
         to: cython.pointer[cython.uchar]
         host_start: cython.pointer[cython.const[cython.uchar]] = first_byte(hosts)
@@ -460,30 +459,27 @@ class LogFileWriter:
                     fields[BODY_CRC, k] = crc_on(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k], 0) & 0x7FFFFFFF
                 fields[SIZE, k] = size
                 fields[PHYSICAL_OFFSET, k] = physical_offset + (at - position)
-                put_record(
-                    to,
-                    at,
-                    RecordValues(
-                        size=size,
-                        version=2 if fields[TOPIC_LENGTH, k] > MAX_TOPIC_V1 else 1,
-                        queue_id=fields[QUEUE_ID, k],
-                        flag=fields[FLAG, k],
-                        sys_flag=fields[SYS_FLAG, k],
-                        queue_offset=fields[QUEUE_OFFSET, k],
-                        physical_offset=fields[PHYSICAL_OFFSET, k],
-                        born_timestamp=fields[BORN_TIMESTAMP, k],
-                        store_timestamp=fields[STORE_TIMESTAMP, k],
-                        reconsume_times=fields[RECONSUME_TIMES, k],
-                        prepared_offset=fields[PREPARED_TRANSACTION_OFFSET, k],
-                        body_crc=fields[BODY_CRC, k],
-                        crc_size=crc_property_size(property_crc, text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
-                        born_host=Span(host_start, fields[BORN_HOST, k], born_host_size(fields[SYS_FLAG, k])),
-                        store_host=Span(host_start, fields[STORE_HOST, k], store_host_size(fields[SYS_FLAG, k])),
-                        body=Span(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k]),
-                        topic=Span(topic_start, fields[TOPIC_START, k], fields[TOPIC_LENGTH, k]),
-                        properties=Span(text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
-                    ),
+                values = RecordValues(
+                    size=size,
+                    version=2 if fields[TOPIC_LENGTH, k] > MAX_TOPIC_V1 else 1,
+                    queue_id=fields[QUEUE_ID, k],
+                    flag=fields[FLAG, k],
+                    sys_flag=fields[SYS_FLAG, k],
+                    queue_offset=fields[QUEUE_OFFSET, k],
+                    physical_offset=fields[PHYSICAL_OFFSET, k],
+                    born_timestamp=fields[BORN_TIMESTAMP, k],
+                    store_timestamp=fields[STORE_TIMESTAMP, k],
+                    reconsume_times=fields[RECONSUME_TIMES, k],
+                    prepared_offset=fields[PREPARED_TRANSACTION_OFFSET, k],
+                    body_crc=fields[BODY_CRC, k],
+                    crc_size=crc_property_size(property_crc, text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
+                    born_host=Span(host_start, fields[BORN_HOST, k], born_host_size(fields[SYS_FLAG, k])),
+                    store_host=Span(host_start, fields[STORE_HOST, k], store_host_size(fields[SYS_FLAG, k])),
+                    body=Span(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k]),
+                    topic=Span(topic_start, fields[TOPIC_START, k], fields[TOPIC_LENGTH, k]),
+                    properties=Span(text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
                 )
+                put_record(to, at, ref(values))
                 at += size
                 k += 1
         if not valid:

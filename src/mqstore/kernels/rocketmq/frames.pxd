@@ -1,4 +1,5 @@
-from mqstore.kernels.common.loads cimport copy, find, i16, i32, i64, i8, prefetch, u8
+from mqstore.kernels.common.loads cimport copy, find, i16, i32, i64, i8, mq_load32, mq_load64, prefetch, u8
+from mqstore.kernels.common.pointer_loads cimport first_byte
 from mqstore.kernels.rocketmq.record_layout cimport (
     AT_BODY, AT_BODY_CRC, AT_BODY_LENGTH, AT_BORN_HOST, AT_BORN_TIMESTAMP, AT_FLAG, AT_MAGIC, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET,
     AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_RECONSUME_TIMES, AT_SIZE, AT_STORE_HOST, AT_STORE_TIMESTAMP, AT_SYS_FLAG, CRC_NAME_SIZE,
@@ -71,12 +72,12 @@ cdef enum:
 cdef int check(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long base, bint strict) noexcept nogil
 cdef void read_fields(const unsigned char[::1] b, const long long[::1] positions, Py_ssize_t n, long long[:, ::1] out) noexcept nogil
 
-cdef inline int known_row(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
+cdef inline int known_row(const unsigned char *b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
     if n == 4:
-        if i32(b, p) == WORD_TAGS:
+        if <int> mq_load32(b + p) == WORD_TAGS:
             return TAGS_START
-        if i32(b, p) == WORD_KEYS:
+        if <int> mq_load32(b + p) == WORD_KEYS:
             return KEYS_START
-    elif n == 8 and i64(b, p) == WORD_UNIQ_KEY:
+    elif n == 8 and <long long> mq_load64(b + p) == WORD_UNIQ_KEY:
         return UNIQ_KEY_START
     return -1

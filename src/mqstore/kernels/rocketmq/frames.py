@@ -9,7 +9,7 @@ import cython
 import numpy as np
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import copy, find, i8, i16, i32, i64, prefetch, u8
+    from mqstore.kernels.common.loads import copy, find, first_byte, i8, i16, i32, i64, prefetch, u8
     from mqstore.kernels.rocketmq.record_layout import (
         AT_BODY_CRC,
         AT_BODY_LENGTH,
@@ -422,7 +422,7 @@ def known_properties(
                 j = find(b, i, stop, PAIR_END)
                 name = find(b, i, j, NAME_END)
                 if name > i and name < j - 1:
-                    row = known_row(b, i, name - i)
+                    row = known_row(first_byte(b), i, name - i)
                     if row >= 0:
                         out[row, k] = name + 1
                         out[row + 1, k] = j - name - 1

@@ -1,13 +1,13 @@
 """Java's String.hashCode over UTF-8 bytes: h = 31 h + c over UTF-16 code units, modulo 2^32.
 
-Bytes that are not UTF-8 have no hash of their own here: the caller decodes them as Java does and hashes the text.
+Bytes that are not UTF-8 are not hashed here: the caller decodes them as Java does and hashes the text.
 A hash can be carried on: the seed for the bytes of a key is the hash of `topic#`.
 """
 
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import LOW32, TWO32, u8
+    from mqstore.kernels.common.loads import LOW32, TWO32, first_byte, u8
 
 MALFORMED = 1 << 32  # set in the result of hash_span when the bytes are not UTF-8
 
@@ -15,8 +15,10 @@ MALFORMED = 1 << 32  # set in the result of hash_span when the bytes are not UTF
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def hash_span(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong) -> cython.ulonglong:
-    """Hash of n bytes at p, carried on from seed; MALFORMED if they are not UTF-8."""
+def hash_span(
+    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong
+) -> cython.ulonglong:
+    """Return the hash of n bytes at p, carried on from seed; MALFORMED if they are not UTF-8."""
     h: cython.ulonglong = seed
     i: cython.Py_ssize_t = 0
     a: cython.uint
@@ -44,8 +46,10 @@ def hash_span(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cytho
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def hash_utf8(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong) -> cython.ulonglong:
-    """As hash_span, for text beyond ASCII: decodes, and makes surrogate pairs."""
+def hash_utf8(
+    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong
+) -> cython.ulonglong:
+    """Hash text that is not ASCII, as `hash_span` does: decode it and make surrogate pairs."""
     h: cython.ulonglong = seed
     i: cython.Py_ssize_t = 0
     k: cython.Py_ssize_t
@@ -89,8 +93,8 @@ def hash_utf8(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cytho
 
 
 def hash_bytes(b: cython.const[cython.uchar][::1], seed: cython.ulonglong = 0):
-    """Hash of all bytes of b as an unsigned 32-bit number, MALFORMED (2^32) if they are not UTF-8."""
-    return hash_span(b, 0, b.shape[0], seed)
+    """Return the hash of all bytes of b as an unsigned 32-bit number, MALFORMED (2^32) if they are not UTF-8."""
+    return hash_span(first_byte(b), 0, b.shape[0], seed)
 
 
 def hash_spans(
@@ -99,11 +103,11 @@ def hash_spans(
     lengths: cython.longlong[::1],
     out: cython.longlong[::1],
 ):
-    """out[k] = unsigned hash of span k, or MALFORMED; a negative length counts as 0."""
+    """Set out[k] to the unsigned hash of span k, or MALFORMED; a negative length counts as 0."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     if lengths.shape[0] < n or out.shape[0] < n:
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            out[k] = hash_span(b, starts[k], lengths[k] if lengths[k] > 0 else 0, 0)
+            out[k] = hash_span(first_byte(b), starts[k], lengths[k] if lengths[k] > 0 else 0, 0)

@@ -23,6 +23,13 @@ if not cython.compiled:
         MILLISECONDS,
     )
 
+    def put_entry(out, at, key_hash, physical_offset, seconds, previous):
+        """Write an entry."""
+        put32(out, at + INDEX_AT_HASH, key_hash)
+        put64(out, at + INDEX_AT_OFFSET, physical_offset)
+        put32(out, at + INDEX_AT_SECONDS, seconds)
+        put32(out, at + INDEX_AT_PREVIOUS, previous)
+
 
 @cython.cfunc
 @cython.inline
@@ -35,25 +42,6 @@ def seconds_after(timestamp: cython.longlong, begin_timestamp: cython.longlong) 
         return 0
     difference = difference // MILLISECONDS
     return difference if difference < MAX_INT else MAX_INT
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def put_entry(
-    out: cython.uchar[::1],
-    at: cython.Py_ssize_t,
-    key_hash: cython.longlong,
-    physical_offset: cython.longlong,
-    seconds: cython.longlong,
-    previous: cython.longlong,
-) -> cython.void:
-    """Write an entry."""
-    put32(out, at + INDEX_AT_HASH, key_hash)
-    put64(out, at + INDEX_AT_OFFSET, physical_offset)
-    put32(out, at + INDEX_AT_SECONDS, seconds)
-    put32(out, at + INDEX_AT_PREVIOUS, previous)
 
 
 def build(

@@ -134,7 +134,11 @@ class PullResult:
     def _lay_out(self):
         rows = self.rows or b""
         numbers = struct.unpack(f"={len(rows) // 8}q", rows)
-        self._queue_offsets, self._physical_offsets, self._sizes = list(numbers[::ROW_NUMBERS]), list(numbers[1::ROW_NUMBERS]), list(numbers[2::ROW_NUMBERS])
+        self._queue_offsets, self._physical_offsets, self._sizes = (
+            list(numbers[::ROW_NUMBERS]),
+            list(numbers[1::ROW_NUMBERS]),
+            list(numbers[2::ROW_NUMBERS]),
+        )
 
 
 class Limits:

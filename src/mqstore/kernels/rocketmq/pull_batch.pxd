@@ -1,6 +1,7 @@
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING
-from mqstore.kernels.common.loads cimport find, i32, i64, memcpy, prefetch, same, u8
+from mqstore.kernels.common.loads cimport i32, i64, memcpy, prefetch, u8
+from mqstore.kernels.common.pointer_loads cimport find, first_byte, same
 from mqstore.kernels.rocketmq.frames cimport (
     BODY_CRC, BODY_LENGTH, BODY_START, BORN_HOST, BORN_TIMESTAMP, FIELD_COUNT, FLAG, KEYS_LENGTH, KEYS_START, KNOWN_ROW_COUNT,
     PHYSICAL_OFFSET, PREPARED_TRANSACTION_OFFSET, PROPERTIES_LENGTH, PROPERTIES_START, QUEUE_ID, QUEUE_OFFSET, RECONSUME_TIMES, SIZE,
@@ -140,6 +141,26 @@ cdef inline void st32(unsigned char[::1] out, Py_ssize_t at, long long value) no
 
 cdef inline void st64(unsigned char[::1] out, Py_ssize_t at, long long value) noexcept nogil:
     memcpy(&out[at], &value, 8)
+
+cdef inline void put_ints(long long[:, ::1] fields, int field, Py_ssize_t n, Py_ssize_t at, unsigned char[::1] out) noexcept nogil:
+    cdef const long long *values = &fields[field, 0]
+    cdef unsigned char *start = &out[0] + at
+    cdef Py_ssize_t k
+    cdef int word
+    for k in range(n):
+        word = <int> values[k]
+        memcpy(start + 4 * k, &word, 4)
+
+cdef inline void put_longs(
+    long long[:, ::1] fields, int field, long long factor, Py_ssize_t n, Py_ssize_t at, unsigned char[::1] out
+) noexcept nogil:
+    cdef const long long *values = &fields[field, 0]
+    cdef unsigned char *start = &out[0] + at
+    cdef Py_ssize_t k
+    cdef long long word
+    for k in range(n):
+        word = values[k] * factor
+        memcpy(start + 8 * k, &word, 8)
 
 cdef inline void hexadecimal(unsigned char[::1] out, Py_ssize_t at, const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
     mq_hexadecimal(&out[at], &b[p])

@@ -5,7 +5,8 @@ one call writes all columns of the batch as one Arrow IPC message: its head, whi
 other, each at a multiple of eight bytes.
 
     valid_positions   which of the positions hold a valid record
-    write_batch       the message; it reads the records' fields, measures them (`measure`), lays out the body (`lay_out`) and writes it (`fill`)
+    write_batch       the message; it reads the records' fields, sums them up (`measure`), lays out the body (`lay_out`) and writes it
+                      (`fill`)
 
 Only ordinary records are taken: both hosts IPv4, the body not compressed, texts of ASCII, no property twice, keys with
 single blanks between them, times that fit into microseconds. `write_batch` returns None if one is not ordinary, and the caller makes
@@ -25,7 +26,7 @@ import numpy as np
 if not cython.compiled:
     import sys
 
-    from mqstore.kernels.common.loads import copy, find, i32, i64, prefetch, same, u8
+    from mqstore.kernels.common.loads import copy, find, first_byte, i32, i64, prefetch, same, u8
     from mqstore.kernels.rocketmq.frames import (
         BODY_CRC,
         BODY_LENGTH,
@@ -166,6 +167,16 @@ if not cython.compiled:
         """Store a native 64-bit number."""
         out[at : at + 8] = tuple(int(value).to_bytes(8, sys.byteorder, signed=True))
 
+    def put_ints(fields, field, n, at, out):
+        """Write a field as a column of 32-bit numbers."""
+        for k in range(n):
+            st32(out, at + 4 * k, fields[field, k])
+
+    def put_longs(fields, field, factor, n, at, out):
+        """Write a field, times factor, as a column of 64-bit numbers."""
+        for k in range(n):
+            st64(out, at + 8 * k, fields[field, k] * factor)
+
     def hexadecimal(out, at, b, p):
         """Write eight bytes as sixteen upper-case digits."""
         out[at : at + 16] = tuple(bytes(b[p : p + 8]).hex().upper().encode())
@@ -251,7 +262,7 @@ def valid_positions(
 @cython.nogil
 @cython.exceptval(check=False)
 def read_pairs(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     k: cython.Py_ssize_t,
@@ -334,7 +345,7 @@ def measure(
         topics += fields[TOPIC_LENGTH, k]
         bodies += fields[BODY_LENGTH, k]
         i = fields[PROPERTIES_START, k]
-        pairs = read_pairs(b, i, i + fields[PROPERTIES_LENGTH, k], k, pairs, spans, room)
+        pairs = read_pairs(first_byte(b), i, i + fields[PROPERTIES_LENGTH, k], k, pairs, spans, room)
         if pairs < 0:
             ordinary = False
             break
@@ -352,7 +363,7 @@ def measure(
             i = spans[KEYS_START, k]
             stop = i + spans[KEYS_LENGTH, k]
             while i <= stop:
-                j = find(b, i, stop, KEY_SEPARATOR)
+                j = find(first_byte(b), i, stop, KEY_SEPARATOR)
                 if j == i:
                     ordinary = False
                 key_items += 1
@@ -383,9 +394,7 @@ def measure(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def lay_out(
-    n: cython.longlong, totals: Totals, nodes: cython.longlong[:, ::1], buffers: cython.longlong[:, ::1]
-) -> cython.longlong:
+def lay_out(n: cython.longlong, totals: Totals, nodes: cython.longlong[:, ::1], buffers: cython.longlong[:, ::1]) -> cython.longlong:
     """Lay out the body of a batch of n records; return its bytes.
 
     nodes: filled with rows and nulls of each column. buffers: filled with begin and length of each buffer.
@@ -503,35 +512,6 @@ def put_texts(
 
 
 @cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def put_ints(fields: cython.longlong[:, ::1], field: cython.int, n: cython.Py_ssize_t, at: cython.Py_ssize_t, out: cython.uchar[::1]) -> cython.void:
-    """Write a field as a column of 32-bit numbers."""
-    k: cython.Py_ssize_t
-    for k in range(n):
-        st32(out, at + 4 * k, fields[field, k])
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def put_longs(
-    fields: cython.longlong[:, ::1],
-    field: cython.int,
-    factor: cython.longlong,
-    n: cython.Py_ssize_t,
-    at: cython.Py_ssize_t,
-    out: cython.uchar[::1],
-) -> cython.void:
-    """Write a field, times factor, as a column of 64-bit numbers."""
-    k: cython.Py_ssize_t
-    for k in range(n):
-        st64(out, at + 8 * k, fields[field, k] * factor)
-
-
-@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def put_keys(
@@ -564,7 +544,7 @@ def put_keys(
             i = spans[KEYS_START, k]
             stop = i + spans[KEYS_LENGTH, k]
             while i <= stop:
-                j = find(b, i, stop, KEY_SEPARATOR)
+                j = find(first_byte(b), i, stop, KEY_SEPARATOR)
                 copy(out, text + at, b, i, j - i)
                 at += j - i
                 item += 1

@@ -1,5 +1,5 @@
 from cpython.bytes cimport PyBytes_AS_STRING
-from mqstore.kernels.rocketmq.encode cimport put_record
+from mqstore.kernels.rocketmq.encode cimport put_record, ref
 from mqstore.kernels.rocketmq.record_layout cimport (
     FIXED_SIZE, FRAME_SIZE, MAX_PROPERTIES, RecordValues, Span, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 )

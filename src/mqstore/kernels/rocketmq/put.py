@@ -19,7 +19,7 @@ import numpy as np
 if not cython.compiled:
     import time
 
-    from mqstore.kernels.rocketmq.encode import put_record
+    from mqstore.kernels.rocketmq.encode import put_record, ref
     from mqstore.kernels.rocketmq.record_layout import (
         FIXED_SIZE,
         FRAME_SIZE,
@@ -297,6 +297,7 @@ class PutPath:
         kind: cython.int
         reconsume_times: cython.int
         result: PutResult
+        values: RecordValues
         found = self.topics.get(m.topic) if type(m.topic) is str else None
         if found is None or type(m.body) is not bytes:
             return None
@@ -356,30 +357,27 @@ class PutPath:
             if found is not None:
                 queue_offset = found
             known.following[m.queue_id] = queue_offset + 1
-        put_record(
-            buffer_start(self.data),
-            file.written,
-            RecordValues(
-                size=size,
-                version=known.version,
-                queue_id=queue_id,
-                flag=flag,
-                sys_flag=sys_flag,
-                queue_offset=queue_offset,
-                physical_offset=file.start + file.written,
-                born_timestamp=now if m.born_timestamp is None else born_timestamp,
-                store_timestamp=now,
-                reconsume_times=reconsume_times,
-                prepared_offset=prepared,
-                body_crc=-1,
-                crc_size=0,
-                born_host=Span(octets(born), 0, len(born)),
-                store_host=Span(octets(store), 0, len(store)),
-                body=Span(octets(body), 0, len(body)),
-                topic=Span(octets(known.raw), 0, len(known.raw)),
-                properties=Span(octets(text), 0, len(text)),
-            ),
+        values = RecordValues(
+            size=size,
+            version=known.version,
+            queue_id=queue_id,
+            flag=flag,
+            sys_flag=sys_flag,
+            queue_offset=queue_offset,
+            physical_offset=file.start + file.written,
+            born_timestamp=now if m.born_timestamp is None else born_timestamp,
+            store_timestamp=now,
+            reconsume_times=reconsume_times,
+            prepared_offset=prepared,
+            body_crc=-1,
+            crc_size=0,
+            born_host=Span(octets(born), 0, len(born)),
+            store_host=Span(octets(store), 0, len(store)),
+            body=Span(octets(body), 0, len(body)),
+            topic=Span(octets(known.raw), 0, len(known.raw)),
+            properties=Span(octets(text), 0, len(text)),
         )
+        put_record(buffer_start(self.data), file.written, ref(values))
         result.status = self.ok
         result.physical_offset = file.start + file.written
         result.queue_offset = queue_offset

@@ -14,7 +14,7 @@ if not cython.compiled:
 
 
 def plausible_until(b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, below: cython.longlong):
-    """Return the number of the first row from `first` on with a negative offset, no size, or an offset not below `below` (< 0: no limit)."""
+    """Return the first row from `first` on with a negative offset, no size, or an offset not below `below` (< 0: no limit)."""
     n: cython.Py_ssize_t = b.shape[0] // ENTRY_SIZE
     k: cython.Py_ssize_t = first
     offset: cython.longlong

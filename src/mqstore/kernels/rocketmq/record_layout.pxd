@@ -1,6 +1,6 @@
 # The layout of a commit log record for compiled kernels: the same names and values as in record_layout.py, which describes them.
 # The constants are anonymous enums: the C compiler sees numbers, no Python object is made.
-from mqstore.kernels.common.loads cimport i16, i32, i8
+from mqstore.kernels.common.loads cimport mq_load32
 
 cdef enum:
     INT = 4
@@ -120,23 +120,24 @@ cdef inline Py_ssize_t store_host_size(long long sys_flag) noexcept nogil:
     return IPV6_HOST_SIZE if sys_flag & STORE_HOST_IPV6 else IPV4_HOST_SIZE
 
 cdef inline RecordParts parts_of(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    cdef const unsigned char *start = &b[0]
     cdef RecordParts parts
     cdef Py_ssize_t at
-    parts.version = 1 if i32(b, p + AT_MAGIC) == MAGIC_V1 else 2
-    parts.sys_flag = i32(b, p + AT_SYS_FLAG)
+    parts.version = 1 if <int> mq_load32(start + p + AT_MAGIC) == MAGIC_V1 else 2
+    parts.sys_flag = <int> mq_load32(start + p + AT_SYS_FLAG)
     parts.born_length = born_host_size(parts.sys_flag)
     parts.store_length = store_host_size(parts.sys_flag)
     parts.after_hosts = p + parts.born_length + parts.store_length
     parts.body = parts.after_hosts + AT_BODY
-    parts.body_length = i32(b, parts.after_hosts + AT_BODY_LENGTH)
+    parts.body_length = <int> mq_load32(start + parts.after_hosts + AT_BODY_LENGTH)
     if parts.body_length < 0:
         parts.body_length = 0
     at = parts.body + parts.body_length
-    parts.topic_length = i8(b, at) if parts.version == 1 else i16(b, at)
+    parts.topic_length = <signed char> start[at] if parts.version == 1 else <short> ((start[at] << 8) | start[at + 1])
     parts.topic = at + parts.version
     at = parts.topic + parts.topic_length
     parts.properties = at + PROPERTIES_LENGTH_SIZE
-    parts.properties_length = i16(b, at)
+    parts.properties_length = <short> ((start[at] << 8) | start[at + 1])
     if parts.properties_length < 0:
         parts.properties_length = 0
     return parts

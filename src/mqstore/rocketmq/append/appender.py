@@ -107,7 +107,11 @@ class Appender:
         self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.is_v5)
         self._default_host = host_bytes(config.store_host)
         self.path = PutPath(
-            PutStatus.PUT_OK, self._default_host, is_v5=self.is_v5, max_body_size=config.max_message_size, max_record_size=self.max_record_size
+            PutStatus.PUT_OK,
+            self._default_host,
+            is_v5=self.is_v5,
+            max_body_size=config.max_message_size,
+            max_record_size=self.max_record_size,
         )
         self.lock = AppendLock(self.path)
         # the fast path neither reports what it writes to a recorder, nor asks a test's clock, nor adds a checksum property

@@ -33,7 +33,7 @@ PAGE = 4096
 class StoredFile(FileImage):
     """One file of a queue on disk. synced: bytes known to have reached the disk. held: its map while it is read often."""
 
-    __slots__ = ("_queue_files", "mapped_bytes", "kept", "relative", "synced")
+    __slots__ = ("_queue_files", "kept", "mapped_bytes", "relative", "synced")
 
     def __init__(
         self,

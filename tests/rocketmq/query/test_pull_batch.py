@@ -22,7 +22,7 @@ from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
 from mqstore.rocketmq.query.pull import PullRules, get_message
-from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS, _head, batch_fast, batch_of_records
+from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS, _ipc_template, batch_fast, batch_of_records
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.columns import rocketmq_schema
 
@@ -151,7 +151,7 @@ def source_of_the_kernel() -> Any:
 
 def test_the_kernel_writes_what_its_source_writes() -> None:
     source = source_of_the_kernel()
-    compiled_head = _head()[0]
+    compiled_head = _ipc_template()[0]
     numbers = (compiled_head.rows, compiled_head.body_length, compiled_head.nodes, compiled_head.buffers)
     source_head = source.BatchHead(np.asarray(compiled_head.raw), *numbers)
     bare = replace(ORDINARY, properties=encode_properties({"a": "b"}))

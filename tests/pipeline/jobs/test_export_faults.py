@@ -17,7 +17,7 @@ from support.tables import plain, table
 
 from mqstore.errors import TargetError
 from mqstore.pipeline.jobs.export import export
-from mqstore.rocketmq.store.export import Exported, ExportTask, export_split
+from mqstore.rocketmq.store.export import ExportTask, TaskOutput, export_split
 
 FORMATS = ("parquet", "iceberg", "delta")
 SMALL = case_named("4.9.3/e-delay-transaction-batch")
@@ -158,7 +158,7 @@ def test_every_store_goes_on_by_the_command_after_a_failure(case: GoldenCase, tm
         asked = ["export", source, "--to", tmp_path / file_format, "--format", file_format, "--threads", 1, "--config", case.config]
         written: list[int] = []
 
-        def failing(task: ExportTask, written: list[int] = written) -> Exported:
+        def failing(task: ExportTask, written: list[int] = written) -> TaskOutput:
             if len(written) == 1:
                 raise TargetError("the disk is full")
             written.append(task.read.split.number)

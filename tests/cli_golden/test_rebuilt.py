@@ -51,6 +51,7 @@ def test_every_key_of_the_log_is_answered_after_a_rebuild(case: GoldenCase, tmp_
             assert offsets <= set(answer.messages), (topic, key)
 
 
+@pytest.mark.long
 def test_a_query_that_came_back_empty_is_answered_by_the_rebuilt_store(tmp_path: Path) -> None:
     case = case_named("4.9.3/b-kill9")
     store = opened(case)

@@ -69,6 +69,7 @@ def python_blocks(page: Path) -> str:
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("page", "count"), [(GUIDE / "pytest.md", 5), (ROOT / "README.md", 1)], ids=["pytest.md", "README.md"])
 def test_the_tests_that_the_pages_show_pass(page: Path, count: int, tmp_path: Path) -> None:
     (tmp_path / "test_shown.py").write_text(python_blocks(page), encoding="utf-8")

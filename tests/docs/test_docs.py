@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import transcripts
+from support.golden import run_cli
 
 from mqstore.findings import Kind, Verdict
 from mqstore.rocketmq.lookup.reason import LOOKUP_ONLY, Reason
@@ -127,7 +128,10 @@ def test_every_module_named_by_the_architecture_exists() -> None:
 
 @cache
 def _help(verb: str = "") -> str:
-    return transcripts.run(f"mqstore {verb} --help", ROOT)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("COLUMNS", "100")
+        environment.setenv("NO_COLOR", "1")
+        return run_cli(*filter(None, [verb]), "--help").stdout
 
 
 def test_the_commands_of_the_guide_are_those_of_the_program() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import io
-import os
 import re
 import sys
 import tokenize
@@ -31,7 +30,7 @@ PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 # pattern: what to write instead
 BANNED = {
     r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|such\b|more\b|less\b|later\b|earlier\b|different\b|one\b)\w+": "is not a",
-    r"(?<!there )\b(?:is|are|was|were) none\b": "is not one, is not a ...",
+    r"(?<!there )\b(?:is|are|was|were) (?-i:none)\b": "is not one, is not a ...",
     r"\b(?:tells?|told|telling)\b": "report, return, print, show, say",
     r"\b(?:whoever|whomever|somebody|nobody)\b": "the caller, the user, no process, no one",
     r"\banew\b": "again, reassigned, rewritten",
@@ -45,7 +44,7 @@ BANNED = {
     r"(?<!lag )(?<!lags )(?<!lagging )(?<!falls )(?<!fall )(?<!fell )(?<!left )(?<!leave )(?<!leaves )(?<!far )(?<!leaving )"
     r"\bbehind\b(?! (?:a|an|its|the) (?:URL|proxy|firewall|load balancer))": "after, past (behind is for lag)",
     r"\bstands?\b(?! (?:for|by|alone|out|in for)\b)(?<!as it stands)": "is",
-    r"\bl(?:ies|ie|ay)\b(?! (?:outside|within|between|above|below)\b)": "is",
+    r"\bl(?:ies|ie)\b(?! (?:outside|within|between|above|below)\b)": "is",
     r"\bwho wants to\b|\bfor who\b|\bwho asks\b": "the caller, for callers that",
     r"\bby itself alone\b|\ball the same\b": "anyway, nevertheless",
     r"\bnot to be (?:had|found)\b": "not available, missing",
@@ -110,9 +109,13 @@ def files(places: Iterable[Path]) -> Iterator[Path]:
         yield from sorted(found)
 
 
-@pytest.mark.skipif("MQSTORE_ENGLISH" not in os.environ, reason="the texts are being rewritten")
+# rooms that are still being rewritten; the list only gets shorter
+NOT_YET = ("src/mqstore/kernels",)
+
+
 def test_no_text_has_a_phrase_that_a_technical_writer_would_not_use() -> None:
-    assert [str(phrase) for path in (*files([ROOT / "src"]), *PAGES) for phrase in phrases(path)] == []
+    found = [str(phrase) for path in (*files([ROOT / "src"]), *PAGES) for phrase in phrases(path)]
+    assert [line for line in found if not line.startswith(NOT_YET)] == []
 
 
 @pytest.mark.parametrize(

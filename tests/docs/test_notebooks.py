@@ -10,6 +10,7 @@ from support import notebook
 LETTERS = 0.01  # versions of matplotlib and its font library move letters by parts of a pixel; another curve makes 0.03 and more
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("page", notebook.PAGES, ids=lambda page: page.name)
 def test_every_cell_prints_and_draws_what_the_page_shows(page: Path) -> None:

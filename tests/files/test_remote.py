@@ -73,6 +73,7 @@ def test_commands_print_the_same(name: str) -> None:
         assert SECRET not in there.stdout + there.stderr
 
 
+@pytest.mark.long
 def test_a_large_log_is_read_in_windows_and_small_memory(tmp_path: Path) -> None:
     store = Store(tmp_path, file_size=150 << 20)
     for number in range(2100):

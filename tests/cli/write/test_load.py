@@ -184,6 +184,7 @@ def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, small: Path) -> None:
     assert bodies(tmp_path / "new") == [f"body {k}" for k in range(10)]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_what_is_loaded(tmp_path: Path) -> None:
     program = """
 import json, sys

@@ -1,1 +1,1 @@
-"""The broker's JSON and properties files, read and written, and the tables behind them."""
+"""The broker's JSON and properties files, read and written, and the tables they hold."""

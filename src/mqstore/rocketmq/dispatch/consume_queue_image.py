@@ -6,7 +6,7 @@ An entry is appended like this (q: the queue offset in the record; p, s: its phy
     no file yet                       the first file starts at the multiple of the file size at or below 20 q;
                                       the entries before q are written as blanks (0, 2^31 - 1, 0), the minimum becomes q
     20 q < end of the queue           a duplicate: nothing is written (q = 0 is never one)
-    20 q > end of the queue           appended at the end all the same: later entries are shifted
+    20 q > end of the queue           appended at the end anyway: later entries are shifted
     otherwise                         appended at its position
 
     >>> import numpy as np

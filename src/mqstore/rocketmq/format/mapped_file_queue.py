@@ -5,7 +5,7 @@
 
 A file is named by the position of its first byte, in 20 decimal digits. Its size is fixed when it is created and is not
 recorded elsewhere: it is inferred from the lengths of the files and the distances between their names. Retention deletes
-the first files; a gap in the middle is a loss. Directories that a broker refuses to load are read all the same;
+the first files; a gap in the middle is a loss. Directories that a broker refuses to load are read anyway;
 `FileQueue.refusals` returns the broker's objections.
 
     >>> infer_size([(0, 2000), (2000, 2000), (4000, 700)])

@@ -54,7 +54,7 @@ def test_a_fresh_store_is_a_store(tmp_path: Path) -> None:
         (["--to", "out"], "is not known from its name"),
         (["--to", "out.jsonl", "--into", "q"], "--into names a queue"),
         (["--to", "out", "--as", "rabbitmq", "--verdict", "intact"], "a new store takes the ready messages of every queue"),
-        (["--to", "out", "--as", "rabbitmq", "--queue-version", "3"], "no queue version 3"),
+        (["--to", "out", "--as", "rabbitmq", "--queue-version", "3"], "queue version must be 1 or 2"),
         (["--to", "amqp://localhost/", "--rate", "0"], "--rate must be above 0"),
     ],
 )

@@ -3,13 +3,8 @@
     store      commitlog  [rec][rec][rec][BLANK] [rec][rec]            grows under its broker
     standby    commitlog  [rec][rec][rec][BLANK] [rec]                 and its queues and index, by the broker's own dispatch
 
-<<<<<<< Updated upstream
 The copy is a store that is open for writing, so it gets everything that a broker does at load, after a crash and at shutdown. The
 end of the copied log is the record of its progress, so nothing is appended twice. A log with damage in the middle cannot be followed: a
-=======
-The copy is a store that is open for writing, so it gets everything that a broker does at load, after a crash and at shutdown. Its
-progress is where its log ends, so nothing is appended twice. A log with damage in the middle cannot be followed: a
->>>>>>> Stashed changes
 broker would give up everything after the damage.
 
 Format: docs/formats/rocketmq.md, sections 2.8, 3 and 8.

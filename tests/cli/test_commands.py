@@ -392,7 +392,7 @@ def test_mqadmins_times_are_understood(store: Path) -> None:
 
 
 def test_colours_are_written_to_terminals_only_and_never_with_no_color(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mqstore.cli.common.output import Output, Settings
+    from mqstore.cli.common.output import CommonOptions, Output
 
     class Terminal(io.StringIO):
         encoding = "utf-8"
@@ -405,7 +405,7 @@ def test_colours_are_written_to_terminals_only_and_never_with_no_color(store: Pa
     for colour in (True, False):
         terminal = Terminal()
         monkeypatch.setattr(sys, "stdout", terminal)
-        out = Output(Settings(colour=colour))
+        out = Output(CommonOptions(colour=colour))
         out.line("bad \x1b[31m news", style="bold red")
         out.table((), [])
         written = terminal.getvalue()

@@ -20,13 +20,13 @@ from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, QueueRun
 from mqstore.rocketmq.dispatch.index_builder import IndexSequence, build_index, index_name, plan_index
-from mqstore.rocketmq.rebuild_steps import QueueTask, RebuildSettings, ScanTask, build_queue, scan_split, settings_of
+from mqstore.rocketmq.rebuild_steps import DispatchTask, QueueBuildTask, RebuildSettings, build_queue, scan_split, settings_of
 from mqstore.rocketmq.scan.splits import Split, plan
 
 
-def task(store: Path, stage: Path, split: Split, **fields: object) -> ScanTask:
+def task(store: Path, stage: Path, split: Split, **fields: object) -> DispatchTask:
     opened_store = mqstore.open(store)
-    made = ScanTask(str(store), None, str(stage), str(stage), split, settings_of(opened_store))
+    made = DispatchTask(str(store), None, str(stage), str(stage), split, settings_of(opened_store))
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
@@ -148,8 +148,8 @@ def test_a_queue_built_from_segments_is_the_queue_the_broker_appends_to(
         plain = bool((np.diff(numbers) == 1).all())
         image.append(QueueRun("orders", 0, numbers, entries, plain))
         (stage / f"{number}.rows").write_bytes(numbers.astype("<i8").tobytes() + entries.tobytes())
-        segments.append(rebuild_steps.Segment(f"{number}.rows", 0, len(chosen)))
-    result = build_queue(QueueTask(str(stage), "orders", 0, False, 200, tuple(segments)))
+        segments.append(rebuild_steps.StagedRows(f"{number}.rows", 0, len(chosen)))
+    result = build_queue(QueueBuildTask(str(stage), "orders", 0, False, 200, tuple(segments)))
     wanted = {f"{file.start:020d}": file.bytes().tobytes().ljust(200, b"\0") for file in image.files}
     assert bytes_below(stage / rebuild_steps.EXACT / "consumequeue/orders/0") == wanted
     assert 20 * result.entries == sum(file.written for file in image.files)

@@ -20,7 +20,7 @@ import typer
 import mqstore
 from mqstore.cli import demo
 from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
-from mqstore.cli.common.output import Format, Settings
+from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.jobs import follow, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
 from mqstore.cli.rabbitmq import convert
@@ -73,7 +73,7 @@ def options(
     ] = False,
 ) -> None:
     """Apply the options given before the command's name."""
-    context.obj = Settings(output, not no_color, quiet, verbose, progress)
+    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress)
 
 
 for module in (

@@ -15,7 +15,7 @@ import numpy as np
 from mqstore.console.basket import InLog, InQueue, Place
 from mqstore.console.stores import StoreList
 from mqstore.errors import UsageError
-from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection, rabbitmq_schema, rocketmq_schema
 from mqstore.table.text import columns_for, json_rows, rabbitmq_columns_for, rename_properties_json
@@ -42,7 +42,7 @@ def _queue_of(place: InQueue) -> tuple[int, str, str, int | None]:
     return place.store, place.vhost, place.queue, place.level
 
 
-def queue_rows(stores: StoreList, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, Rows]]:
+def queue_rows(stores: StoreList, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, MessageRows]]:
     """Yield the index entries of RabbitMQ stores among the places."""
     for (number, vhost, queue, level), group in groupby((place for place in places if isinstance(place, InQueue)), _queue_of):
         wanted = np.array(sorted({place.seq_id for place in group}), np.int64)

@@ -28,11 +28,11 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
-__all__ = ["ReplayResult", "Target", "count_by_family", "replay", "targets_of"]
+__all__ = ["ReplayResult", "ReplayTarget", "count_by_family", "replay", "targets_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReplayTarget:
     """A target of a replay. shown: its address without the password."""
 
     address: str
@@ -51,12 +51,12 @@ class ReplayResult:
     gone: int = 0
 
 
-def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[Target, ...]:
+def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[ReplayTarget, ...]:
     """Parse the targets of a command line. Raises UsageError."""
     found = []
     for address in addresses:
         if address.startswith(("amqp://", "amqps://")):
-            found.append(Target(address, hidden(address), False))
+            found.append(ReplayTarget(address, hidden(address), False))
             continue
         if "://" in address:
             raise UsageError(f"{hidden(address)} is not a replay target; give amqp://user:password@host:port/vhost, or a store's directory")
@@ -64,7 +64,7 @@ def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[Targe
             raise UsageError(
                 f"{address} is one of the stores that are shown; replay into another store, so that the ones being read do not change"
             )
-        found.append(Target(address, address, True))
+        found.append(ReplayTarget(address, address, True))
     return tuple(found)
 
 
@@ -72,7 +72,7 @@ def _same(one: Path, other: Path) -> bool:
     return any(os.path.realpath(one) == os.path.realpath(each) for each in (other, other / "store"))
 
 
-def replay(stores: StoreList, places: Sequence[Place], target: Target, progress: Progress) -> ReplayResult:
+def replay(stores: StoreList, places: Sequence[Place], target: ReplayTarget, progress: Progress) -> ReplayResult:
     """Send the messages in the order of the basket, those of RocketMQ stores first. Raises TargetError, CancelledError."""
     if target.is_store:
         return _into_store(stores, places, target, progress)
@@ -81,7 +81,7 @@ def replay(stores: StoreList, places: Sequence[Place], target: Target, progress:
     return ReplayResult(target.shown, sent.confirmed - sent.returned, sent.returned, sent.refused, len(places) - sent.sent)
 
 
-def _into_store(stores: StoreList, places: Sequence[Place], target: Target, progress: Progress) -> ReplayResult:
+def _into_store(stores: StoreList, places: Sequence[Place], target: ReplayTarget, progress: Progress) -> ReplayResult:
     done = 0
     with MessageStore.open(target.address, StoreConfig(services=False)) as store:
         for batch in log_batches(stores, places, ROCKETMQ_COLUMNS, milliseconds=False):

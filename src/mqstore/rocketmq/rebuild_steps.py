@@ -42,12 +42,12 @@ from mqstore.rocketmq.scan.splits import Split, SplitWalk, open_log
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = [
+    "DispatchResult",
+    "DispatchTask",
+    "QueueBuildTask",
     "QueuePart",
-    "QueueTask",
     "RebuildSettings",
-    "ScanResult",
-    "ScanTask",
-    "Segment",
+    "StagedRows",
     "build_queue",
     "queue_directory",
     "scan_split",
@@ -100,7 +100,7 @@ def _common(sizes: Iterable[int]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StagedRows:
     """Rows in a staged file. path: relative to the stage. start: byte of the first row; count: rows."""
 
     path: str
@@ -121,11 +121,11 @@ class QueuePart:
     first: int
     count: int
     plain: bool
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[StagedRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ScanTask:
+class DispatchTask:
     """Dispatch one split. first: the physical offset of its first record, if known.
 
     run: identifies the job, so that its tasks in a process share open files.
@@ -145,7 +145,7 @@ class ScanTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanResult:
+class DispatchResult:
     """The contents of one split. Offsets are physical; last_offset: of the last record, -1 without any; end: after it, or after
     the record that ends its file.
 
@@ -158,7 +158,7 @@ class ScanResult:
     reach: int
     records: int
     parts: tuple[QueuePart, ...]
-    keys: Segment | None
+    keys: StagedRows | None
     arrays: tuple[NDArray[np.void], ...]
     last_offset: int
     last_store_timestamp: int
@@ -168,7 +168,7 @@ class ScanResult:
     unqueued: tuple[str, ...]
 
 
-def queue_directory(part: QueuePart | QueueTask) -> str:
+def queue_directory(part: QueuePart | QueueBuildTask) -> str:
     """Return the directory of a queue, relative to the store."""
     return f"{'batchconsumequeue' if part.batch else 'consumequeue'}/{part.topic}/{part.queue_id}"
 
@@ -186,10 +186,10 @@ def log_of(store: str, file_size: int | None, run: str) -> CommitLog:
     return found
 
 
-class _Parts:
+class _QueueParts:
     """The parts of queues of one split while it is dispatched, and where their entries are written."""
 
-    def __init__(self, stage: DurableDirectory, task: ScanTask) -> None:
+    def __init__(self, stage: DurableDirectory, task: DispatchTask) -> None:
         self._stage = stage
         self._task = task
         self._size = task.settings.queue_file_size
@@ -220,7 +220,7 @@ class _Parts:
         directory = f"{PLAIN}/consumequeue/{run.topic}/{run.queue_id}"
         write_entries(self._stage, directory, self._size, run.first * ENTRY_SIZE, run.entries)
 
-    def _stage_run(self, run: QueueRun) -> Segment:
+    def _stage_run(self, run: QueueRun) -> StagedRows:
         """Write the rows of a segment: all queue offsets, then all entries."""
         if self._staged is None:
             self._staged = new_part(self._stage, self._task.split, "rows")
@@ -228,7 +228,7 @@ class _Parts:
         for part in (run.offsets.astype(_OFFSETS).view(np.uint8), run.entries):
             self._stage.pwrite(self._staged, self._position, part)
             self._position += len(part)
-        return Segment(self._staged, start, len(run))
+        return StagedRows(self._staged, start, len(run))
 
     def joined(self) -> tuple[QueuePart, ...]:
         """Return one part per queue."""
@@ -272,7 +272,7 @@ def write_blanks(stage: DurableDirectory, directory: str, file_size: int, first:
     write_entries(stage, directory, file_size, start, blanks.view(np.uint8))
 
 
-class _Findings:
+class _SplitFindings:
     """Damage of one split, listed up to a limit."""
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class _Findings:
             self.omitted += 1
 
 
-def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _Findings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
+def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _SplitFindings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
     """Dispatch the records of a split in batches; yields each batch with the physical offset of its last record."""
     dispatcher: Dispatcher | None = None
     file_start = 0
@@ -307,7 +307,7 @@ def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _Findings, chec
         yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
 
 
-def _check_bodies(records: Records, findings: _Findings) -> None:
+def _check_bodies(records: Records, findings: _SplitFindings) -> None:
     columns = RecordColumns(records)
     for k in np.flatnonzero(~columns.crc_ok).tolist():
         position, size = int(records.positions[k]), int(columns.row(frames.SIZE)[k])
@@ -323,17 +323,17 @@ def _check_bodies(records: Records, findings: _Findings) -> None:
         )
 
 
-def scan_split(task: ScanTask) -> ScanResult:
+def scan_split(task: DispatchTask) -> DispatchResult:
     """Dispatch the records of one split: write entries to their places, return the keys."""
     walk = SplitWalk(log_of(task.store, task.log_file_size, task.run), task.split, first=task.first)
-    findings = _Findings()
+    findings = _SplitFindings()
     with_keys = task.settings.index and task.only is None
     records = key_count = last_store_timestamp = 0
     last_offset = -1
     arrays: list[NDArray[np.void]] = []
     key_file: str | None = None
     with DurableDirectory(task.stage) as stage:
-        parts = _Parts(stage, task)
+        parts = _QueueParts(stage, task)
         for found, offset in _dispatched(walk, task.settings.rules, findings, task.check_crc):
             records += found.records
             last_offset = offset
@@ -349,13 +349,13 @@ def scan_split(task: ScanTask) -> ScanResult:
                     key_file = new_part(stage, task.split, "keys")
                 stage.pwrite(key_file, key_count * KEY_ROW.itemsize, found.keys.view(np.uint8))
             key_count += len(found.keys)
-    return ScanResult(
+    return DispatchResult(
         split=task.split,
         begin=walk.begin,
         reach=walk.reach,
         records=records,
         parts=parts.joined(),
-        keys=None if key_file is None else Segment(key_file, 0, key_count),
+        keys=None if key_file is None else StagedRows(key_file, 0, key_count),
         arrays=tuple(arrays),
         last_offset=last_offset,
         last_store_timestamp=last_store_timestamp,
@@ -367,7 +367,7 @@ def scan_split(task: ScanTask) -> ScanResult:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTask:
+class QueueBuildTask:
     """Build one queue from its segments, in log order."""
 
     stage: str
@@ -375,11 +375,11 @@ class QueueTask:
     queue_id: int
     batch: bool
     file_size: int
-    segments: tuple[Segment, ...]
+    segments: tuple[StagedRows, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueResult:
+class QueueBuildResult:
     """A queue built by the append rules: number of entries of 20 bytes, or units of 46."""
 
     topic: str
@@ -388,7 +388,7 @@ class QueueResult:
     entries: int
 
 
-def build_queue(task: QueueTask) -> QueueResult:
+def build_queue(task: QueueBuildTask) -> QueueBuildResult:
     """Append the entries of a queue as the broker does, writing each file when it is full. Memory: one file and one segment."""
     image: QueueImage | BatchQueueImage = (BatchQueueImage if task.batch else QueueImage)(task.topic, task.queue_id, task.file_size)
     width = UNIT_SIZE if task.batch else ENTRY_SIZE
@@ -402,7 +402,7 @@ def build_queue(task: QueueTask) -> QueueResult:
             del image.files[:-1]
         for file in image.files:
             written += _write_image(stage, directory, file, width)
-    return QueueResult(task.topic, task.queue_id, task.batch, written)
+    return QueueBuildResult(task.topic, task.queue_id, task.batch, written)
 
 
 def _write_image(stage: DurableDirectory, directory: str, file: FileImage, width: int) -> int:
@@ -418,7 +418,7 @@ def _write_image(stage: DurableDirectory, directory: str, file: FileImage, width
     return len(rows) // width
 
 
-def _read_segment(task: QueueTask, segment: Segment, width: int) -> QueueRun:
+def _read_segment(task: QueueBuildTask, segment: StagedRows, width: int) -> QueueRun:
     data = MappedFile(Path(task.stage) / segment.path).data
     middle = segment.start + segment.count * _OFFSETS.itemsize
     offsets = data[segment.start : middle].view(_OFFSETS).astype(np.int64)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqstore.broker.protocol.bodies import BodyError, Queue, encode, parse, takes_strict_json
+from mqstore.broker.protocol.bodies import BodyError, MessageQueue, encode, parse, takes_strict_json
 from mqstore.broker.protocol.frames import Frame
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
-KEYS = TEXT | st.integers(-(2**31), 2**31) | st.builds(Queue, TEXT, TEXT, st.integers(0, 100))
+KEYS = TEXT | st.integers(-(2**31), 2**31) | st.builds(MessageQueue, TEXT, TEXT, st.integers(0, 100))
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),

@@ -18,7 +18,7 @@ from mqstore.errors import CannotOpenError, MqstoreError, TargetError
 from mqstore.findings import Kind
 from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.record import encode
-from mqstore.rocketmq.rebuild_steps import ScanResult, ScanTask, scan_split
+from mqstore.rocketmq.rebuild_steps import DispatchResult, DispatchTask, scan_split
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -308,7 +308,7 @@ def test_tasks_that_die_after_they_wrote_are_repeated_without_a_trace(
     marks = tmp_path / "marks"
     marks.mkdir()
 
-    def dies_at_first(task: ScanTask) -> ScanResult:
+    def dies_at_first(task: DispatchTask) -> DispatchResult:
         result = scan_split(task)
         mark = marks / str(task.split.number)
         if task.split.number % 2 and not mark.exists():
@@ -327,7 +327,7 @@ def test_tasks_that_die_after_they_wrote_are_repeated_without_a_trace(
 def test_a_task_that_fails_for_good_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(task: ScanTask) -> ScanResult:
+    def full(task: DispatchTask) -> DispatchResult:
         result = scan_split(task)
         if task.split.number == 3:
             raise TargetError("the disk is full")

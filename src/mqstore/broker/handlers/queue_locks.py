@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mqstore.broker.protocol import bodies
-from mqstore.broker.protocol.bodies import Queue
+from mqstore.broker.protocol.bodies import MessageQueue
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
@@ -42,9 +42,9 @@ class QueueLocks:
 
     def __init__(self, expires: int = EXPIRES) -> None:
         self.expires = expires
-        self._held: dict[str, dict[Queue, _Lock]] = {}
+        self._held: dict[str, dict[MessageQueue, _Lock]] = {}
 
-    def lock(self, group: str, queues: Iterable[Queue], client_id: str, now: int) -> list[Queue]:
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now: int) -> list[MessageQueue]:
         """Lock queues for a client, or renew its locks. Returns those that it holds."""
         held = self._held.setdefault(group, {})
         granted = []
@@ -55,7 +55,7 @@ class QueueLocks:
                 granted.append(queue)
         return granted
 
-    def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Release those of the queues that the client holds."""
         held = self._held.get(group, {})
         for queue in queues:
@@ -90,7 +90,7 @@ class LockComponent(Component):
             self.table.expire(self.context.clock())
 
 
-def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
+def _asked(request: Frame) -> tuple[str, str, list[MessageQueue]]:
     """Return (group, client id, queues) of a request."""
     body = bodies.parse_request(request)
     group, client_id, named = body.get("consumerGroup"), body.get("clientId"), body.get("mqSet")
@@ -101,7 +101,7 @@ def _asked(request: Frame) -> tuple[str, str, list[Queue]]:
         topic, broker, number = (queue.get(name) for name in ("topic", "brokerName", "queueId")) if isinstance(queue, dict) else (None,) * 3
         if not isinstance(topic, str) or not isinstance(broker, str) or not isinstance(number, int):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "a queue of mqSet must have topic, brokerName and queueId")
-        queues.append(Queue(topic, broker, number))
+        queues.append(MessageQueue(topic, broker, number))
     return group, client_id, queues
 
 

@@ -23,7 +23,7 @@ from mqstore.broker.handlers.long_polling import LongPolling
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.handlers.offsets import moving
 from mqstore.broker.protocol import bodies, headers
-from mqstore.broker.protocol.bodies import Queue
+from mqstore.broker.protocol.bodies import MessageQueue
 from mqstore.broker.protocol.codes import V3_0_7_SNAPSHOT, RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.runtime.clients import Member
@@ -70,7 +70,7 @@ def _targets(context: Context, topic: str, queue_ids: list[int], timestamp: int)
 
 def _push(context: Context, request: Frame, topic: str, group: str, timestamp: int, offsets: Mapping[int, int]) -> Frame:
     """Push the offsets to the group's clients, which apply them."""
-    table = {Queue(topic, context.settings.broker_name, queue_id): offset for queue_id, offset in offsets.items()}
+    table = {MessageQueue(topic, context.settings.broker_name, queue_id): offset for queue_id, offset in offsets.items()}
     online = context.component(Membership).clients.consumer_group(group)
     if online is None or not online.members:
         remark = f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {timestamp}"
@@ -113,7 +113,7 @@ async def _reset_here(context: Context, request: Frame, config: TopicConfig | No
         targets = await context.run(_targets, context, topic, queue_ids, timestamp)
     store.offsets.reset(group, topic, targets, force=True, server_side=True)
     context.component(LongPolling).wake(group, topic)
-    table = {Queue(topic, context.settings.broker_name, queue_id): target for queue_id, target in targets.items()}
+    table = {MessageQueue(topic, context.settings.broker_name, queue_id): target for queue_id, target in targets.items()}
     return make_response(request, body=bodies.encode({"offsetTable": table}, strict=bodies.takes_strict_json(request)))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import bodies, headers
-from mqstore.broker.protocol.bodies import Queue
+from mqstore.broker.protocol.bodies import MessageQueue
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
@@ -87,11 +87,11 @@ async def topic_stats(context: Context, connection: Connection, request: Frame) 
     return _body(request, body)
 
 
-def _queue_stats(context: Context, topic: str, count: int) -> dict[Queue, dict[str, int]]:
+def _queue_stats(context: Context, topic: str, count: int) -> dict[MessageQueue, dict[str, int]]:
     store, found = context.store, {}
     for number in range(count):
         high = max(0, store.max_offset(topic, number))
-        found[Queue(topic, context.settings.broker_name, number)] = {
+        found[MessageQueue(topic, context.settings.broker_name, number)] = {
             "lastUpdateTimestamp": store.store_time(topic, number, high - 1) if high else 0,
             "maxOffset": high,
             "minOffset": max(0, store.min_offset(topic, number)),
@@ -128,7 +128,7 @@ def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *,
             }
             if context.profile.is_v5:
                 standing["pullOffset"] = max(0, store.offsets.query(group, config.name, number))
-            table[Queue(config.name, context.settings.broker_name, number)] = standing
+            table[MessageQueue(config.name, context.settings.broker_name, number)] = standing
         series = context.component(Statistics).counters.series("GROUP_GET_NUMS", f"{config.name}@{group}")
         tps += 0.0 if series is None else series.span("minute", context.clock()).tps
     return {"consumeTps": tps, "offsetTable": table}
@@ -155,7 +155,7 @@ def _time_spans(context: Context, config: TopicConfig, group: str) -> list[dict[
                 "delayTime": behind,
                 "maxTimeStamp": last,
                 "maxTimeStampStr": _moment(last),
-                "messageQueue": Queue(topic, context.settings.broker_name, number),
+                "messageQueue": MessageQueue(topic, context.settings.broker_name, number),
                 "minTimeStamp": first,
                 "minTimeStampStr": _moment(first),
             }

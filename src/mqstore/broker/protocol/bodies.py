@@ -3,7 +3,7 @@ r"""JSON bodies, in the two forms that brokers use for maps whose keys are not s
     fastjson   {0:"127.0.0.1:10911"}     {{"brokerName":"b","queueId":0,"topic":"T"}:{…}}       4.x, and 5.x to clients before 4.9.4
     strict     {"0":"127.0.0.1:10911"}   {"{\"brokerName\":\"b\",\"queueId\":0,…}":{…}}         5.x to newer clients
 
-Such keys are `int` and `Queue` here. None values are omitted; names are in alphabetical order.
+Such keys are `int` and `MessageQueue` here. None values are omitted; names are in alphabetical order.
 
     >>> queue = Queue("T", "b", 0)
     >>> encode({"offsetTable": {queue: {"maxOffset": 3}}}).decode()
@@ -30,7 +30,7 @@ from mqstore.broker.protocol.codes import V4_9_4, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.protocol.headers import boolean_or
 
-__all__ = ["BodyError", "Queue", "encode", "parse", "parse_request", "takes_strict_json"]
+__all__ = ["BodyError", "MessageQueue", "encode", "parse", "parse_request", "takes_strict_json"]
 
 MAX_DEPTH = 64
 
@@ -39,7 +39,7 @@ class BodyError(ValueError):
     """The body is not JSON as clients write it."""
 
 
-class Queue(NamedTuple):
+class MessageQueue(NamedTuple):
     """A queue of a topic on a broker, the key of many maps."""
 
     topic: str
@@ -57,7 +57,7 @@ def takes_strict_json(request: Frame) -> bool:
 
 
 def encode(value: object, *, strict: bool = False) -> bytes:
-    """Encode a body. value: mappings, lists, strings, numbers, booleans, `Queue` and None."""
+    """Encode a body. value: mappings, lists, strings, numbers, booleans, `MessageQueue` and None."""
     return _text(value, strict).encode("utf-8", "replace")
 
 
@@ -72,7 +72,7 @@ def _text(value: object, strict: bool) -> str:
         return str(int(value))
     if isinstance(value, float):
         return json.dumps(value, allow_nan=False)
-    if isinstance(value, Queue):
+    if isinstance(value, MessageQueue):
         return _text(value.bean(), strict)
     if isinstance(value, Mapping):
         return "{" + ",".join(_pairs(value, strict)) + "}"
@@ -109,7 +109,7 @@ def parse_request(request: Frame) -> dict[str, Any]:
 
 
 def parse(raw: bytes | memoryview) -> Any:
-    """Parse a body in either form; queue keys become `Queue`, number keys `int`. Raises BodyError."""
+    """Parse a body in either form; queue keys become `MessageQueue`, number keys `int`. Raises BodyError."""
     text = str(raw, "utf-8", "replace")
     try:
         return json.loads(text)
@@ -181,11 +181,11 @@ class _Lenient:
         return self._skip(at + 1)
 
 
-def _as_key(key: Any) -> str | int | Queue:
+def _as_key(key: Any) -> str | int | MessageQueue:
     if isinstance(key, (str, int)):
         return key
     if isinstance(key, dict):
         topic, name, number = key.get("topic"), key.get("brokerName"), key.get("queueId")
         if isinstance(topic, str) and isinstance(name, str) and isinstance(number, int):
-            return Queue(topic, name, number)
+            return MessageQueue(topic, name, number)
     raise ValueError("a key is neither a string, a number nor a queue")

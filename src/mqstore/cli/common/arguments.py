@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.common.option_classes import back_end_arguments, command_parameters
-from mqstore.cli.common.output import Format, Output, Settings
+from mqstore.cli.common.output import CommonOptions, Format, Output
 from mqstore.cli.common.store_kind import BackEnd, back_end_for
 from mqstore.errors import UsageError
 from mqstore.table.formatting import parse_time
@@ -227,7 +227,7 @@ def verb(
 
         @functools.wraps(function)
         def command(context_: typer.Context, **given: Any) -> int:
-            settings = context_.find_object(Settings) or Settings()
+            settings = context_.find_object(CommonOptions) or CommonOptions()
             chosen = settings.override(
                 format=given.pop("output_"),
                 no_color=given.pop("no_color_"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
-__all__ = ["Format", "Output", "Settings"]
+__all__ = ["CommonOptions", "Format", "Output"]
 
 WIDE = 200  # columns of text that is not for a terminal
 BUFFER = 1 << 18
@@ -47,7 +47,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CommonOptions:
     """The options that every command has."""
 
     format: Format = Format.TEXT
@@ -56,7 +56,7 @@ class Settings:
     verbose: bool = False
     progress: bool = False
 
-    def override(self, *, format: Format | None, no_color: bool, quiet: bool, verbose: bool, progress: bool) -> Settings:  # noqa: A002
+    def override(self, *, format: Format | None, no_color: bool, quiet: bool, verbose: bool, progress: bool) -> CommonOptions:  # noqa: A002
         """Return these settings with those given after the command's name."""
         return replace(
             self,
@@ -71,7 +71,7 @@ class Settings:
 class Output:
     """Prints a command's results, notes and progress."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CommonOptions) -> None:
         self.settings = settings
         self.format = settings.format
 

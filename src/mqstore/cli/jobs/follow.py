@@ -22,7 +22,7 @@ __all__ = ["register"]
 INTERRUPTED = 130
 
 
-class FollowTarget(StrEnum):
+class FollowForm(StrEnum):
     """What a follow keeps up to date."""
 
     PARQUET = "parquet"
@@ -36,7 +36,7 @@ def follow(
     store: Store,
     to: Annotated[Path, option("--to", metavar="OUT", help="A new directory, or one written by an earlier follow, which is continued.")],
     form: Annotated[
-        FollowTarget | None,
+        FollowForm | None,
         typer.Option(
             "--as",
             help="store: a copy of the log with its own queues and index. parquet: the message table, one directory per batch. "
@@ -59,7 +59,7 @@ def follow(
     """
     from mqstore.pipeline.tail.follow import follow as run
 
-    kept = form or (FollowTarget.STORE if columns is None else FollowTarget.PARQUET)
+    kept = form or (FollowForm.STORE if columns is None else FollowForm.PARQUET)
     listener = _print_batch if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
     report = run(
         store,

@@ -27,7 +27,7 @@ from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, renam
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqstore.rabbitmq.store.message_table import Rows
+    from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
 __all__ = ["get", "messages"]
@@ -202,7 +202,7 @@ def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, prior
             yield from _decoded(store, rows, np.ones(len(rows), np.bool_) if at is None else rows.pos == at)
 
 
-def _decoded(store: RabbitMQStore, rows: Rows, keep: Any) -> list[dict[str, Any]]:
+def _decoded(store: RabbitMQStore, rows: MessageRows, keep: Any) -> list[dict[str, Any]]:
     """Return the rows selected by the mask `keep` as JSON values, with the payload as base64."""
     import numpy as np
 

@@ -14,8 +14,8 @@ import typer
 
 from mqstore.cli.common.arguments import Config, option, verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, Rows, Source, open_source
-from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoppedError, Sync, Target, WritableStore, open_target, refusal
+from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, Source, SourceRows, open_source
+from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoppedError, StoreTarget, Sync, WritableStore, open_target, refusal
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.table.formatting import count, pace, size
 
@@ -43,7 +43,7 @@ class _LoadProgress:
         self.slow = ""
         self._flushed = 0
 
-    def put(self, store: MessageStore, rows: Rows) -> None:
+    def put(self, store: MessageStore, rows: SourceRows) -> None:
         """Put the rows up to the first one that cannot be stored. Raises BadPlaceError, TargetError."""
         from mqstore.table.arrow_spans import BadRowError
 
@@ -51,7 +51,7 @@ class _LoadProgress:
             result = store.put_batch(rows.batch, stored=rows.stored)
         except BadRowError as error:
             if error.row:
-                self.put(store, Rows(rows.batch.slice(0, error.row), rows.places[: error.row], rows.stored, 0, rows.done))
+                self.put(store, SourceRows(rows.batch.slice(0, error.row), rows.places[: error.row], rows.stored, 0, rows.done))
             raise BadPlaceError(rows.places[error.row], f"column {error.column}: {error.why}") from None
         self._count(result, rows)
         store.dispatch_now()
@@ -64,7 +64,7 @@ class _LoadProgress:
                 raise refused
             raise BadPlaceError(rows.places[result.count], str(refused))
 
-    def _count(self, result: BatchResult, rows: Rows) -> None:
+    def _count(self, result: BatchResult, rows: SourceRows) -> None:
         if not result.count:
             return
         self.place = rows.places[result.count - 1]
@@ -105,7 +105,7 @@ def load(
     Offsets and store times are reassigned, everything else is kept. The store must not be in use. If a line cannot be stored, the command
     stops there, and reports how many messages are stored and which --skip continues.
     """
-    target = Target(store, create, as_version, sync, config)
+    target = StoreTarget(store, create, as_version, sync, config)
     opened_source = open_source(source, skip, body)
     begun = time.perf_counter()
     stored = _LoadProgress(skip)

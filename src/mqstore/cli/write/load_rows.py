@@ -28,7 +28,7 @@ from mqstore.table.formatting import shorten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BadPlaceError", "BodyForm", "Rows", "Source", "open_source"]
+__all__ = ["BadPlaceError", "BodyForm", "Source", "SourceRows", "open_source"]
 
 ROWS = 8192
 BYTES = 8 << 20
@@ -59,7 +59,7 @@ class BadPlaceError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SourceRows:
     """Some messages. places: the line or row number of each. stored: they come from a store. doubtful: number of damaged or duplicate ones.
 
     done: bytes of the source read so far.
@@ -79,7 +79,7 @@ class Source:
     name: str
     noun: str
     size: int
-    rows: Iterator[Rows]
+    rows: Iterator[SourceRows]
 
 
 def open_source(name: str, skip: int, form: BodyForm) -> Source:
@@ -122,7 +122,7 @@ class _Columns:
         self.doubtful += row.get("verdict") in ("damaged", "duplicate")
         self.bytes += length
 
-    def rows(self, done: int) -> Rows:
+    def rows(self, done: int) -> SourceRows:
         import pyarrow as pa
 
         kinds = dict.fromkeys(_NUMBERS, pa.int64()) | {"body": pa.binary(), "properties": pa.map_(pa.string(), pa.string())}
@@ -131,10 +131,10 @@ class _Columns:
             for name, values in self._values.items()
             if name == "topic" or any(value is not None for value in values)
         }
-        return Rows(pa.RecordBatch.from_pydict(arrays), self.places, self.stored, self.doubtful, done)
+        return SourceRows(pa.RecordBatch.from_pydict(arrays), self.places, self.stored, self.doubtful, done)
 
 
-def _json_rows(stream: IO[bytes], skip: int, form: BodyForm) -> Iterator[Rows]:
+def _json_rows(stream: IO[bytes], skip: int, form: BodyForm) -> Iterator[SourceRows]:
     done = place = 0
     columns = _Columns()
     bad: BadPlaceError | None = None
@@ -292,7 +292,7 @@ def _of_path(path: Path, root: Path) -> dict[str, str | None]:
     return found
 
 
-def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Rows]:
+def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[SourceRows]:
     import pyarrow as pa
 
     place = done = 0
@@ -331,7 +331,7 @@ def _with_path(batch: pa.RecordBatch, of_path: dict[str, str | None]) -> pa.Reco
     return batch
 
 
-def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[Rows]:
+def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[SourceRows]:
     """Yield the rows before one whose body the source store could not read, then raise the error for it."""
     import pyarrow.compute as pc
 
@@ -346,7 +346,7 @@ def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[Rows]:
     good = batch.slice(0, lost) if lost >= 0 else batch
     good = good.select([name for name in good.schema.names if name in _TAKEN])
     if good.num_rows:
-        yield Rows(good, range(first, first + good.num_rows), stored, doubtful, done)
+        yield SourceRows(good, range(first, first + good.num_rows), stored, doubtful, done)
     if lost >= 0:
         raise BadPlaceError(first + lost, "the store it comes from could not read its body: it is null")
 

@@ -12,7 +12,7 @@ import typer
 
 from mqstore.cli.common.arguments import Config, option, verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.write.target import AsWriter, Create, Interrupts, Sync, Target, WritableStore, open_target, refusal
+from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoreTarget, Sync, WritableStore, open_target, refusal
 from mqstore.errors import CannotOpenError, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def put(
     The store must not be in use: the command holds the broker's own lock while it runs. When it ends, the message is in the log, the
     queue and the index, and on disk. A message with a delay level stays in SCHEDULE_TOPIC_XXXX until the store is served again.
     """
-    target = Target(store, create, as_version, sync, config)
+    target = StoreTarget(store, create, as_version, sync, config)
     message = _message(topic, queue_id, _properties_of(keys, tags, properties, delay), b"")
     message.body = _read_body(body, body_file, target.settings().max_message_size)
     with Interrupts() as interrupts:

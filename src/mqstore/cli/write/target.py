@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.engine.message_store import MessageStore
     from mqstore.rocketmq.format.message import PutStatus
 
-__all__ = ["AsWriter", "Create", "Interrupts", "StoppedError", "Sync", "Target", "WritableStore", "open_target", "refusal"]
+__all__ = ["AsWriter", "Create", "Interrupts", "StoppedError", "StoreTarget", "Sync", "WritableStore", "open_target", "refusal"]
 
 WritableStore = Annotated[
     Path,
@@ -41,7 +41,7 @@ AsWriter = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StoreTarget:
     """The store that a command writes to, as given by its options."""
 
     path: Path
@@ -83,7 +83,7 @@ def _unused(path: Path) -> bool:
     return {entry.name for entry in ReadOnlyDirectory(path).entries()} <= {"lock"}
 
 
-def open_target(out: Output, target: Target) -> tuple[MessageStore, bool]:
+def open_target(out: Output, target: StoreTarget) -> tuple[MessageStore, bool]:
     """Open the store; return it and whether it is new. What recovery discarded is printed as notes."""
     from mqstore.rocketmq.engine.message_store import MessageStore
 

@@ -12,7 +12,7 @@ from mqstore.console.basket import LIMIT, Basket, InLog, Place, place_from
 from mqstore.console.jobs import Progress
 from mqstore.console.page import PageRequest, address
 from mqstore.console.pages.route import PageRoute
-from mqstore.console.replay import ReplayResult, Target, count_by_family, replay, targets_of
+from mqstore.console.replay import ReplayResult, ReplayTarget, count_by_family, replay, targets_of
 from mqstore.errors import NotFoundError, UsageError
 
 __all__ = ["ROUTES"]
@@ -104,7 +104,7 @@ def export(request: PageRequest) -> Response:
 # replay
 
 
-def _targets(request: PageRequest) -> tuple[Target, ...]:
+def _targets(request: PageRequest) -> tuple[ReplayTarget, ...]:
     settings = request.console.settings
     return targets_of(settings.targets, settings.places) if settings.allow_writes else ()
 
@@ -113,7 +113,7 @@ def _fingerprint(places: Sequence[Place]) -> str:
     return hashlib.sha256("\n".join(map(str, places)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _chosen(request: PageRequest) -> Target:
+def _chosen(request: PageRequest) -> ReplayTarget:
     if not request.console.settings.allow_writes:
         raise UsageError("this console is read-only: start it with --allow-writes and --replay-to TARGET to replay messages")
     number = request.number("target")

@@ -15,7 +15,7 @@ from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
-from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.table.columns import QueueSelection
 
 __all__ = ["ROUTES"]
@@ -82,7 +82,7 @@ def _entry_page(opened: OpenStore, vhost: str, queue: str, state: str, level: in
     return _EntryPage(found, None)
 
 
-def _rows_from(rows: Rows, seq_id: int) -> Rows:
+def _rows_from(rows: MessageRows, seq_id: int) -> MessageRows:
     return rows.take(np.flatnonzero(rows.table.entries["seq"] >= seq_id)) if seq_id else rows
 
 

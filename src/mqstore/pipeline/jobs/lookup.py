@@ -164,7 +164,7 @@ def _stage_keys(
 
 
 @dataclass(slots=True)
-class _Findings:
+class _TaskResults:
     """What the tasks of a lookup found. results: in log order. scanned_all: whether the whole log was scanned.
 
     removed, damaged: places of pairs for which the index points before the log, or at bytes that are not a valid record.
@@ -181,7 +181,7 @@ class _Findings:
 class _IndexReading:
     """The part of a lookup that goes by the index. files: usable index files by number; those that prove invalid are dropped.
 
-    removed, damaged: as in `_Findings`. index_bytes: bytes of index files read. notes: why files were dropped.
+    removed, damaged: as in `_TaskResults`. index_bytes: bytes of index files read. notes: why files were dropped.
     """
 
     def __init__(self, store: RocketMQStore, keys: KeySet, context: LookupContext, survey: Survey, stage: DurableDirectory) -> None:
@@ -301,7 +301,7 @@ class _Lookup:
         files = answer.write(target, self._stage, report)
         return replace(report, files=files, seconds=time.perf_counter() - begun)
 
-    def _find(self, runner: Runner) -> _Findings:
+    def _find(self, runner: Runner) -> _TaskResults:
         if self._context.failfast:
             for item in self._store.log.findings:
                 raise PipelineError(damage_sentence(item))
@@ -312,7 +312,7 @@ class _Lookup:
         results.sort(key=lambda each: each.start)
         omitted = sum(each.damage_omitted for each in results)
         notes = [*index.notes, *([f"{omitted} further findings are not listed"] if omitted else [])]
-        return _Findings(results, not covered, index.removed, index.damaged, index.index_bytes, notes)
+        return _TaskResults(results, not covered, index.removed, index.damaged, index.index_bytes, notes)
 
     def _scan(self, runner: Runner, covered: Sequence[Interval]) -> list[LookupResult]:
         """Return the hits in what no index file covers."""
@@ -332,7 +332,7 @@ class _Lookup:
 
     def _report(
         self,
-        findings: _Findings,
+        findings: _TaskResults,
         target: NewDirectory | NewFile,
         runner: Runner,
         found: Mask,
@@ -361,7 +361,7 @@ class _Lookup:
             notes=tuple(findings.notes),
         )
 
-    def _misses(self, findings: _Findings, found: Mask, damage: bool) -> list[tuple[Reason, Longs]]:
+    def _misses(self, findings: _TaskResults, found: Mask, damage: bool) -> list[tuple[Reason, Longs]]:
         """Return the pairs without a message by reason, in the order of the file. The last reason assigned here counts."""
         reason = np.full(len(self._keys), -1, np.int8)
         order = list(Reason)

@@ -33,7 +33,17 @@ from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.rebuild_steps import EXACT, PLAIN, QueuePart, QueueTask, ScanResult, ScanTask, Segment, build_queue, scan_split
+from mqstore.rocketmq.rebuild_steps import (
+    EXACT,
+    PLAIN,
+    DispatchResult,
+    DispatchTask,
+    QueueBuildTask,
+    QueuePart,
+    StagedRows,
+    build_queue,
+    scan_split,
+)
 from mqstore.rocketmq.scan.splits import Split, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.store import RocketMQStore
 
@@ -91,7 +101,7 @@ class _QueueState:
     first: int
     next: int
     plain: bool
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[StagedRows] = field(default_factory=list)
 
     def take(self, part: QueuePart) -> None:
         self.plain = self.plain and part.plain and part.first == self.next
@@ -184,8 +194,8 @@ class _RebuildRun:
 
     # reading the log
 
-    def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> ScanTask:
-        return ScanTask(
+    def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> DispatchTask:
+        return DispatchTask(
             store=os.path.abspath(self.store.path),
             log_file_size=self.store.config.commit_log_file_size,
             stage=self.stage,
@@ -222,7 +232,7 @@ class _RebuildRun:
 
         return done
 
-    def _take(self, outcome: ScanResult, sequence: IndexSequence | None) -> None:
+    def _take(self, outcome: DispatchResult, sequence: IndexSequence | None) -> None:
         self.begins[outcome.split.number] = outcome.begin
         self.messages += outcome.records
         self.damage.extend(outcome.damage)
@@ -294,13 +304,13 @@ class _RebuildRun:
         if self.store.directory.is_directory("consumequeue_ext"):
             self.notes.append("the extended consume queue is not rebuilt: entries hold the tags code itself, which brokers accept")
 
-    def _queue_task(self, queue: Queue, batch: bool, segments: Sequence[Segment]) -> QueueTask:
+    def _queue_task(self, queue: Queue, batch: bool, segments: Sequence[StagedRows]) -> QueueBuildTask:
         size = self.settings.batch_file_size if batch else self.settings.queue_file_size
-        return QueueTask(self.stage, *queue, batch, size, tuple(segments))
+        return QueueBuildTask(self.stage, *queue, batch, size, tuple(segments))
 
-    def _segments_of(self, exact: frozenset[Queue]) -> dict[Queue, list[Segment]]:
+    def _segments_of(self, exact: frozenset[Queue]) -> dict[Queue, list[StagedRows]]:
         """Scan the log again for the queues that are not plain: their entries in log order."""
-        found: dict[Queue, list[Segment]] = {queue: [] for queue in exact}
+        found: dict[Queue, list[StagedRows]] = {queue: [] for queue in exact}
         tasks = [self._task(split, self.begins[split.number], exact) for split in self.splits]
         for outcome in self.runner.each(tasks, scan_split):
             for part in outcome.parts:

@@ -31,7 +31,7 @@ from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.session import failures, running
-from mqstore.pipeline.tail.sinks import FollowSink, FollowTarget, ParquetSink, StoreSink
+from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
 from mqstore.pipeline.tail.tables import TableSink, open_table
 from mqstore.rocketmq.engine.log_copy import LogCopy
 from mqstore.rocketmq.scan.log_tail import Piece
@@ -141,7 +141,7 @@ def follow(
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     asked = threading.Event() if stop is None else stop
-    with FollowTarget(store, Path(os.path.abspath(to)), form, chosen) as target, contextlib.ExitStack() as open_:
+    with FollowOutput(store, Path(os.path.abspath(to)), form, chosen) as target, contextlib.ExitStack() as open_:
         copy = open_.enter_context(LogCopy(target.path, target.geometry, store)) if form == "store" else None
         started = open_.enter_context(running(master, spark=spark))
         sink: FollowSink = ParquetSink(started, target, store, chosen) if copy is None else StoreSink(copy, store)
@@ -160,7 +160,7 @@ class _FollowRun:
     """One run. Batches are handled in a thread of Spark's; the calling thread waits."""
 
     def __init__(
-        self, store: RocketMQStore, target: FollowTarget, form: str, sink: FollowSink, on_batch: Callable[[FollowedBatch], None] | None
+        self, store: RocketMQStore, target: FollowOutput, form: str, sink: FollowSink, on_batch: Callable[[FollowedBatch], None] | None
     ) -> None:
         self._store = store
         self._target = target

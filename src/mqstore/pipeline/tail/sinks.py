@@ -36,13 +36,13 @@ from mqstore.table.parts import TaskOutput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MANIFEST", "STATE", "BatchOutcome", "FollowSink", "FollowTarget", "ParquetSink", "StoreSink"]
+__all__ = ["MANIFEST", "STATE", "BatchOutcome", "FollowOutput", "FollowSink", "ParquetSink", "StoreSink"]
 
 STATE = "_mqstore_follow"
 MANIFEST = "_manifest.json"
 
 
-class FollowTarget:
+class FollowOutput:
     """OUT and the state of the follow in it: created or taken over, and locked against another follow."""
 
     def __init__(self, store: RocketMQStore, path: Path, form: str, columns: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ class ParquetSink:
 
     notes: tuple[str, ...] = ()
 
-    def __init__(self, spark: SparkSession, target: FollowTarget, store: RocketMQStore, columns: tuple[str, ...]) -> None:
+    def __init__(self, spark: SparkSession, target: FollowOutput, store: RocketMQStore, columns: tuple[str, ...]) -> None:
         self._runner = SparkRunner(spark)
         self._target = target
         self._store = store

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, library_error_text
 from mqstore.pipeline.tail.added_batch import AddedBatch
-from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowTarget, ParquetSink
+from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowOutput, ParquetSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class BatchTable(Protocol):
     def close(self) -> None: ...
 
 
-def open_table(form: str, target: FollowTarget, schema: pa.Schema) -> BatchTable:
+def open_table(form: str, target: FollowOutput, schema: pa.Schema) -> BatchTable:
     """Open the table of a target, or create it. Raises TargetError."""
     with _table_errors(form, target.path, "open"):
         if form == "iceberg":
@@ -61,7 +61,7 @@ def open_table(form: str, target: FollowTarget, schema: pa.Schema) -> BatchTable
 class TableSink:
     """Writes batches as Parquet files and adds them to the table."""
 
-    def __init__(self, form: str, target: FollowTarget, files: ParquetSink, table: BatchTable) -> None:
+    def __init__(self, form: str, target: FollowOutput, files: ParquetSink, table: BatchTable) -> None:
         self._form = form
         self._target = target
         self._files = files

@@ -17,7 +17,7 @@ from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, 
 from mqstore.rabbitmq.message.properties import properties_to_bin
 from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage
 from mqstore.rabbitmq.store import message_table
-from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
@@ -49,7 +49,7 @@ def outgoing_messages(
 
 
 def outgoing_message(
-    store: RabbitMQStore, rows: Rows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
+    store: RabbitMQStore, rows: MessageRows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
 ) -> OutgoingMessage | None:
     """Return one row of the message table as it is sent again, None if its message is unreadable.
 

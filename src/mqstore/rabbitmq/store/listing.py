@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.message_table import Rows
+    from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.queue import Queue
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
@@ -132,7 +132,7 @@ def _spans(queue: Queue) -> Iterator[_SegmentSpan]:
 # entries
 
 
-def entry_rows(rows: Rows) -> Iterator[dict[str, Any]]:
+def entry_rows(rows: MessageRows) -> Iterator[dict[str, Any]]:
     """Yield index entries with their state, as `queue` lists them."""
     from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED
     from mqstore.rabbitmq.store import message_table

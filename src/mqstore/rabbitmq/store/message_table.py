@@ -23,7 +23,7 @@ from mqstore.table.columns import rabbitmq_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TERM_COLUMNS", "Rows", "build_batch", "decode_terms", "needs_terms", "verdicts"]
+__all__ = ["TERM_COLUMNS", "MessageRows", "build_batch", "decode_terms", "needs_terms", "verdicts"]
 
 # columns that need the stored message
 TERM_COLUMNS = frozenset(
@@ -54,7 +54,7 @@ _VERDICTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MessageRows:
     """Rows for one batch, of one queue or of no queue (queue None). pos: -1 if there is none. indexed: they are index entries."""
 
     vhost: str | None
@@ -68,11 +68,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.pos)
 
-    def take(self, rows: NDArray[np.intp]) -> Rows:
-        return Rows(self.vhost, self.queue, self.priority_level, self.table.take(rows), self.pos[rows], self.now, self.indexed)
+    def take(self, rows: NDArray[np.intp]) -> MessageRows:
+        return MessageRows(self.vhost, self.queue, self.priority_level, self.table.take(rows), self.pos[rows], self.now, self.indexed)
 
 
-def decode_terms(rows: Rows, data_of: Callable[[str], Bytes | None]) -> StoredTerms:
+def decode_terms(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> StoredTerms:
     """Return the stored messages of these rows. data_of: bytes of a file by name."""
     table = rows.table
     used = set(np.unique(table.source).tolist())
@@ -82,7 +82,7 @@ def decode_terms(rows: Rows, data_of: Callable[[str], Bytes | None]) -> StoredTe
     return StoredTerms.collect(sources, table.source, table.at, table.length)
 
 
-def _ids(rows: Rows, messages: StoredTerms | None) -> list[str | None]:
+def _ids(rows: MessageRows, messages: StoredTerms | None) -> list[str | None]:
     entries = rows.table.entries
     hi, lo = entries["hi"].copy(), entries["lo"].copy()
     unknown = (hi == 0) & (lo == 0)
@@ -97,7 +97,7 @@ def _ids(rows: Rows, messages: StoredTerms | None) -> list[str | None]:
     return found
 
 
-def verdicts(rows: Rows, messages: StoredTerms) -> list[str]:
+def verdicts(rows: MessageRows, messages: StoredTerms) -> list[str]:
     """Return the verdict of each row. messages: from `decode_terms`."""
     known = rows.table.known.copy()
     entries = rows.table.entries
@@ -108,7 +108,7 @@ def verdicts(rows: Rows, messages: StoredTerms) -> list[str]:
     return [_VERDICTS[value] for value in known.tolist()]
 
 
-def needs_terms(rows: Rows, columns: Sequence[str]) -> bool:
+def needs_terms(rows: MessageRows, columns: Sequence[str]) -> bool:
     """Return whether these columns of these rows need the stored messages."""
     if not TERM_COLUMNS.isdisjoint(columns):
         return True
@@ -116,7 +116,7 @@ def needs_terms(rows: Rows, columns: Sequence[str]) -> bool:
     return "msg_id" in columns and bool(((rows.table.entries["hi"] == 0) & (rows.table.entries["lo"] == 0)).any())
 
 
-def build_batch(rows: Rows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
+def build_batch(rows: MessageRows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
     """Return the rows as a batch. messages: from `decode_terms`, required if `needs_terms` returns True."""
     import pyarrow as pa
 
@@ -130,7 +130,7 @@ def build_batch(rows: Rows, columns: Sequence[str], messages: StoredTerms | None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _values(rows: Rows, name: str, messages: StoredTerms | None) -> Any:
+def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
     table, count = rows.table, len(rows)
     entries = table.entries
     recovered = table.kept

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_STORE, SPDA
 from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
-from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DUPLICATE, PERSISTENT_STORE, QUEUE_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["orphan_rows"]
 _BLOCK = 1 << 14
 
 
-def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[Rows]:
+def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[MessageRows]:
     """Yield the rows of messages in no queue, store by store; further copies of a message are separate rows."""
     for queue in vhost.queues:
         for number in sorted({*queue.index_v2.numbers, *queue.index_v2.orphan_stores}):
@@ -78,7 +78,7 @@ def _entry_table(
     return EntryTable(0, entries, sources, source, at, length, record, source, nothing, nothing, known, where)
 
 
-def _rows(vhost: Vhost, table: EntryTable, queue: Queue | None = None) -> Rows:
+def _rows(vhost: Vhost, table: EntryTable, queue: Queue | None = None) -> MessageRows:
     nowhere = np.full(len(table.entries), -1, np.int64)
     name, level = (None, None) if queue is None else (queue.name, queue.priority_level)
-    return Rows(vhost.name, name, level, table, nowhere, None, indexed=False)
+    return MessageRows(vhost.name, name, level, table, nowhere, None, indexed=False)

@@ -21,7 +21,7 @@ from mqstore.rabbitmq.definitions.metadata import names_of_node
 from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_store import MessageStore
-from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.orphans import orphan_rows
 from mqstore.rabbitmq.store.queue import CONSUMED, EntryTable, Queue
 from mqstore.rabbitmq.store.vhost import Vhost
@@ -114,7 +114,7 @@ class RabbitMQStore:
 
         return verify(self, self._rows_with_progress(progress), self._data_of)
 
-    def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[Rows]:
+    def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[MessageRows]:
         done = 0
         for rows in self.rows(QueueSelection(everything=True)):
             yield rows
@@ -154,7 +154,7 @@ class RabbitMQStore:
             if batch.num_rows:
                 yield batch
 
-    def batch(self, rows: Rows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
+    def batch(self, rows: MessageRows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
         """Return rows as a batch, filtered by the conditions on message contents; None if no row is left."""
         searched = selection.grep is not None or selection.verdicts is not None
         messages = message_table.decode_terms(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
@@ -173,7 +173,7 @@ class RabbitMQStore:
     def _data_of(self, name: str) -> Bytes | None:
         return mapped_bytes(self.directory, name)
 
-    def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
+    def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[MessageRows]:
         """Yield the rows of the message table in order, before their messages are read, in pieces of bounded size."""
         for vhost in self.vhosts:
             if selection.vhosts is None or vhost.name in selection.vhosts:
@@ -181,7 +181,7 @@ class RabbitMQStore:
                 if selection.everything and selection.queues is None and selection.recovered is not True:
                     yield from self.orphan_rows(vhost)
 
-    def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[Rows]:
+    def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[MessageRows]:
         """Yield the rows of the queues of one vhost."""
         before: tuple[str | None, str] | None = None
         position = 0
@@ -195,7 +195,7 @@ class RabbitMQStore:
                 yield from _pieces(found)
                 position = following
 
-    def orphan_rows(self, vhost: Vhost) -> Iterator[Rows]:
+    def orphan_rows(self, vhost: Vhost) -> Iterator[MessageRows]:
         """Yield the rows of the messages of one vhost that are in no queue."""
         for found in orphan_rows(vhost, self.now):
             yield from _pieces(found)
@@ -222,7 +222,7 @@ class RabbitMQStore:
 
 def _directory_rows(
     queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None
-) -> Iterator[tuple[Rows, int]]:
+) -> Iterator[tuple[MessageRows, int]]:
     """Yield the rows of one queue directory, each piece with the `pos` of the next recovered message.
 
     position: the `pos` of the first. refused: the broker would not start it.
@@ -241,11 +241,11 @@ def _directory_rows(
             keep &= found.entries["seq"] < selection.to_seq
         if selection.recovered is not None:
             keep &= found.kept == selection.recovered
-        rows = Rows(queue.vhost, queue.name, queue.priority_level, found, pos, now)
+        rows = MessageRows(queue.vhost, queue.name, queue.priority_level, found, pos, now)
         yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
 
 
-def _pieces(rows: Rows) -> Iterator[Rows]:
+def _pieces(rows: MessageRows) -> Iterator[MessageRows]:
     """Yield the rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
     lengths = np.where(rows.table.source < 0, 0, rows.table.length)
     ends = np.cumsum(lengths)

@@ -17,7 +17,7 @@ from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, Verdict
 from mqstore.rabbitmq.format.index_v1 import PERSISTENT
 from mqstore.rabbitmq.store import message_table
-from mqstore.rabbitmq.store.message_table import Rows
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import PLAIN
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["verify"]
 NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"
 
 
-def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], Bytes | None]) -> Report:
+def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[[str], Bytes | None]) -> Report:
     """Check a store. rows: all its index entries; data_of: the bytes of a file."""
     checked = Checked()
     for _, entry in store.directory.walk():
@@ -56,7 +56,7 @@ def verify(store: RabbitMQStore, rows: Iterator[Rows], data_of: Callable[[str], 
     return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes))
 
 
-def _undecodable(rows: Rows, data_of: Callable[[str], Bytes | None]) -> Iterator[Damage]:
+def _undecodable(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> Iterator[Damage]:
     rows = rows.take(np.flatnonzero((rows.table.known == PLAIN) & (rows.table.source >= 0)))
     table = rows.table
     for row, verdict in enumerate(message_table.verdicts(rows, message_table.decode_terms(rows, data_of))):
@@ -66,7 +66,7 @@ def _undecodable(rows: Rows, data_of: Callable[[str], Bytes | None]) -> Iterator
             yield Damage(file, int(table.at[row]), int(table.length[row]), Kind.BAD_TERM, detail, 1)
 
 
-def _lost(rows: Rows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
+def _lost(rows: MessageRows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
     """Yield persistent messages that exist but that the broker would not find. Queues that it refuses are not listed message by message."""
     if not rows.indexed or (rows.vhost, rows.queue) in refused:
         return

@@ -22,7 +22,7 @@ from mqstore.rocketmq.verify.log_proof import LogSplit, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import MAX_FINDINGS
 from mqstore.rocketmq.verify.verification import Verification, settle_index
 
-__all__ = ["IndexTask", "PartProof", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
+__all__ = ["IndexProofTask", "PartProof", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
 
 Queue = tuple[str, int]
 Ranges = list[tuple[int, int]]
@@ -45,7 +45,7 @@ class PartTask:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexTask:
+class IndexProofTask:
     """Index file `number` with the ranges of entries that the log has proved."""
 
     store: str | Url
@@ -184,15 +184,16 @@ def _extend(ranges: Ranges, more: Sequence[tuple[int, int]]) -> None:
         ranges.append((low, high))
 
 
-def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexTask]:
+def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexProofTask]:
     """Return a task for each index file, once all parts are absorbed."""
     token = token_of(store.log)
     return [
-        IndexTask(store.place, store.config, token, number, tuple(proof.proved), work.log_end) for number, proof in enumerate(work.indexes)
+        IndexProofTask(store.place, store.config, token, number, tuple(proof.proved), work.log_end)
+        for number, proof in enumerate(work.indexes)
     ]
 
 
-def check_index(task: IndexTask) -> list[Damage]:
+def check_index(task: IndexProofTask) -> list[Damage]:
     """Return what is wrong with one index file."""
     store = _opened(task.store, task.config, task.token)
     work = Verification(store)

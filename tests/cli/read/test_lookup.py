@@ -60,7 +60,7 @@ def test_a_person_reads_what_was_found_what_was_not_and_which_way_was_taken(keys
     told = "".join(outcome.stdout.split())  # where a line breaks depends on how long the path is
     assert told.startswith(f"Written to {tmp_path}/out.jsonl 3 keys (1 repetition left out): 2 messages of 2 keys.".replace(" ", ""))
     assert "not-in-store1" in told
-    assert "Byscan:askedfor;765,528bytesoflogarereadfor3keys." in told
+    assert "Byscan:requested;765,528bytesoflogarereadfor3keys." in told
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 

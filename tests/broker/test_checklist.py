@@ -100,7 +100,7 @@ def dispatched(served: BrokerThread) -> None:
 
 
 @items(1)
-def test_a_frame_in_single_bytes_is_answered(wire: Wire) -> None:
+def test_a_frame_sent_byte_by_byte_is_answered(wire: Wire) -> None:
     raw, opaque = wire.frame(106)
     for byte in raw:
         wire.socket.sendall(bytes([byte]))
@@ -108,7 +108,7 @@ def test_a_frame_in_single_bytes_is_answered(wire: Wire) -> None:
 
 
 @items(2)
-def test_two_frames_in_one_segment_get_two_answers(wire: Wire) -> None:
+def test_two_frames_in_one_segment_get_two_responses(wire: Wire) -> None:
     (first, one), (second, two) = wire.frame(106), wire.frame(206)
     wire.socket.sendall(first + second)
     assert {wire.read().opaque, wire.read().opaque} == {one, two}
@@ -123,14 +123,14 @@ def test_a_header_of_code_and_opaque_is_enough(wire: Wire) -> None:
 
 
 @items(4)
-def test_a_binary_request_gets_a_binary_answer(wire: Wire) -> None:
+def test_a_binary_request_gets_a_binary_response(wire: Wire) -> None:
     found = wire.call(105, {"topic": "TBW102"}, ser=1)
     assert (found.ser, found.code) == (1, 0)
     assert b"brokerDatas" in found.body
 
 
 @items(5)
-def test_the_smallest_answer_has_29_bytes(wire: Wire, five: bool) -> None:
+def test_the_smallest_response_has_29_bytes(wire: Wire, five: bool) -> None:
     found = wire.answer(wire.post(34, None, heartbeat_body("c@smallest", "", {}), ser=1))
     if five:
         assert found.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
@@ -151,7 +151,7 @@ def test_the_smallest_answer_has_29_bytes(wire: Wire, five: bool) -> None:
     ],
     ids=["16 MiB", "negative", "header longer than the frame", "garbage", "TLS"],
 )
-def test_what_is_no_frame_closes_its_own_connection_only(served: BrokerThread, wire: Wire, sent: bytes) -> None:
+def test_a_malformed_frame_closes_only_its_own_connection(served: BrokerThread, wire: Wire, sent: bytes) -> None:
     with Wire(served.address) as other:
         other.socket.sendall(sent)
         assert other.closed()
@@ -175,7 +175,7 @@ def test_a_oneway_request_is_never_answered(wire: Wire) -> None:
 
 
 @items(13, 26, 27, 39, 100)
-def test_a_send_answer_tells_where_the_message_is(served: BrokerThread, wire: Wire, topic: str, five: bool) -> None:
+def test_a_send_response_has_the_position_of_the_message(served: BrokerThread, wire: Wire, topic: str, five: bool) -> None:
     answers = [wire.send(topic, b"m%d" % number, properties=properties(KEYS="k", WAIT="true")) for number in range(3)]
     for found in answers:
         assert found.code == 0
@@ -196,13 +196,13 @@ def test_a_send_answer_tells_where_the_message_is(served: BrokerThread, wire: Wi
 
 
 @items(14)
-def test_a_response_that_nobody_waits_for_is_passed_over(wire: Wire) -> None:
+def test_a_response_without_a_pending_request_is_ignored(wire: Wire) -> None:
     wire.socket.sendall(framed(b'{"code":0,"flag":1,"opaque":424242}'))
     assert wire.call(106).code == 0
 
 
 @items(15)
-def test_an_idle_connection_is_closed_and_a_heartbeat_keeps_it(tmp_path: Path) -> None:
+def test_an_idle_connection_is_closed_and_a_heartbeat_keeps_it_open(tmp_path: Path) -> None:
     assert Settings().idle_timeout == 120_000
     quick = replace(OPEN, idle_timeout=1000)
     with BrokerThread(tmp_path / "store", settings=quick) as running, Wire(running.address) as idle, Wire(running.address) as busy:
@@ -236,7 +236,7 @@ def test_the_template_topic_has_eight_queues(wire: Wire) -> None:
 
 
 @items(19)
-def test_number_keys_are_quoted_for_clients_that_want_it(wire: Wire) -> None:
+def test_number_keys_are_quoted_for_clients_that_request_it(wire: Wire) -> None:
     old = wire.call(105, {"topic": "TBW102"}, version=399)
     assert b'{0:"' in old.body
     for new in (
@@ -266,7 +266,7 @@ def test_all_topics_are_listed(wire: Wire, topic: str) -> None:
 
 
 @items(22)
-def test_a_key_value_pair_is_kept_and_forgotten(wire: Wire) -> None:
+def test_a_key_value_pair_is_stored_and_deleted(wire: Wire) -> None:
     pair = {"namespace": "N", "key": "k"}
     assert wire.call(100, {**pair, "value": "v"}).code == 0
     assert wire.call(101, pair).field("value") == "v"
@@ -283,7 +283,7 @@ def test_a_deleted_topic_has_no_route(wire: Wire, topic: str) -> None:
     assert wire.route(topic) is None
 
 
-def test_a_topic_that_is_made_again_begins_anew(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_topic_that_is_created_again_starts_empty(served: BrokerThread, wire: Wire, topic: str) -> None:
     for _ in range(2):
         assert [wire.send(topic, b"x").field("queueOffset") for _ in range(2)] == ["0", "1"]
         dispatched(served)
@@ -296,14 +296,14 @@ def test_a_topic_that_is_made_again_begins_anew(served: BrokerThread, wire: Wire
 
 
 @items(25)
-def test_the_first_message_makes_a_topic_of_four_queues(wire: Wire, five: bool) -> None:
+def test_the_first_message_creates_a_topic_of_four_queues(wire: Wire, five: bool) -> None:
     assert wire.send("made-by-sending", queue=3).code == 0
     queues = wire.route("made-by-sending")
     assert (queues["perm"], queues["readQueueNums"], queues["writeQueueNums"]) == (6, 4, 4)
 
 
 @items(29)
-def test_a_queue_is_chosen_where_none_is_named_and_one_too_many_is_refused(wire: Wire, topic: str, bad: int) -> None:
+def test_the_broker_chooses_a_queue_if_none_is_named_and_refuses_an_unknown_one(wire: Wire, topic: str, bad: int) -> None:
     assert wire.send(topic, queue=-1).field("queueId") in ("0", "1")
     found = wire.send(topic, queue=99)
     assert found.code == bad
@@ -319,7 +319,7 @@ def test_a_queue_is_chosen_where_none_is_named_and_one_too_many_is_refused(wire:
         ("", "The specified topic is blank."),
     ],
 )
-def test_a_name_that_no_topic_can_have_is_refused(wire: Wire, bad: int, name: str, remark: str) -> None:
+def test_an_invalid_topic_name_is_refused(wire: Wire, bad: int, name: str, remark: str) -> None:
     found = wire.send(name)
     assert (found.code, found.remark) == (bad, remark)
     forbidden = wire.send("SCHEDULE_TOPIC_XXXX")
@@ -339,7 +339,7 @@ def test_a_body_that_is_too_large_is_refused(wire: Wire, topic: str) -> None:
 
 
 @items(34)
-def test_long_names_say_the_same(wire: Wire, topic: str) -> None:
+def test_long_field_names_mean_the_same(wire: Wire, topic: str) -> None:
     found = wire.send(topic, b"ten", 1, code=10)
     assert (found.code, found.field("queueId")) == (0, "1")
 
@@ -357,7 +357,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(served: BrokerThread, wire: Wire,
 
 
 @items(37)
-def test_a_store_that_is_only_read_refuses_messages_with_14(tmp_path: Path) -> None:
+def test_a_read_only_store_refuses_messages_with_14(tmp_path: Path) -> None:
     with BrokerThread(tmp_path / "store") as running, Wire(running.address) as wire:
         wire.send("T", b"there")
     with BrokerThread(tmp_path / "store", read_only=True) as running, Wire(running.address) as wire:
@@ -398,7 +398,7 @@ def test_a_pull_needs_the_subscription_of_a_heartbeat(wire: Wire, topic: str) ->
 
 
 @items(44)
-def test_an_answer_has_32_messages_or_256_kib_and_goes_on_behind_what_is_filtered_out(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_response_has_32_messages_or_256_kib_and_continues_after_filtered_messages(served: BrokerThread, wire: Wire, topic: str) -> None:
     for _ in range(40):
         wire.send(topic, b"small", 0, properties(TAGS="A"))
     for _ in range(5):
@@ -438,7 +438,7 @@ def test_a_pull_at_the_end_waits_if_it_may(served: BrokerThread, wire: Wire, top
 
 
 @items(48)
-def test_a_held_pull_sleeps_on_when_another_tag_comes(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_held_pull_keeps_waiting_when_another_tag_arrives(served: BrokerThread, wire: Wire, topic: str) -> None:
     opaque = wire.post_pull(topic, 0, flag=6, suspend=20_000, subscription="A")
     with Wire(served.address) as other:
         other.send(topic, b"not wanted", properties=properties(TAGS="B"))
@@ -449,13 +449,13 @@ def test_a_held_pull_sleeps_on_when_another_tag_comes(served: BrokerThread, wire
 
 
 @items(49)
-def test_a_pull_commits_also_when_it_finds_nothing(wire: Wire, topic: str) -> None:
+def test_a_pull_commits_even_if_it_finds_nothing(wire: Wire, topic: str) -> None:
     assert wire.pull(topic, 0, flag=5, group="g49", commit=7, suspend=0).code == 19
     assert wire.call(14, {"consumerGroup": "g49", "topic": topic, "queueId": "0"}).field("offset") == "7"
 
 
 @items(50)
-def test_a_pull_from_what_cannot_be_read_is_refused(wire: Wire, topic: str, bad: int) -> None:
+def test_a_pull_from_a_queue_that_cannot_be_read_is_refused(wire: Wire, topic: str, bad: int) -> None:
     far = wire.pull(topic, 0, 99)
     assert far.code == bad
     assert "queueId[99] is illegal" in (far.remark or "")
@@ -479,7 +479,7 @@ def test_the_requests_of_newer_clients_are_answered(served: BrokerThread, wire: 
 
 
 @items(53)
-def test_an_sql_expression_filters_where_that_is_switched_on(served: BrokerThread, wire: Wire, topic: str, tmp_path: Path) -> None:
+def test_an_sql_expression_filters_if_that_is_enabled(served: BrokerThread, wire: Wire, topic: str, tmp_path: Path) -> None:
     for number in range(4):
         wire.send(topic, b"%d" % number, properties=properties(a=str(number)))
     dispatched(served)
@@ -497,7 +497,7 @@ def test_an_sql_expression_filters_where_that_is_switched_on(served: BrokerThrea
 
 
 @items(54, 55, 57, 59)
-def test_members_hear_of_each_other(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_members_are_notified_of_each_other(served: BrokerThread, wire: Wire, topic: str) -> None:
     group = f"g-{topic}"
 
     def members() -> list[str]:
@@ -526,7 +526,7 @@ def test_members_hear_of_each_other(served: BrokerThread, wire: Wire, topic: str
 
 
 @items(58)
-def test_a_silent_member_is_gone_after_its_time(tmp_path: Path) -> None:
+def test_a_silent_member_is_removed_after_the_timeout(tmp_path: Path) -> None:
     assert (Settings().client_timeout, Settings().client_scan_interval) == (120_000, 10_000)
     quick = replace(OPEN, client_timeout=500, client_scan_interval=100)
     with BrokerThread(tmp_path / "store", settings=quick) as running, Wire(running.address) as silent, Wire(running.address) as asking:
@@ -538,7 +538,7 @@ def test_a_silent_member_is_gone_after_its_time(tmp_path: Path) -> None:
 
 
 @items(60)
-def test_a_queue_is_locked_for_one_client_until_it_is_freed_or_its_time_is_over(tmp_path: Path, wire: Wire) -> None:
+def test_a_queue_is_locked_for_one_client_until_it_is_unlocked_or_the_lock_expires(tmp_path: Path, wire: Wire) -> None:
     assert Settings().lock_timeout == 60_000
     assert len(wire.lock("locks", "c@1", 0)) == 1
     assert wire.lock("locks", "c@2", 0) == []
@@ -553,7 +553,7 @@ def test_a_queue_is_locked_for_one_client_until_it_is_freed_or_its_time_is_over(
 
 
 @items(61, 97)
-def test_an_offset_is_committed_with_or_without_an_answer(wire: Wire, topic: str, five: bool) -> None:
+def test_an_offset_is_committed_with_or_without_a_response(wire: Wire, topic: str, five: bool) -> None:
     wire.heartbeat("c@61", "g61", {topic: "*"})
     asked = {"consumerGroup": "g61", "topic": topic, "queueId": "0"}
     first = wire.call(14, asked)
@@ -565,7 +565,7 @@ def test_an_offset_is_committed_with_or_without_an_answer(wire: Wire, topic: str
 
 
 @items(64)
-def test_a_message_sent_back_comes_again_or_ends_as_a_dead_letter(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_message_sent_back_is_redelivered_or_becomes_a_dead_letter(served: BrokerThread, wire: Wire, topic: str) -> None:
     group = f"g-{topic}"
     wire.heartbeat("c@64", group, {topic: "*"})
     position = int(wire.send(topic, b"hard").field("msgId")[-16:], 16)
@@ -582,7 +582,7 @@ def test_a_message_sent_back_comes_again_or_ends_as_a_dead_letter(served: Broker
 
 
 @items(66)
-def test_what_is_no_record_cannot_be_sent_back(wire: Wire) -> None:
+def test_an_offset_without_a_record_cannot_be_sent_back(wire: Wire) -> None:
     told = {"offset": "999999999", "group": "g66", "delayLevel": "0", "maxReconsumeTimes": "16", "unitMode": "false"}
     found = wire.call(36, told)
     assert (found.code, found.remark) == (1, "look message by offset failed, 999999999")
@@ -610,7 +610,7 @@ def test_offsets_of_a_group_are_reset(served: BrokerThread, wire: Wire, topic: s
 
 
 @items(68)
-def test_a_delayed_message_comes_when_its_time_is_over(wire: Wire, topic: str) -> None:
+def test_a_delayed_message_is_delivered_after_its_delay(wire: Wire, topic: str) -> None:
     sent_at = time.time()
     wire.send(topic, b"later", properties=properties(DELAY="1"))
     assert wire.pull(topic, 0).code == 19
@@ -669,7 +669,7 @@ def test_messages_are_found_by_key(served: BrokerThread, wire: Wire, topic: str)
 
 
 @items(75)
-def test_a_message_is_seen_by_its_place(wire: Wire, topic: str) -> None:
+def test_a_message_is_viewed_by_its_offset(wire: Wire, topic: str) -> None:
     position = int(wire.send(topic, b"here").field("msgId")[-16:], 16)
     found = wire.call(33, {"offset": str(position)})
     assert [record.body for record in records(found.body)] == [b"here"]
@@ -773,7 +773,7 @@ def test_a_client_that_dies_in_a_frame_leaves_nothing_behind(served: BrokerThrea
 
 
 @items(92)
-def test_a_thousand_held_pulls_hold_nobody_up(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_thousand_held_pulls_delay_no_other_client(served: BrokerThread, wire: Wire, topic: str) -> None:
     waiting = [Wire(served.address) for _ in range(50)]
     try:
         for connection in waiting:
@@ -789,7 +789,7 @@ def test_a_thousand_held_pulls_hold_nobody_up(served: BrokerThread, wire: Wire, 
 
 
 @items(95, 96)
-def test_the_way_clients_in_cpp_write_is_understood(served: BrokerThread, topic: str) -> None:
+def test_requests_in_the_form_of_cpp_clients_are_understood(served: BrokerThread, topic: str) -> None:
     with Wire(served.address, version=63) as cpp:
         subscription = {"subString": "TagA", "subVersion": "17", "topic": topic}
         consumer = {"consumeFromWhere": 4, "consumeType": 1, "messageModel": 1, "groupName": f"cpp-{topic}"}

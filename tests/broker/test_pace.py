@@ -58,7 +58,7 @@ def test_a_key_query_that_may_take_long_leaves_the_event_loop_alone(stored, slow
 
 
 @pytest.mark.parametrize("ser", [0, 1], ids=["JSON", "ROCKETMQ"])
-def test_requests_are_answered_in_order_wherever_the_bytes_are_cut(stored, ser: int) -> None:
+def test_requests_are_answered_in_order_wherever_the_bytes_are_split(stored, ser: int) -> None:
     _, wire = stored
     asked_for = {"topic": "T", "queueId": "0"}
     frames, opaques = zip(*[wire.frame(code, asked_for, b"body", ser=ser) for code in (30, 31, 30)], strict=True)
@@ -71,7 +71,7 @@ def test_requests_are_answered_in_order_wherever_the_bytes_are_cut(stored, ser: 
         assert [each.ext for each in told] == [{"offset": "10"}, {"offset": "0"}, {"offset": "10"}]
 
 
-def test_what_was_asked_before_bytes_that_are_no_frame_is_answered(stored) -> None:
+def test_requests_before_a_malformed_frame_are_answered(stored) -> None:
     thread, _ = stored
     with Wire(thread.address) as wire:
         first, opaque = wire.frame(30, {"topic": "T", "queueId": "0"})
@@ -80,7 +80,7 @@ def test_what_was_asked_before_bytes_that_are_no_frame_is_answered(stored) -> No
         assert wire.closed()
 
 
-def test_large_answers_to_requests_that_came_together_are_whole_and_in_order(stored) -> None:
+def test_large_responses_to_requests_that_arrived_together_are_complete_and_in_order(stored) -> None:
     thread, wire = stored
     for _ in range(40):
         assert wire.send("T", b"z" * 60_000).code == 0

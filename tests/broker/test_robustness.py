@@ -161,7 +161,7 @@ def test_any_bytes_close_their_own_connection_at_most(
     ],
     ids=["too-long", "largest", "negative", "zero", "tls-byte", "tls-hello", "header-too-long", "garbage-json", "serialization"],
 )
-def test_what_is_no_frame_closes_the_connection_without_an_answer(tmp_path: Path, raw: bytes) -> None:
+def test_a_malformed_frame_closes_the_connection_without_a_response(tmp_path: Path, raw: bytes) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             bystander = await connected(broker)
@@ -173,7 +173,7 @@ def test_what_is_no_frame_closes_the_connection_without_an_answer(tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_a_client_that_does_not_read_is_not_read_either_and_gets_all_in_the_end(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_paused_and_gets_every_response_in_the_end(tmp_path: Path) -> None:
     pulls = 150
 
     async def scenario() -> None:
@@ -207,7 +207,7 @@ def test_a_client_that_does_not_read_is_not_read_either_and_gets_all_in_the_end(
     asyncio.run(scenario())
 
 
-def test_a_client_that_never_reads_what_it_did_not_ask_for_is_cut_off(tmp_path: Path) -> None:
+def test_a_client_that_never_reads_notifications_is_disconnected(tmp_path: Path) -> None:
     async def scenario() -> None:
         limits = Settings(write_high=1 << 14, write_limit=1 << 18)
         async with running(tmp_path, settings=limits) as broker:
@@ -266,7 +266,7 @@ def test_clients_beyond_the_limit_are_turned_away(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_silent_client_is_hung_up_on_and_one_that_speaks_is_not(tmp_path: Path) -> None:
+def test_a_silent_client_is_disconnected_and_an_active_one_is_not(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, settings=Settings(idle_timeout=300)) as broker:
             silent, half = await connected(broker), await connected(broker)

@@ -22,7 +22,7 @@ from mqstore.rocketmq import MessageStore
 from mqstore.testing.running_broker import SMALL
 
 
-def test_every_request_of_the_protocol_that_clients_make_has_a_handler() -> None:
+def test_every_request_that_clients_make_has_a_handler() -> None:
     from_broker = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT}
     from_broker |= {RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT}
     assert set(RequestCode) - set(handler_table()) == from_broker
@@ -34,7 +34,7 @@ def test_the_parser_and_the_metrics_library_are_imported_when_they_are_needed() 
     assert found.stdout == "set()\n"
 
 
-def test_what_a_handler_raises_is_the_answer_and_nothing_for_a_oneway_request(tmp_path: Path) -> None:
+def test_an_exception_in_a_handler_is_the_response_except_to_a_oneway_request(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
 
@@ -61,7 +61,7 @@ def test_what_a_handler_raises_is_the_answer_and_nothing_for_a_oneway_request(tm
     asyncio.run(scenario())
 
 
-def test_a_stop_answers_what_is_in_flight_and_closes_the_store_in_order(tmp_path: Path) -> None:
+def test_a_stop_answers_requests_in_flight_and_closes_the_store_cleanly(tmp_path: Path) -> None:
     async def scenario() -> None:
         broker = Broker(tmp_path / "store", config=SMALL)
         await broker.start()
@@ -108,7 +108,7 @@ def test_a_request_that_never_ends_does_not_hold_up_a_stop(tmp_path: Path) -> No
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_the_broker_asks_a_client_and_hears_its_answer_only(tmp_path: Path) -> None:
+def test_the_broker_sends_a_request_to_a_client_and_accepts_only_its_response(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             reader, writer = await connected(broker)
@@ -133,7 +133,7 @@ def test_the_broker_asks_a_client_and_hears_its_answer_only(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_an_answer_that_is_too_large_becomes_a_sentence(tmp_path: Path) -> None:
+def test_a_response_that_is_too_large_becomes_an_error_message(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             broker.handlers[20_000] = lambda context, connection, asked: make_response(asked, body=bytes(17 << 20))
@@ -146,7 +146,7 @@ def test_an_answer_that_is_too_large_becomes_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:99999", ":9876", "127.0.0.1:-1", "256.0.0.1:0"])
-def test_an_address_that_is_none_is_refused_before_the_store_is_touched(tmp_path: Path, listen: str) -> None:
+def test_an_invalid_address_is_refused_before_the_store_is_touched(tmp_path: Path, listen: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on"):
         asyncio.run(Broker(tmp_path / "store", listen=listen).start())
     assert not (tmp_path / "store").exists()
@@ -169,14 +169,14 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_store_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(NotAStoreError):
         asyncio.run(Broker(tmp_path).start())
     assert os.listdir(tmp_path) == ["letter.txt"]
 
 
-def test_a_new_store_is_of_4_9_3_and_an_old_one_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_new_store_is_of_4_9_3_and_an_existing_one_keeps_its_version(tmp_path: Path) -> None:
     async def version(name: str) -> str:
         async with Broker(tmp_path / name, config=SMALL) as broker:
             return broker.context.profile.version
@@ -187,7 +187,7 @@ def test_a_new_store_is_of_4_9_3_and_an_old_one_stays_what_it_is(tmp_path: Path)
     assert asyncio.run(version("five")) == "5.3.3"
 
 
-def test_what_is_advertised_can_be_connected_to() -> None:
+def test_clients_can_connect_to_the_advertised_address() -> None:
     assert advertised_address("127.0.0.1", 5) == "127.0.0.1:5"
     assert advertised_address("::1", 5) == "[::1]:5"
     assert not advertised_address("0.0.0.0", 5).startswith("0.")

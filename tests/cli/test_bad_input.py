@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_directory_that_is_not_there(verb: str, tmp_path: Path) -> None:
+def test_a_missing_directory(verb: str, tmp_path: Path) -> None:
     assert "does not exist; give the directory that holds commitlog/" in sentence(run_cli(verb, tmp_path / "none"))
 
 
@@ -44,7 +44,7 @@ def test_an_empty_directory(verb: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_directory_that_is_no_store(verb: str, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_store(verb: str, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
     assert "is not a message store" in sentence(run_cli(verb, tmp_path))
 
@@ -65,16 +65,16 @@ def test_a_store_of_another_family_is_named(verb: str, mark: str, tmp_path: Path
 
 @pytest.mark.parametrize("verb", ["inspect", "verify", "messages", "topics", "usage"])
 @pytest.mark.parametrize("mark", ["msg_stores/vhosts", "msg_store_persistent", "queues"])
-def test_an_empty_store_of_rabbitmq_is_no_fault(verb: str, mark: str, tmp_path: Path) -> None:
+def test_an_empty_store_of_rabbitmq_is_not_an_error(verb: str, mark: str, tmp_path: Path) -> None:
     (tmp_path / mark).mkdir(parents=True)
     assert run_cli(verb, tmp_path).status == 0
 
 
-def test_the_directory_inside_the_store_leads_to_the_one_above(store: Path) -> None:
+def test_a_directory_inside_a_store_points_to_the_one_above(store: Path) -> None:
     assert "give the directory that contains commitlog/" in sentence(run_cli("inspect", store / "commitlog"))
 
 
-def test_an_archive_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     broken = tmp_path / "store.tar.gz"
     broken.write_bytes(b"not packed at all")
     assert "is not a valid archive" in sentence(run_cli("inspect", broken))
@@ -115,7 +115,7 @@ def test_no_permission(place: str) -> None:
             assert "permission denied" in sentence(Outcome(outcome.returncode, outcome.stdout, outcome.stderr)).lower()
 
 
-def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/st\xffre")
     os.mkdir(odd)
     assert "st\\udcffre is empty" in sentence(run_cli("inspect", odd))
@@ -148,7 +148,7 @@ def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
         (["demo", "-o", "json"], "run its commands with -o instead"),
     ],
 )
-def test_a_question_that_cannot_be_asked(argv: list[str], says: str, store: Path, tmp_path: Path) -> None:
+def test_an_invalid_question(argv: list[str], says: str, store: Path, tmp_path: Path) -> None:
     before = tree_checksum(store)
     argv = [word.replace("STORE", str(store)).replace("OUT", str(tmp_path / "out")) for word in argv]
     assert says in sentence(run_cli(*argv))
@@ -167,7 +167,7 @@ def test_a_question_that_cannot_be_asked(argv: list[str], says: str, store: Path
         (["queue", "STORE", "nope", "0"], "no consume queue of topic 'nope'"),
     ],
 )
-def test_a_thing_that_is_not_there_has_status_1(argv: list[str], says: str, store: Path) -> None:
+def test_a_missing_item_gives_status_1(argv: list[str], says: str, store: Path) -> None:
     assert says in sentence(run_cli(*[word.replace("STORE", str(store)) for word in argv]), status=1)
 
 
@@ -178,7 +178,7 @@ def test_without_arguments_the_help_is_shown_and_the_status_is_that_of_a_usage_e
 
 
 @pytest.mark.parametrize("content", [b'{\n\t"offsetTable":{\n\t\t"orders@billing":{0:2', bytes(200), b"[1, 2]", b"\xff\xfe"])
-def test_damaged_consumer_offsets_are_told_and_the_rest_is_shown(content: bytes, store: Path) -> None:
+def test_damaged_consumer_offsets_are_reported_and_the_rest_is_shown(content: bytes, store: Path) -> None:
     (store / "config").mkdir()
     (store / "config" / "consumerOffset.json").write_bytes(content)
     outcome = run_cli("groups", store, "-o", "jsonl", "-v")
@@ -203,7 +203,7 @@ def test_a_broken_pipe_ends_quietly() -> None:
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_an_output_that_is_full_is_an_error() -> None:
+def test_a_full_output_device_is_an_error() -> None:
     store = opened(case_named("4.9.3/b-kill9"))
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -214,7 +214,7 @@ def test_an_output_that_is_full_is_an_error() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_files_that_vanish_after_opening_are_an_error_or_a_gap_and_no_crash(tmp_path: Path) -> None:
+def test_files_that_vanish_after_opening_are_an_error_or_a_gap_not_a_crash(tmp_path: Path) -> None:
     import mqstore
     from mqstore.errors import MqstoreError
 

@@ -80,7 +80,7 @@ def test_help_needs_neither_numpy_nor_arrow_nor_spark_nor_an_event_loop() -> Non
     assert done.stderr.strip() == "[]"
 
 
-def test_version_tells_whether_the_kernels_are_compiled() -> None:
+def test_version_shows_whether_the_kernels_are_compiled() -> None:
     import mqstore
     from mqstore.kernels import is_compiled
 
@@ -92,7 +92,7 @@ def test_version_tells_whether_the_kernels_are_compiled() -> None:
 # inspect, verify
 
 
-def test_inspect_tells_what_a_killed_broker_left() -> None:
+def test_inspect_shows_what_a_killed_broker_left() -> None:
     told = text("inspect", opened(KILLED))
     assert "Unclean shutdown" in told
     assert "the last record is torn" in told
@@ -132,13 +132,13 @@ def test_inspect_names_what_it_does_not_read(store: Path) -> None:
     assert "timer wheel" in text("inspect", store)
 
 
-def test_configured_sizes_are_told_as_given(store: Path, tmp_path: Path) -> None:
+def test_configured_sizes_are_shown_as_given(store: Path, tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text("maxHashSlotNum=100\nmaxIndexNum=400\n")
     document = run_cli("inspect", store, "-o", "json", "--config", tmp_path / "broker.conf").document
     assert document["settings_known_from"]["maxHashSlotNum"] in ("given by --config", "configured")
 
 
-def test_verify_says_sound_and_what_is_left_to_the_broker(store: Path) -> None:
+def test_verify_reports_an_intact_store_and_what_is_left_to_the_broker(store: Path) -> None:
     told = text("verify", store)
     assert told.startswith("Intact: nothing is damaged.")
     assert "1 message" in told
@@ -183,7 +183,7 @@ def test_filters_of_messages(store: Path) -> None:
     assert offsets("--since", "2022-01-01T00:00:00.004Z", "--topic", "orders") == [4]
 
 
-def test_nothing_that_fits_is_said(store: Path) -> None:
+def test_the_absence_of_matching_messages_is_reported(store: Path) -> None:
     assert "no message matches" in text("messages", store, "--topic", "nope")
 
 
@@ -223,7 +223,7 @@ def test_a_binary_body_is_shown_in_hex_and_text_as_text(store: Path) -> None:
     assert "0123456789" in told
 
 
-def test_a_body_is_written_into_a_new_file_and_never_over_one(store: Path, tmp_path: Path) -> None:
+def test_a_body_is_written_to_a_new_file_and_never_over_an_existing_one(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "body.bin"
     assert run_cli("get", store, "--offset", "0", "--raw", target, "-o", "json").document["body_len"] == 6
     assert target.read_bytes() == b"body 0"
@@ -244,13 +244,13 @@ def test_an_explained_empty_answer_begins_with_the_verdict_and_ends_with_what_to
     assert lines[-1].strip().startswith("mqstore rebuild ")
 
 
-def test_a_full_answer_says_so(store: Path) -> None:
+def test_a_complete_answer_says_so(store: Path) -> None:
     told = text("query", store, "-t", "orders", "-k", "k3", "--explain")
     assert told.startswith("1 message with key 'k3' in topic 'orders'. The answer is complete.")
     assert "taken" in told
 
 
-def test_a_short_answer_names_what_is_missing(store: Path) -> None:
+def test_an_incomplete_answer_names_what_is_missing(store: Path) -> None:
     outcome = run_cli("query", store, "-t", "orders", "-k", "all", "--explain", "-o", "json")
     assert outcome.status == 1
     answer = outcome.document
@@ -272,7 +272,7 @@ def test_the_fields_of_an_answer(store: Path) -> None:
 # queue, topics, groups
 
 
-def test_queue_entries_tell_whether_they_lead_to_their_record(store: Path) -> None:
+def test_queue_entries_show_whether_they_point_at_their_record(store: Path) -> None:
     made = Store(store.parent / "bad", abort=False)
     made.put(*[message("t", bytes(50)) for _ in range(6)])
     root = made.write()
@@ -307,7 +307,7 @@ def test_a_part_of_a_queue(store: Path) -> None:
     assert run_cli("queue", store, "orders", 0, "--to", 2, "-o", "jsonl").rows[-1]["queue_offset"] == 1
 
 
-def test_entries_that_multi_dispatch_lists_are_sound() -> None:
+def test_entries_of_multi_dispatch_are_valid() -> None:
     case = case_named("4.9.3/n-ext-multidispatch")
     for row in run_cli("topics", opened(case), "-o", "jsonl").rows:
         outcome = run_cli("queue", opened(case), row["topic"], row["queue_id"], "-o", "jsonl")
@@ -324,7 +324,7 @@ def test_topics_count_messages_bytes_and_the_newest(store: Path) -> None:
     assert "1 topic, 2 queues, 5 messages" in text("topics", store)
 
 
-def test_groups_without_any_say_why(store: Path) -> None:
+def test_an_empty_list_of_groups_is_explained(store: Path) -> None:
     assert "no config/consumerOffset.json" in text("groups", store)
 
 

@@ -66,7 +66,7 @@ def test_the_disk_view_misses_nothing_that_the_broker_has(case: GoldenCase) -> N
 
 
 @pytest.mark.parametrize("case", DAMAGED, ids=case_id)
-def test_exactly_the_untouched_messages_of_a_damaged_store_are_believed(case: GoldenCase) -> None:
+def test_exactly_the_untouched_messages_of_a_damaged_store_are_valid(case: GoldenCase) -> None:
     rows = messages(case)
     found = {row["physical_offset"]: row for row in rows if row["verdict"] in BELIEVABLE}
     intact = {message["physical_offset"]: message for message in expected(case) if message["intact"]}
@@ -101,7 +101,7 @@ def test_filters_keep_exactly_the_rows_they_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["4.9.3/e-delay-transaction-batch", "5.3.3/i-v2-codecs-crc"])
-def test_bodies_are_given_decompressed(name: str) -> None:
+def test_bodies_are_printed_decompressed(name: str) -> None:
     case = case_named(name)
     outcome = run_cli("messages", opened(case), "-o", "jsonl", "--body", "base64", "--view", "recovered", "--as", case.version)
     for row, message in zip(outcome.rows, expected(case), strict=True):
@@ -115,7 +115,7 @@ def test_an_archive_is_read_like_the_directory_in_it() -> None:
     assert [row["physical_offset"] for row in packed.rows] == [row["physical_offset"] for row in messages(case)]
 
 
-def test_one_row_a_line_as_csv(tmp_path: Path) -> None:
+def test_csv_has_one_row_per_line(tmp_path: Path) -> None:
     import csv
     import io
 

@@ -23,7 +23,7 @@ def rebuild(case: GoldenCase, to: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
-def test_a_rebuilt_store_is_sound_and_has_every_message_in_its_queue(case: GoldenCase, tmp_path: Path) -> None:
+def test_a_rebuilt_store_is_intact_and_has_every_message_in_its_queue(case: GoldenCase, tmp_path: Path) -> None:
     root = rebuild(case, tmp_path / "rebuilt")
     report = run_cli("verify", root, "-o", "json").document
     torn = {finding["kind"] for finding in report["damage"]}

@@ -25,7 +25,7 @@ def verify(case: GoldenCase) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", [case for case in PLAIN if case.id != TORN], ids=case_id)
-def test_what_a_real_broker_left_behind_is_no_damage(case: GoldenCase) -> None:
+def test_a_store_as_a_real_broker_left_it_is_not_damaged(case: GoldenCase) -> None:
     status, report = verify(case)
     assert report["damage"] == []
     assert report["ok"] is True
@@ -51,7 +51,7 @@ def _covered(report: dict[str, Any], file: str, start: int, stop: int) -> bool:
 
 
 @pytest.mark.parametrize("case", DAMAGED, ids=case_id)
-def test_every_changed_byte_lies_in_a_finding(case: GoldenCase) -> None:
+def test_every_changed_byte_is_covered_by_a_finding(case: GoldenCase) -> None:
     status, report = verify(case)
     assert (status, report["ok"]) == (1, False)
     for change in damage(case):
@@ -65,7 +65,7 @@ def test_every_changed_byte_lies_in_a_finding(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGED, ids=case_id)
-def test_sound_bytes_of_the_log_are_not_called_damaged(case: GoldenCase) -> None:
+def test_intact_bytes_of_the_log_are_not_reported_as_damaged(case: GoldenCase) -> None:
     _, report = verify(case)
     intact = [(message["physical_offset"], message["physical_offset"] + message["size"]) for message in expected(case) if message["intact"]]
     for finding in report["damage"]:

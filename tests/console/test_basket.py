@@ -41,7 +41,7 @@ numbers = st.integers(0, 2**63 - 1)
 
 
 @given(st.one_of(st.builds(InLog, numbers, numbers), st.builds(InQueue, numbers, names, names, st.none() | st.integers(0, 255), numbers)))
-def test_a_place_is_told_by_its_text(place: InLog | InQueue) -> None:
+def test_a_place_is_restored_from_its_text(place: InLog | InQueue) -> None:
     text = str(place)
     assert text.isascii()
     assert place_from(text) == place
@@ -50,12 +50,12 @@ def test_a_place_is_told_by_its_text(place: InLog | InQueue) -> None:
 @pytest.mark.parametrize(
     "text", ["", ":", "0:", "x:1", "0:-1", "0:1/2", "0:a/b/c/d", "0:a/b//", "0:%ff/b//1", f"0:{2**63}", "0:٣", "0:" + "9" * 5000]
 )
-def test_a_text_that_is_no_place_is_told(text: str) -> None:
+def test_a_text_that_is_not_a_place_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="does not name a message"):
         place_from(text)
 
 
-def test_a_basket_has_an_end() -> None:
+def test_a_basket_has_a_limit() -> None:
     kept = Basket()
     assert kept.add(InLog(0, number) for number in range(basket.LIMIT)) == basket.LIMIT
     with pytest.raises(UsageError, match="mqstore export"):
@@ -95,7 +95,7 @@ def test_all_that_a_page_shows_can_be_put_in_and_taken_out_again(visitor: Visito
     assert "The basket is empty" in words(visitor.get("/basket"))
 
 
-def test_acknowledged_messages_are_put_in_only_by_choosing_them(visitor: Visitor) -> None:
+def test_acknowledged_messages_are_put_in_only_if_chosen(visitor: Visitor) -> None:
     page = visitor.get("/stores/1/queue?vhost=/&queue=prio.q")
     shown = set(re.findall(r'name="shown" value="([^"]+)"', page.text))
     chosen = set(re.findall(r'name="place" value="([^"]+)"', page.text))
@@ -103,14 +103,14 @@ def test_acknowledged_messages_are_put_in_only_by_choosing_them(visitor: Visitor
     assert shown < chosen
 
 
-def test_nothing_is_put_in_by_a_place_that_is_none_or_of_a_store_that_is_not_there(visitor: Visitor) -> None:
+def test_an_invalid_place_or_one_of_an_unknown_store_puts_nothing_in(visitor: Visitor) -> None:
     assert visitor.submit("/basket/add", place="0:x").status_code == 400
     assert visitor.submit("/basket/add", place="7:0").status_code == 404
     assert visitor.submit("/basket/add").status_code == 400
     assert "The basket is empty" in words(visitor.get("/basket"))
 
 
-def test_what_is_no_longer_there_is_left_out_of_an_export(visitor: Visitor) -> None:
+def test_messages_that_no_longer_exist_are_left_out_of_an_export(visitor: Visitor) -> None:
     visitor.submit("/basket/add", place=["0:1", "0:0"])
     assert len(visitor.get("/basket/export?family=rocketmq").text.splitlines()) == 1
     assert visitor.get("/basket/export?family=rabbitmq").status_code == 400
@@ -120,7 +120,7 @@ def test_what_is_no_longer_there_is_left_out_of_an_export(visitor: Visitor) -> N
 # replay
 
 
-def test_without_leave_to_write_there_is_no_replay(visitor: Visitor) -> None:
+def test_without_permission_to_write_there_is_no_replay(visitor: Visitor) -> None:
     visitor.submit("/basket/add", place="0:0")
     assert "--allow-writes" in words(visitor.get("/basket"))
     for path in ("/basket/replay", "/basket/replay/run"):
@@ -159,7 +159,7 @@ def test_messages_are_replayed_into_a_store_after_a_confirmation(tmp_path: Path)
     assert found[5:] == [{"topic": "dead.letters", "body": b"dead-0"}]
 
 
-def test_a_queue_whose_name_is_no_topic_is_told_and_nothing_of_it_is_written(tmp_path: Path) -> None:
+def test_a_queue_whose_name_is_not_a_valid_topic_is_reported_and_not_written(tmp_path: Path) -> None:
     target = tmp_path / "target"
     with visiting(QUEUES, allow_writes=True, targets=(str(target),)) as visitor:
         row = next(row for row in command("messages", QUEUES) if not str(row["queue"]).isascii())
@@ -173,7 +173,7 @@ def test_a_queue_whose_name_is_no_topic_is_told_and_nothing_of_it_is_written(tmp
     assert mqstore.open(target).to_arrow(("topic",)).num_rows == 0  # type: ignore[union-attr]
 
 
-def test_nothing_is_written_without_being_sure_or_when_the_basket_has_changed(tmp_path: Path) -> None:
+def test_nothing_is_written_without_confirmation_or_if_the_basket_has_changed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     with visiting(LOG, allow_writes=True, targets=(str(target),)) as visitor:
         visitor.submit("/basket/add", place="0:0")
@@ -186,7 +186,7 @@ def test_nothing_is_written_without_being_sure_or_when_the_basket_has_changed(tm
         assert not target.exists()
 
 
-def test_a_broker_that_is_not_there_is_told_without_its_password() -> None:
+def test_an_unreachable_broker_is_reported_without_its_password() -> None:
     with visiting(LOG, allow_writes=True, targets=("amqp://guest:secret@127.0.0.1:1/",)) as visitor:
         visitor.submit("/basket/add", place="0:0")
         assert "secret" not in visitor.get("/basket").text
@@ -205,7 +205,7 @@ def test_a_target_that_cannot_be_written_is_refused_at_the_start(target: str) ->
         targets_of((target,), ())
 
 
-def test_a_store_that_is_shown_is_no_target(tmp_path: Path) -> None:
+def test_a_displayed_store_cannot_be_a_target(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "store")

@@ -56,7 +56,7 @@ def test_the_command_serves_until_it_is_interrupted(number: signal.Signals) -> N
     assert "Traceback" not in errors
 
 
-def test_a_path_at_which_there_is_nothing_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_missing_path_is_reported_at_the_start(tmp_path: Path) -> None:
     process, line = started(golden(STORES[0]), str(tmp_path / "typo"), "--listen", "127.0.0.1:0")
     assert line.startswith("The console answers at ")
     process.send_signal(signal.SIGINT)
@@ -65,7 +65,7 @@ def test_a_path_at_which_there_is_nothing_is_told_at_the_start(tmp_path: Path) -
     assert errors.count("does not exist yet") == 1
 
 
-def test_listening_for_others_prints_an_address_with_a_token() -> None:
+def test_listening_on_all_addresses_prints_an_address_with_a_token() -> None:
     process, line = started(golden(STORES[0]), "--listen", "0.0.0.0:0")
     found = re.fullmatch(r"The console answers at http://0\.0\.0\.0:(\d+)/enter\?token=([\w-]{20,})\n", line)
     try:
@@ -88,7 +88,7 @@ def test_listening_for_others_prints_an_address_with_a_token() -> None:
         (("store", "--listen", "192.0.2.1:1"), "cannot listen on"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_a_sentence(argv: tuple[str, ...], sentence: str) -> None:
+def test_what_cannot_be_served_is_reported_in_one_sentence(argv: tuple[str, ...], sentence: str) -> None:
     done = subprocess.run([sys.executable, "-c", START, "console", *argv], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert sentence in done.stderr

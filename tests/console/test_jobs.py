@@ -36,13 +36,13 @@ class Gate:
         return "done"
 
 
-def test_a_job_that_is_done_has_its_result(jobs: Jobs) -> None:
+def test_a_finished_job_has_its_result(jobs: Jobs) -> None:
     job = jobs.start("sum", "Summing", lambda progress: progress(5, 10) or 7)
     assert job.settled.wait(10)
     assert (job.state, job.result, job.share, job.over) == (State.DONE, 7, 0.5, True)
 
 
-def test_a_cancelled_job_ends_at_the_next_thing_it_tells(jobs: Jobs) -> None:
+def test_a_cancelled_job_ends_at_its_next_progress_report(jobs: Jobs) -> None:
     gate = Gate()
     job = jobs.start("wait", "Waiting", gate)
     assert gate.begun.wait(10)
@@ -74,7 +74,7 @@ def test_the_same_question_twice_is_one_job(jobs: Jobs) -> None:
     assert jobs.start("verify", "Six", gate, key=(0, 2)) is not one
 
 
-def test_what_a_job_raises_becomes_its_sentence(jobs: Jobs) -> None:
+def test_an_exception_in_a_job_becomes_its_error_message(jobs: Jobs) -> None:
     def refused(_progress: Progress) -> None:
         raise TargetError("the target is full; free some space")
 
@@ -89,7 +89,7 @@ def test_what_a_job_raises_becomes_its_sentence(jobs: Jobs) -> None:
     assert "\x1b" not in other.error
 
 
-def test_jobs_that_nobody_could_wait_for_are_refused(jobs: Jobs) -> None:
+def test_jobs_are_refused_while_the_queue_is_full(jobs: Jobs) -> None:
     gate = Gate()
     for _ in range(module.WAITING):
         jobs.start("wait", "Waiting", gate)
@@ -97,7 +97,7 @@ def test_jobs_that_nobody_could_wait_for_are_refused(jobs: Jobs) -> None:
         jobs.start("wait", "Waiting", gate)
 
 
-def test_of_ended_jobs_the_newest_are_kept(jobs: Jobs) -> None:
+def test_the_newest_finished_jobs_are_kept(jobs: Jobs) -> None:
     made = []
     for number in range(module.KEPT + 5):
         made.append(jobs.start("quick", str(number), lambda _progress: None))
@@ -108,7 +108,7 @@ def test_of_ended_jobs_the_newest_are_kept(jobs: Jobs) -> None:
         jobs.get(made[0].id)
 
 
-def test_a_long_job_does_not_keep_pages_waiting_and_is_cancelled_by_a_form() -> None:
+def test_a_long_job_does_not_delay_pages_and_is_cancelled_by_a_form() -> None:
     with visiting(golden("4.9.3/a-clean-small")) as visitor:
         gate = Gate()
         job = visitor.console.jobs.start("verify", "Verifying for long", gate, store=0, key=visitor.console.stores.get(0).key)

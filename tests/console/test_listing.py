@@ -67,7 +67,7 @@ def test_pages_go_from_the_newest_place_in_the_log_to_the_oldest(case: GoldenCas
 
 
 @pytest.mark.parametrize("case", goldenkit.PLAIN, ids=goldenkit.case_id)
-def test_the_first_record_of_a_time_is_the_one_that_a_scan_finds(case: GoldenCase) -> None:
+def test_the_first_record_at_a_time_is_the_one_that_a_scan_finds(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     stored = [
         (row["physical_offset"], row["store_timestamp"])
@@ -121,12 +121,12 @@ def test_a_page_of_the_log_ends_when_its_time_is_up_and_says_where() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1", "1:2:3", "1:x", f"1:{2**70}", "٣:٤:"])
-def test_a_cursor_that_is_none_is_told(text: str) -> None:
+def test_an_invalid_cursor_is_reported(text: str) -> None:
     with pytest.raises(UsageError, match="newest page"):
         Cursor.of(text)
 
 
-def test_a_cursor_beyond_the_queues_is_brought_back_to_them() -> None:
+def test_a_cursor_past_the_end_of_the_queues_is_moved_back() -> None:
     view = opened(goldenkit.case_named("4.9.3/b-kill9")).view("disk")
     ranges = topics(view)["TopicTest"]
     everything = listing.older(ranges, view)

@@ -39,7 +39,7 @@ def rows(*argv: object) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_first_page_tells_each_store_and_what_cannot_be_opened(visitor: Visitor) -> None:
+def test_the_first_page_shows_each_store_and_what_cannot_be_opened(visitor: Visitor) -> None:
     text = words(visitor.get("/"))
     assert text.count("RocketMQ 4.9") == 3
     assert "RocketMQ 5.x" in text
@@ -64,7 +64,7 @@ def test_topics_are_those_of_the_command_with_their_messages(visitor: Visitor) -
         assert re.search(rf"{re.escape(topic)} .*?\b{messages:,}\b", text)
 
 
-def test_lists_say_how_much_of_how_many_they_show(visitor: Visitor) -> None:
+def test_lists_show_how_many_of_how_many_rows_they_contain(visitor: Visitor) -> None:
     first = visitor.get("/stores/0/messages?topic=orders")
     total = len(list(rows("queue", golden(STORES[KILLED]), "orders", 0)))
     assert re.fullmatch(r"1 to 200 of [\d,]+, newest first", counted(first))
@@ -87,7 +87,7 @@ def test_the_recovered_view_has_what_the_broker_would_answer(visitor: Visitor) -
     assert counts[1] > counts[0]
 
 
-def test_messages_that_no_queue_lists_are_found_in_the_log(visitor: Visitor) -> None:
+def test_messages_without_a_queue_entry_are_found_in_the_log(visitor: Visitor) -> None:
     page = visitor.get(f"/stores/{WRECK}/messages?source=log")
     assert "unindexed" in words(page)
     assert "oldest first" in counted(page)
@@ -107,7 +107,7 @@ def test_a_key_query_gives_the_messages_and_the_reason_that_the_command_gives(vi
             assert f"offset={place}" in page
 
 
-def test_an_id_of_either_kind_leads_to_its_message(visitor: Visitor) -> None:
+def test_an_id_of_either_kind_finds_its_message(visitor: Visitor) -> None:
     store = golden(STORES[CLEAN])
     row = next(row for row in rows("messages", store) if row["uniq_key"] and row["verdict"] == "intact")
     for wanted in (row["msg_id"], row["physical_offset"], row["uniq_key"]):
@@ -122,7 +122,7 @@ def test_an_id_of_either_kind_leads_to_its_message(visitor: Visitor) -> None:
     assert "where the log has another broker's message" in words(visitor.get(f"/stores/{CLEAN}/id?id={other}"))
 
 
-def test_a_message_page_tells_the_whole_record(visitor: Visitor) -> None:
+def test_a_message_page_shows_the_whole_record(visitor: Visitor) -> None:
     for row in rows("messages", golden(STORES[OFFSETS]), "--limit", 5):
         page = words(visitor.get(f"/stores/{OFFSETS}/message?offset={row['physical_offset']}"))
         for name in ("topic", "msg_id", "born_host", "store_host", "store_file", "verdict"):
@@ -134,7 +134,7 @@ def test_a_message_page_tells_the_whole_record(visitor: Visitor) -> None:
         assert f"consumequeue/{row['topic']}/{row['queue_id']}/" in page
 
 
-def test_a_message_page_tells_which_groups_have_consumed_it(visitor: Visitor) -> None:
+def test_a_message_page_shows_which_groups_have_consumed_it(visitor: Visitor) -> None:
     store = golden(STORES[OFFSETS])
     told = next(row for row in rows("groups", store) if row["state"] == "ok" and int(str(row["offset"])) > 0)
     queue = rows("queue", store, told["topic"], told["queue_id"])
@@ -217,7 +217,7 @@ def test_queues_of_rabbitmq_are_those_of_the_command(visitor: Visitor) -> None:
     assert f"of {len(told)} queues" in text
 
 
-def test_messages_of_a_queue_have_the_state_that_the_command_tells(visitor: Visitor) -> None:
+def test_messages_of_a_queue_have_the_state_that_the_command_prints(visitor: Visitor) -> None:
     for row in rows("topics", golden(STORES[MIXED])):
         entries = rows("queue", golden(STORES[MIXED]), row["vhost"], row["queue"])
         page = visitor.get(f"/stores/{MIXED}/queue", params={"vhost": str(row["vhost"]), "queue": str(row["queue"])})
@@ -262,7 +262,7 @@ def test_pages_of_the_other_family_say_so(visitor: Visitor) -> None:
     assert "RocketMQ store" in words(visitor.get("/stores/0/queues"))
 
 
-def test_a_store_that_grew_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_grew_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqstore.console.stores.CHECK_INTERVAL", 0.0)
     store = storekit.Store(tmp_path / "store")
     store.put(storekit.message("orders", b"one"))
@@ -283,7 +283,7 @@ def test_an_archive_is_shown_like_a_store() -> None:
         assert "By topic" in words(visitor.get("/stores/0/usage"))
 
 
-def test_stores_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+def test_stores_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
     for name in ("a", "b"):
         store = storekit.Store(tmp_path / name / "store")
         store.put(storekit.message("orders"))
@@ -302,7 +302,7 @@ def test_a_map_shows_the_smallest_damage_and_stays_small() -> None:
     assert Map(0, 0, (Extent(0, 0, "missing-file"),)).bars
 
 
-def test_what_has_expired_is_judged_at_the_time_given() -> None:
+def test_expiry_is_judged_at_the_given_time() -> None:
     year_2027, year_2026 = 1_798_761_600_000_000, 1_767_225_600_000_000
     for now, shown in ((year_2027, True), (year_2026, False)):
         with visiting(golden(STORES[MIXED]), now=now) as visitor:

@@ -127,7 +127,7 @@ def test_no_path_leads_out_of_the_given_stores(visitor: Visitor, path: str) -> N
     assert "import" not in page.text
 
 
-def test_a_link_inside_a_store_that_leads_out_of_it_is_not_followed_to_a_directory(tmp_path: Path) -> None:
+def test_a_link_out_of_a_store_is_not_followed_to_a_directory(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("keep this")
@@ -144,7 +144,7 @@ def test_a_link_inside_a_store_that_leads_out_of_it_is_not_followed_to_a_directo
         assert "keep this" not in inside.get("/stores/0/files").text
 
 
-def test_what_stands_in_a_message_is_shown_and_never_run(tmp_path: Path) -> None:
+def test_the_content_of_a_message_is_shown_and_never_run(tmp_path: Path) -> None:
     script = "<script>alert('x')</script><img src=x onerror=alert(1)>"
     store = storekit.Store(tmp_path)
     store.put(storekit.message("orders", script.encode(), keys=script.replace(" ", ""), tags=script))
@@ -189,7 +189,7 @@ def test_json_whose_layout_would_be_a_thousand_times_its_size_is_cut(tmp_path: P
 @pytest.mark.parametrize(
     "path", ["/", "/stores/0", "/nowhere", "/static/console.css", "/stores/0/body?offset=0", "/basket/export?family=x"]
 )
-def test_every_answer_carries_the_headers_that_keep_it_in_its_place(visitor: Visitor, path: str) -> None:
+def test_every_response_has_the_security_headers(visitor: Visitor, path: str) -> None:
     found = visitor.get(path).headers
     assert {name: found.get(name) for name in HEADERS} == HEADERS
     policy = found["content-security-policy"]
@@ -222,12 +222,12 @@ def test_other_methods_are_refused(visitor: Visitor, method: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8082", "localhost:9", "[::1]:8082", "127.9.9.9"])
-def test_names_of_this_machine_are_answered(visitor: Visitor, host: str) -> None:
+def test_requests_to_names_of_this_machine_are_answered(visitor: Visitor, host: str) -> None:
     assert visitor.get("/", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:8082", "", "localhost.evil", "[::ffff:10.0.0.1]"])
-def test_a_name_that_was_made_to_lead_here_learns_nothing(visitor: Visitor, host: str) -> None:
+def test_a_foreign_name_that_resolves_to_this_machine_is_refused(visitor: Visitor, host: str) -> None:
     page = visitor.get("/", headers={"host": host})
     assert page.status_code == 421
     assert "broker" not in page.text
@@ -263,13 +263,13 @@ def test_a_form_without_this_sessions_token_is_refused(visitor: Visitor, path: s
     assert len(visitor.console.jobs.all()) == before
 
 
-def test_what_changes_something_is_not_done_by_a_link(visitor: Visitor) -> None:
+def test_a_link_changes_nothing(visitor: Visitor) -> None:
     for path in POSTS:
         assert visitor.get(path).status_code in (200, 404, 405)
     assert not visitor.console.jobs.find("replay", None)
 
 
-def test_the_token_of_one_session_is_none_in_another() -> None:
+def test_the_token_of_one_session_is_invalid_in_another() -> None:
     app = create_app(Settings((golden(STORE),)))
     with Visitor(app, base_url=ADDRESS) as one, Visitor(app, base_url=ADDRESS) as other:
         token = one.csrf()
@@ -277,7 +277,7 @@ def test_the_token_of_one_session_is_none_in_another() -> None:
         assert other.post("/basket/add", data={"csrf": token, "place": "0:0"}).status_code == 403
 
 
-def test_a_form_that_is_too_large_or_no_form_is_refused(visitor: Visitor) -> None:
+def test_a_body_that_is_too_large_or_not_a_form_is_refused(visitor: Visitor) -> None:
     token = visitor.csrf()
     big = visitor.post(
         "/basket/add",
@@ -295,7 +295,7 @@ def test_a_form_that_is_too_large_or_no_form_is_refused(visitor: Visitor) -> Non
 @pytest.mark.parametrize(
     "back", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/x\r\nSet-Cookie: a=b"]
 )
-def test_a_form_leads_back_to_pages_of_this_console_only(visitor: Visitor, back: str) -> None:
+def test_a_form_redirects_to_pages_of_this_console_only(visitor: Visitor, back: str) -> None:
     page = visitor.post("/basket/add", data={"csrf": visitor.csrf(), "place": "0:0", "back": back}, follow_redirects=False)
     assert page.status_code == 303
     assert page.headers["location"] == "/basket"
@@ -310,7 +310,7 @@ def entering(path: str = "/", **sent: object) -> Visitor:
     return Visitor(app, base_url="http://broker.example:8082")
 
 
-def test_with_a_token_nobody_is_shown_anything_without_it() -> None:
+def test_if_a_token_is_set_nothing_is_shown_without_it() -> None:
     with entering() as visitor:
         for path in ("/", "/stores/0", "/stores/0/messages?topic=TopicTest", "/stores/0/body?offset=0", "/jobs", "/basket"):
             page = visitor.get(path, follow_redirects=False)
@@ -321,14 +321,14 @@ def test_with_a_token_nobody_is_shown_anything_without_it() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN.upper(), TOKEN + " x", "ü" * 1000, "\x00"])
-def test_a_wrong_token_does_not_open(token: str) -> None:
+def test_a_wrong_token_is_refused(token: str) -> None:
     with entering() as visitor:
         assert visitor.post("/enter", data={"token": token}).status_code == 401
         assert visitor.get("/", headers={"authorization": f"Bearer {quote(token)}"}, follow_redirects=False).status_code == 303
         assert visitor.get("/stores/0", follow_redirects=False).status_code == 303
 
 
-def test_the_token_opens_by_the_form_by_the_printed_link_and_by_a_header() -> None:
+def test_the_token_is_accepted_from_the_form_the_printed_link_and_a_header() -> None:
     with entering() as visitor:
         assert "Stores" in words(visitor.post("/enter", data={"token": TOKEN}))
         assert visitor.get("/stores/0").status_code == 200
@@ -344,13 +344,13 @@ def test_the_token_opens_by_the_form_by_the_printed_link_and_by_a_header() -> No
         assert visitor.get("/stores/0", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-def test_a_made_up_cookie_is_no_session() -> None:
+def test_a_forged_cookie_is_not_a_session() -> None:
     with entering() as visitor:
         visitor.cookies.set("mqstore_console_8082", "x" * 32)
         assert visitor.get("/stores/0", follow_redirects=False).status_code == 303
 
 
-def test_visitors_without_cookies_do_not_push_out_a_basket() -> None:
+def test_visitors_without_cookies_do_not_evict_a_basket() -> None:
     app = create_app(Settings((golden(STORE),)))
     with Visitor(app, base_url=ADDRESS) as keeper:
         keeper.submit("/basket/add", place="0:0")
@@ -369,13 +369,13 @@ def test_visitors_without_cookies_do_not_push_out_a_basket() -> None:
         ({"targets": ("/x",)}, "--allow-writes"),
     ],
 )
-def test_settings_that_cannot_be_safe_are_refused(given: dict[str, object], sentence: str) -> None:
+def test_unsafe_settings_are_refused(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         Settings(("store",), **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("listen", ["", "x", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "::1:٣"])
-def test_an_address_that_is_none_is_told(listen: str) -> None:
+def test_an_invalid_address_is_reported(listen: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
         address_of(listen)
 

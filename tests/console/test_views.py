@@ -22,7 +22,7 @@ def test_any_body_can_be_shown(body: bytes) -> None:
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
-def test_json_is_laid_out_with_its_meaning(value: object) -> None:
+def test_json_is_indented_without_a_change_of_meaning(value: object) -> None:
     raw = json.dumps(value).encode()
     pretty = bodies.views(raw).pretty
     if isinstance(value, list | dict):
@@ -33,7 +33,7 @@ def test_json_is_laid_out_with_its_meaning(value: object) -> None:
         assert pretty is None
 
 
-def test_a_character_cut_in_two_at_the_end_of_what_is_shown_is_no_sign_of_bytes() -> None:
+def test_a_character_cut_in_two_at_the_end_does_not_make_a_text_binary() -> None:
     body = "é".encode() * bodies.SHOWN
     for shift in (b"", b"x"):
         found = bodies.views(shift + body)
@@ -41,7 +41,7 @@ def test_a_character_cut_in_two_at_the_end_of_what_is_shown_is_no_sign_of_bytes(
         assert len(found.text or "") <= bodies.SHOWN
 
 
-def test_numbers_that_are_no_json_and_numbers_too_long_for_it_are_text() -> None:
+def test_numbers_that_are_not_json_or_too_long_for_it_are_text() -> None:
     assert bodies.views(b"[1" + b"0" * 10_000 + b"]").likely == "text"
     assert bodies.views(b'{"a":').likely == "text"
 
@@ -59,7 +59,7 @@ def test_any_bytes_are_a_trace_with_or_without_steps(raw: bytes) -> None:
         max_size=6,
     )
 )
-def test_items_of_any_shape_are_taken_or_passed_over(items: list[str]) -> None:
+def test_items_of_any_shape_are_accepted_or_skipped(items: list[str]) -> None:
     for step in trace.steps("\x02".join(items).encode(), "ID"):
         assert step.kind in ("sent", "consumed", "begun")
         assert step.time is None or step.time >= 0

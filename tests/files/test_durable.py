@@ -77,7 +77,7 @@ def test_a_buffer_with_gaps_is_refused_instead_of_written_wrongly(directory: Dur
         directory.append("log", np.arange(10)[::2])
 
 
-def test_append_tells_where_the_bytes_went(directory: DurableDirectory) -> None:
+def test_append_returns_the_position_of_the_bytes(directory: DurableDirectory) -> None:
     assert [directory.append("log", b"abc"), directory.append("log", b"de"), directory.append("log", b"")] == [0, 3, 5]
     assert (directory.root / "log").read_bytes() == b"abcde"
 
@@ -114,7 +114,7 @@ def test_a_name_from_damaged_bytes_never_leads_out_of_the_root(directory: Durabl
     assert names(directory.root.parent) == ["root"]
 
 
-def test_a_name_too_long_for_the_file_system_is_one_sentence(directory: DurableDirectory) -> None:
+def test_a_name_too_long_for_the_file_system_gives_a_one_sentence_error(directory: DurableDirectory) -> None:
     with pytest.raises(TargetError, match="too long"):
         directory.create("t" * 300)
 
@@ -172,7 +172,7 @@ def test_a_hard_link_is_never_written_through(directory: DurableDirectory, tmp_p
     assert source.read_bytes() == b"the dead broker's log"
 
 
-def test_a_copy_is_apart_from_its_source_and_keeps_holes_and_time(directory: DurableDirectory, tmp_path: Path) -> None:
+def test_a_copy_is_independent_of_its_source_and_keeps_holes_and_times(directory: DurableDirectory, tmp_path: Path) -> None:
     source = tmp_path / "00000000000000000000"
     with open(source, "wb") as file:
         file.write(b"head")
@@ -205,7 +205,7 @@ def test_a_source_that_vanished_is_named(directory: DurableDirectory, tmp_path: 
 # ---- errors of the operating system
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(full_disk: Path) -> None:
+def test_a_full_disk_gives_a_one_sentence_error_and_leaves_nothing(full_disk: Path) -> None:
     with pytest.raises(TargetError, match="the disk is full; free some space"), NewDirectory(full_disk / "out") as new:
         new.directory.create("queue", size=1 << 30)
         new.directory.pwrite("queue", 0, bytes(100_000))
@@ -229,7 +229,7 @@ def test_a_small_file_that_does_not_fit_leaves_the_old_one(full_disk: Path) -> N
     assert (full_disk / "config.json").read_bytes() == b"old"
 
 
-def test_the_file_size_limit_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_file_size_limit_gives_a_one_sentence_error_and_leaves_nothing(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:
@@ -240,14 +240,14 @@ def test_the_file_size_limit_is_one_sentence_and_leaves_nothing(tmp_path: Path) 
     assert names(tmp_path) == []
 
 
-def test_a_read_only_disk_is_one_sentence(full_disk: Path) -> None:
+def test_a_read_only_disk_gives_a_one_sentence_error(full_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
     with pytest.raises(TargetError, match="read-only"), NewDirectory(full_disk / "out"):
         raise AssertionError("nothing can be staged here")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_parent_without_permission_is_one_sentence(tmp_path: Path) -> None:
+def test_a_parent_without_permission_gives_a_one_sentence_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(TargetError, match="permission denied"), NewDirectory(tmp_path / "out"):
@@ -259,7 +259,7 @@ def test_a_parent_without_permission_is_one_sentence(tmp_path: Path) -> None:
 # ---- targets that appear whole or not at all
 
 
-def test_a_new_directory_is_not_seen_before_it_is_published(tmp_path: Path) -> None:
+def test_a_new_directory_is_not_visible_before_it_is_published(tmp_path: Path) -> None:
     with NewDirectory(tmp_path / "out") as new:
         new.directory.append("commitlog/0", b"records")
         assert not (tmp_path / "out").exists()
@@ -280,7 +280,7 @@ def test_an_existing_target_of_any_kind_is_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == ["dangling", "empty", "file"]
 
 
-def test_a_target_that_came_into_being_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_target_that_was_created_meanwhile_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="meanwhile"), NewDirectory(tmp_path / "out") as new:
         (tmp_path / "out").mkdir()
         new.publish()
@@ -294,7 +294,7 @@ def test_a_missing_parent_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit])
-def test_whatever_ends_the_block_nothing_staged_stays(tmp_path: Path, failure: type[BaseException]) -> None:
+def test_nothing_staged_remains_however_the_block_ends(tmp_path: Path, failure: type[BaseException]) -> None:
     with pytest.raises(failure), NewDirectory(tmp_path / "out") as new:
         new.directory.append("a/b/c", b"half")
         raise failure
@@ -313,7 +313,7 @@ def test_a_new_file_appears_whole(tmp_path: Path) -> None:
     assert (tmp_path / "rows.csv").read_bytes() == b"a,b\n"
 
 
-def test_what_a_killed_run_staged_is_removed_by_the_next_and_a_living_one_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_run_staged_is_removed_by_the_next_and_that_of_a_live_one_is_not(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import time
         from mqstore.files.durable import NewDirectory
@@ -435,7 +435,7 @@ def test_a_crash_in_an_existing_directory_keeps_what_was_there(tmp_path: Path) -
     assert names(tmp_path / "crash") == ["config", "log", "untouched"]
 
 
-def test_every_sync_is_a_real_one(tmp_path: Path) -> None:
+def test_every_sync_is_a_real_sync(tmp_path: Path) -> None:
     """A path that cannot be synced is an error, never silence."""
     with DurableDirectory(tmp_path) as directory, pytest.raises(TargetError, match=os.strerror(errno.ENOENT) + "|does not exist"):
         directory.sync("nothing")

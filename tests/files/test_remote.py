@@ -182,7 +182,9 @@ def test_credentials_travel_but_are_never_printed() -> None:
         ("hdfs://127.0.0.1:9/store", {}, CannotOpenError, "needs Hadoop's native client: set HADOOP_HOME"),
     ],
 )
-def test_what_cannot_be_opened_is_one_sentence(text: str, options: dict[str, str], error: type[MqstoreError], sentence: str) -> None:
+def test_what_cannot_be_opened_gives_a_one_sentence_error(
+    text: str, options: dict[str, str], error: type[MqstoreError], sentence: str
+) -> None:
     url = endpoint().uploaded(opened(case_named("4.9.3/a-clean-small")))
     given = {} if text.startswith(("nosuch", "hdfs")) else {**dict(url.options), **options}
     with pytest.raises(error, match=sentence) as told:
@@ -191,7 +193,7 @@ def test_what_cannot_be_opened_is_one_sentence(text: str, options: dict[str, str
     assert SECRET not in str(told.value)
 
 
-def test_a_wrong_key_is_one_sentence() -> None:
+def test_a_wrong_key_gives_a_one_sentence_error() -> None:
     url = endpoint().uploaded(opened(case_named("4.9.3/a-clean-small")))
     with locked(), pytest.raises(CannotOpenError, match="access denied; give a key and secret"):
         mqstore.open(url)

@@ -177,7 +177,7 @@ def test_the_checkpoint_of_a_clean_close_confirms_what_the_real_store_confirms(l
 
 
 @pytest.mark.parametrize(("way", "killed"), [(SWAPPED, None), (OURS_KILLED, "ours"), (THEIRS_KILLED, "theirs")])
-def test_who_takes_a_store_over_goes_on_as_the_other_would(laboratory: Laboratory, way: str, killed: str | None) -> None:
+def test_a_store_that_is_taken_over_is_continued_as_its_writer_would(laboratory: Laboratory, way: str, killed: str | None) -> None:
     laboratory.each(_put_answers(laboratory, way))
     laboratory.each(_same_files(laboratory, way, killed))
 

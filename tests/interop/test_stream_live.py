@@ -196,7 +196,7 @@ def test_every_recovered_message_comes_once_and_in_order_while_both_sides_are_ki
     assert not list((out / STATE).glob("stage-*"))
 
 
-def test_a_tail_that_a_power_cut_took_back_ends_the_stream_and_changes_nothing(
+def test_a_tail_that_a_power_cut_removed_ends_the_stream_and_changes_nothing(
     version: str, started: list[Process], spark: SparkSession, tmp_path: Path
 ) -> None:
     store, out = tmp_path / "store", tmp_path / "out"

@@ -169,7 +169,7 @@ def test_a_reader_that_trusts_the_end_of_a_record_is_caught_by_a_missing_page() 
     assert caught(written(steps), check) == {LossKind.PAGE: 1}
 
 
-def test_a_log_that_writes_on_behind_an_unsynced_cut_is_caught_by_the_missing_length() -> None:
+def test_a_log_that_appends_after_an_unsynced_cut_is_caught_by_the_missing_length() -> None:
     """Two records are taken back and another is written in place of the first: the second may be there again behind it."""
     first, taken, back, new = (framed(letter * 100) for letter in (b"f", b"t", b"b", b"n"))
 
@@ -419,7 +419,7 @@ SAFE: list[Operation] = [
 ]
 
 
-def test_a_lost_name_takes_along_only_what_needs_it() -> None:
+def test_a_lost_name_affects_only_what_depends_on_it() -> None:
     assert names_lost([*SAFE, Rename("b", "a")]) == {"Rename b to a (operation 8) missing": {"a": b"old", "b": b"new"}}
     assert names_lost([*SAFE, Remove("a")]) == {"Remove a (operation 8) missing": {"a": b"old", "b": b"new"}}
     draft: list[Operation] = [*SAFE, Create("draft", 0), Write("draft", 0, b"newer"), Sync("draft"), Rename("draft", "a")]
@@ -437,7 +437,7 @@ def test_a_lost_name_takes_along_only_what_needs_it() -> None:
     }
 
 
-def test_a_removed_tree_may_be_back_whole() -> None:
+def test_a_removed_tree_may_return_whole() -> None:
     run: list[Operation] = [MakeDirectory("d"), Create("d/x", 3), Sync("d/x"), SyncDirectory("d"), SyncDirectory(""), RemoveTree("d")]
     (back,) = [loss for loss in all_losses(run) if loss[0].startswith("RemoveTree")]
     assert back == ("RemoveTree d (operation 6) missing", {"d/x": bytes(3)})
@@ -462,7 +462,7 @@ def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
     assert dict(all_losses([*run, Sync("f")]))["nothing unsynced survives"] == {"f": b"beforemeanwhile"}
 
 
-def test_a_copy_from_outside_is_lasting_after_its_sync_and_a_link_at_once(tmp_path: Path) -> None:
+def test_a_copy_from_outside_is_durable_after_its_sync_and_a_link_at_once(tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"bytes")
     for copied, lasting in ((True, b""), (False, b"bytes")):
         run: list[Operation] = [Link(str(tmp_path / "outside"), "f", copied), SyncDirectory("")]
@@ -471,7 +471,7 @@ def test_a_copy_from_outside_is_lasting_after_its_sync_and_a_link_at_once(tmp_pa
     assert dict(all_losses([*run, Sync("f")]))["nothing unsynced survives"] == {"f": b"bytes"}
 
 
-def test_what_stood_there_before_the_run_survives(tmp_path: Path) -> None:
+def test_what_existed_before_the_run_survives(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config/topics.json").write_bytes(b"{}")
     with open(tmp_path / "log", "wb") as log:
@@ -544,7 +544,7 @@ def test_all_processes_together_check_each_state_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_failure_tells_how_to_see_it_again(workers: int) -> None:
+def test_a_failure_shows_how_to_reproduce_it(workers: int) -> None:
     states = CrashStates(log_written(sync=False), seed=5)
     with pytest.raises(CrashCheckError) as raised:
         run_states(states, log_check, workers=workers)

@@ -149,7 +149,7 @@ def test_each_fault_is_tried_once_and_counted() -> None:
     assert lines == ["faults: 20 (ENOSPC 5, ENOSPC from then on 5, EIO 5, EIO from then on 5)"]
 
 
-def test_a_program_that_says_it_is_done_in_spite_of_the_fault_is_caught() -> None:
+def test_a_program_that_reports_success_despite_the_fault_is_caught() -> None:
     def run(place: Path, disk: FailingDisk) -> list[bytes]:
         try:
             append_twice(place, disk)
@@ -165,7 +165,7 @@ def test_a_program_that_says_it_is_done_in_spite_of_the_fault_is_caught() -> Non
         every_fault(run, check)
 
 
-def test_an_error_that_is_no_sentence_is_caught() -> None:
+def test_an_error_that_is_not_an_error_of_the_package_is_caught() -> None:
     def run(place: Path, disk: FailingDisk) -> None:
         disk.attempt("write", "log")
 

@@ -45,7 +45,7 @@ def test_each_test_has_a_broker_of_its_own_unless_a_scope_says_otherwise(pyteste
     run(pytester, code.replace("QUEUES", "4").replace("SHARED", "True")).assert_outcomes(passed=2)
 
 
-def test_a_scope_that_is_none_is_told(pytester: pytest.Pytester) -> None:
+def test_an_invalid_scope_is_reported(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nrocketmq_scope = forever")
     result = run(pytester, "def test_one(rocketmq): pass")
     assert result.ret != 0
@@ -55,7 +55,7 @@ def test_a_scope_that_is_none_is_told(pytester: pytest.Pytester) -> None:
     )
 
 
-def test_the_store_is_closed_in_order_when_a_test_fails(pytester: pytest.Pytester) -> None:
+def test_the_store_is_closed_cleanly_when_a_test_fails(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -68,7 +68,7 @@ def test_the_store_is_closed_in_order_when_a_test_fails(pytester: pytest.Pyteste
             path.append(rocketmq.path)
             assert False
 
-        def test_its_store_is_sound():
+        def test_its_store_is_intact():
             assert not os.path.exists(path[0] / "abort")
             with MessageStore.open(path[0]) as store:
                 assert sum(store.max_offset("orders", queue) for queue in range(4)) == 1

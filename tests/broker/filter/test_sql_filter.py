@@ -46,7 +46,7 @@ MESSAGE = {"n": "4", "f": "4.5", "text": "it's", "yes": "true", "region": "us", 
         "TRUE",
     ],
 )
-def test_what_is_surely_true_is_let_through(expression: str) -> None:
+def test_messages_for_which_an_expression_is_true_are_let_through(expression: str) -> None:
     assert compile_expression(expression)(MESSAGE)
 
 
@@ -82,7 +82,7 @@ def test_what_is_surely_true_is_let_through(expression: str) -> None:
         "TRUE = region",
     ],
 )
-def test_what_is_false_or_unknown_is_kept_back(expression: str) -> None:
+def test_messages_for_which_an_expression_is_false_or_unknown_are_held_back(expression: str) -> None:
     assert not compile_expression(expression)(MESSAGE)
 
 
@@ -115,7 +115,7 @@ def test_what_is_false_or_unknown_is_kept_back(expression: str) -> None:
         ("IS NULL", "value is expected"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_a_sentence(expression: str, says: str) -> None:
+def test_an_invalid_expression_is_refused_with_an_error_message(expression: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         compile_expression(expression)
 
@@ -134,7 +134,7 @@ TEXTS = st.one_of(st.lists(WORDS, max_size=14).map(" ".join), st.text(max_size=4
 
 @settings(max_examples=400, deadline=None)
 @given(TEXTS, st.dictionaries(st.sampled_from("nm"), st.text(max_size=5)))
-def test_any_text_is_an_expression_or_a_sentence(expression: str, properties: dict[str, str]) -> None:
+def test_any_text_is_an_expression_or_gives_an_error_message(expression: str, properties: dict[str, str]) -> None:
     try:
         lets_through = compile_expression(expression)
     except UsageError:

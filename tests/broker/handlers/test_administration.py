@@ -50,7 +50,7 @@ def values_of(text: str, name: str) -> dict[frozenset[tuple[str, str]], float]:
     return {frozenset(sample.labels.items()): sample.value for sample in families[name].samples}
 
 
-def test_settings_are_told_and_those_of_requests_can_change(wire: Wire) -> None:
+def test_settings_are_returned_and_some_can_be_changed_by_request(wire: Wire) -> None:
     told = wire.call(26)
     assert json.loads(told.field("version"))["counter"] == 0
     assert {"brokerName=broker-a", "autoCreateTopicEnable=true"} <= set(told.body.decode().split("\n"))
@@ -62,7 +62,7 @@ def test_settings_are_told_and_those_of_requests_can_change(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("change", ["brokerName=other", "flushDiskType=SYNC_FLUSH", "transactionCheckMax=many"])
-def test_what_cannot_change_is_refused_with_a_sentence_and_nothing_changes(wire: Wire, change: str) -> None:
+def test_an_invalid_change_is_refused_with_an_error_message_and_changes_nothing(wire: Wire, change: str) -> None:
     before = wire.call(26).body
     refused = wire.call(25, None, f"autoCreateTopicEnable=false\n{change}\n".encode())
     assert refused.code == 1
@@ -70,7 +70,7 @@ def test_what_cannot_change_is_refused_with_a_sentence_and_nothing_changes(wire:
     assert wire.call(26).body == before
 
 
-def test_groups_are_made_changed_and_deleted(wire: Wire) -> None:
+def test_groups_are_created_changed_and_deleted(wire: Wire) -> None:
     config = {"groupName": "g", "retryMaxTimes": 3, "consumeEnable": False, "attributes": {"+a": "1"}}
     assert wire.call(200, None, json.dumps(config).encode()).code == 0
     made = wire.call(201).json()["subscriptionGroupTable"]["g"]
@@ -83,7 +83,7 @@ def test_groups_are_made_changed_and_deleted(wire: Wire) -> None:
     assert wire.call(343, {"group": "g"}).json() == {"topicList": []}
 
 
-def test_topics_and_groups_are_on_disk_before_the_answer(served: BrokerThread, wire: Wire, tmp_path: Path) -> None:
+def test_topics_and_groups_are_on_disk_before_the_response(served: BrokerThread, wire: Wire, tmp_path: Path) -> None:
     wire.make_topic("told")
     wire.send("sent-to")
     wire.heartbeat("c@1", "g", {"told": "*"})
@@ -94,7 +94,7 @@ def test_topics_and_groups_are_on_disk_before_the_answer(served: BrokerThread, w
 
 
 @pytest.mark.parametrize("name", ["TBW102", "DefaultCluster", "rmq_sys_any", "a b", ""])
-def test_topics_of_the_broker_and_names_of_none_are_not_made_or_deleted(wire: Wire, name: str) -> None:
+def test_system_topics_and_invalid_names_are_not_created_or_deleted(wire: Wire, name: str) -> None:
     asked = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     assert wire.call(17, asked).code == 29
     assert wire.call(215, {"topic": name}).code == 29
@@ -104,7 +104,7 @@ def test_topics_of_the_broker_and_names_of_none_are_not_made_or_deleted(wire: Wi
     "text",
     ["message.type=FIFO", "+message.type", "+unknown=1", "-queue.type", "+message.type=odd", "+reserve.time=x"],
 )
-def test_a_change_of_attributes_that_cannot_be_is_refused(text: str) -> None:
+def test_an_invalid_change_of_attributes_is_refused(text: str) -> None:
     with pytest.raises(ResponseError):
         changed_attributes({}, text, new=True)
 
@@ -128,7 +128,7 @@ def test_cleaning_removes_queues_of_topics_that_are_not_configured(served: Broke
     assert {queue.topic for queue in store.queues()} == {"kept"}
 
 
-def test_a_half_message_is_put_again_to_be_checked(served: BrokerThread, wire: Wire) -> None:
+def test_a_half_message_is_stored_again_to_be_checked(served: BrokerThread, wire: Wire) -> None:
     half = wire.send("T", b"maybe", 0, properties(TRAN_MSG="true", PGROUP="p"), f="4")
     assert wire.call(323, {"msgId": half.field("msgId")}).code == 0
     store = served.broker.store.writable
@@ -141,7 +141,7 @@ def test_a_half_message_is_put_again_to_be_checked(served: BrokerThread, wire: W
     assert wire.call(323, {"msgId": wire.send("T").field("msgId")}).code == 1
 
 
-def test_there_is_no_access_control_and_that_is_said(wire: Wire) -> None:
+def test_there_is_no_access_control_and_the_response_says_so(wire: Wire) -> None:
     for code in range(50, 55):
         found = wire.call(code)
         assert found.code == 3

@@ -60,12 +60,12 @@ def test_what_a_client_sends_to_a_retry_topic_too_often_is_a_dead_letter(served:
 
 
 @pytest.mark.parametrize("name", ["RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "OFFSET_MOVED_EVENT"])
-def test_topics_of_the_broker_take_no_messages_of_clients(wire: Wire, name: str) -> None:
+def test_system_topics_refuse_messages_of_clients(wire: Wire, name: str) -> None:
     refused = wire.send(name)
     assert (refused.code, refused.remark) == (16, f"Sending message to topic[{name}] is forbidden.")
 
 
-def test_a_topic_is_not_made_where_that_is_switched_off(tmp_path: Path) -> None:
+def test_a_topic_is_not_created_if_auto_creation_is_disabled(tmp_path: Path) -> None:
     with BrokerThread(tmp_path / "store", settings=replace(OPEN, auto_create_topics=False)) as running, Wire(running.address) as client:
         refused = client.send("new")
         assert refused.code == 17
@@ -74,14 +74,14 @@ def test_a_topic_is_not_made_where_that_is_switched_off(tmp_path: Path) -> None:
         assert client.send("%RETRY%g").code == 0, "topics for tries are made all the same"
 
 
-def test_transactions_are_refused_where_that_is_switched_on(tmp_path: Path) -> None:
+def test_transactions_are_refused_if_so_configured(tmp_path: Path) -> None:
     with BrokerThread(tmp_path / "store", settings=replace(OPEN, reject_transactions=True)) as running, Wire(running.address) as client:
         refused = client.send("orders", properties=properties(TRAN_MSG="true", PGROUP="p"))
         assert (refused.code, refused.remark) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
         assert client.send("orders").field("queueOffset") == "0"
 
 
-def test_with_sync_flush_the_answer_comes_when_the_disk_has_the_message(tmp_path: Path) -> None:
+def test_with_sync_flush_the_response_is_sent_after_the_message_is_on_disk(tmp_path: Path) -> None:
     config = replace(SMALL, flush_disk_type="SYNC_FLUSH")
     with BrokerThread(tmp_path / "store", config=config) as running, Wire(running.address) as client:
         client.make_topic("orders")
@@ -99,7 +99,7 @@ def test_with_sync_flush_the_answer_comes_when_the_disk_has_the_message(tmp_path
         assert store.log.flushed == store.log_max
 
 
-def test_the_message_that_a_5_3_3_broker_stores_tells_its_region(served: BrokerThread, wire: Wire, topic: str, five: bool) -> None:
+def test_a_message_stored_by_a_5_3_3_broker_has_its_region(served: BrokerThread, wire: Wire, topic: str, five: bool) -> None:
     sent = wire.send(topic, b"x", properties=properties(UNIQ_KEY="U1", WAIT="true"))
     dispatched(served)
     (stored,) = records(wire.pull(topic, 0).body)
@@ -113,7 +113,7 @@ def test_the_message_that_a_5_3_3_broker_stores_tells_its_region(served: BrokerT
 # pulling
 
 
-def test_an_answer_is_no_longer_than_the_client_wants(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_response_is_no_longer_than_the_client_requests(served: BrokerThread, wire: Wire, topic: str) -> None:
     for k in range(5):
         wire.send(topic, b"%d" % k * 1000)
     dispatched(served)
@@ -125,7 +125,7 @@ def test_an_answer_is_no_longer_than_the_client_wants(served: BrokerThread, wire
     assert (len(records(least.body)), least.field("nextBeginOffset")) == (1, "1")
 
 
-def test_a_pull_by_expression_goes_on_behind_what_it_has_looked_at(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_pull_by_expression_continues_after_what_it_has_examined(served: BrokerThread, wire: Wire, topic: str) -> None:
     for k in range(70):
         wire.send(topic, b"%d" % k, properties=properties(n=str(k)))
     dispatched(served)
@@ -139,7 +139,7 @@ def test_a_pull_by_expression_goes_on_behind_what_it_has_looked_at(served: Broke
     assert wire.pull(topic, 0, subscription="n >", kind="SQL92").code == 23
 
 
-def test_a_pull_held_for_an_expression_wakes_for_what_it_lets_through(served: BrokerThread, wire: Wire, topic: str) -> None:
+def test_a_pull_held_for_an_expression_wakes_for_a_matching_message(served: BrokerThread, wire: Wire, topic: str) -> None:
     held = wire.post_pull(topic, 0, flag=6, subscription="n > 5", kind="SQL92")
     with Wire(served.address) as producer:
         producer.send(topic, b"no", properties=properties(n="1"))
@@ -196,7 +196,7 @@ def test_a_group_takes_over_the_offsets_of_another(wire: Wire, topic: str) -> No
     assert wire.call(45).json() == {"offsetTable": {}}
 
 
-def test_clients_are_asked_where_they_are(served: BrokerThread, wire: Wire, topic: str, five: bool) -> None:
+def test_clients_are_asked_for_their_offsets(served: BrokerThread, wire: Wire, topic: str, five: bool) -> None:
     group = "asked5" if five else "asked4"
     wire.heartbeat("consumer@1", group, {topic: "*"})
     with Wire(served.address) as administrator:
@@ -209,7 +209,7 @@ def test_clients_are_asked_where_they_are(served: BrokerThread, wire: Wire, topi
         assert administrator.call(223, {"topic": topic, "group": "nobody"}).code == (206 if five else 1)
 
 
-def test_clients_in_cpp_are_told_new_offsets_as_a_list(tmp_path: Path) -> None:
+def test_cpp_clients_receive_new_offsets_as_a_list(tmp_path: Path) -> None:
     with BrokerThread(tmp_path / "store", version="4.9.3") as running, Wire(running.address) as administrator, Wire(running.address) as cpp:
         administrator.make_topic("T", 1)
         administrator.send("T")

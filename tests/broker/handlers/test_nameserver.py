@@ -82,7 +82,7 @@ def test_a_registration_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None
     scenario(tmp_path, script)
 
 
-def test_nobody_registers_under_the_name_of_the_broker_itself(tmp_path: Path) -> None:
+def test_no_other_broker_can_register_under_the_name_of_this_one(tmp_path: Path) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         own = {**OTHER, "brokerName": "broker-a", "clusterName": "DefaultCluster"}
         assert (await asked(pair, Frame(103, own, registration(T=TOPIC), opaque=1))).code == 1
@@ -103,7 +103,7 @@ def test_a_broker_that_falls_silent_is_dropped(tmp_path: Path) -> None:
     scenario(tmp_path, script)
 
 
-def test_the_data_version_tells_whether_a_registration_is_due(tmp_path: Path) -> None:
+def test_the_data_version_shows_whether_a_registration_is_due(tmp_path: Path) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         version = {"counter": 1, "timestamp": 5}
         ask = Frame(322, OTHER, json.dumps(version).encode(), opaque=1)
@@ -129,7 +129,7 @@ def test_write_permission_is_taken_from_a_broker_and_given_back(tmp_path: Path) 
     scenario(tmp_path, script)
 
 
-def test_a_forgotten_topic_comes_back_with_the_next_registration(tmp_path: Path) -> None:
+def test_a_deleted_topic_returns_with_the_next_registration(tmp_path: Path) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         server = broker.context.component(NameServer)
         assert (await asked(pair, Frame(216, {"topic": "BenchmarkTest"}, opaque=1))).code == 0
@@ -141,7 +141,7 @@ def test_a_forgotten_topic_comes_back_with_the_next_registration(tmp_path: Path)
     scenario(tmp_path, script)
 
 
-def test_the_order_of_a_topic_is_told_where_the_name_server_is_set_to(tmp_path: Path) -> None:
+def test_the_order_of_a_topic_is_returned_if_the_name_server_is_configured_to(tmp_path: Path) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "BenchmarkTest", "value": "broker-a:4"}
         assert (await asked(pair, Frame(100, place, opaque=1))).code == 0

@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_what_is_written_in_the_form_of_fastjson_is_read_again(value: dict[Any, Any]) -> None:
+def test_what_is_written_in_the_form_of_fastjson_is_read_back(value: dict[Any, Any]) -> None:
     assert parse(encode(value)) == value or _only_text_keys(value)
 
 
@@ -48,7 +48,7 @@ def test_any_bytes_are_a_body_or_a_body_error(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"{{", b'{"a":}', b"{[]:1}", b'{{"x":1}:2}', b'{"a":1}x', b"[" * 100_000, b'{"a":' * 50_000])
-def test_what_is_no_body_is_refused(raw: bytes) -> None:
+def test_an_invalid_body_is_refused(raw: bytes) -> None:
     with pytest.raises(BodyError):
         parse(raw)
 
@@ -64,5 +64,5 @@ def test_what_is_no_body_is_refused(raw: bytes) -> None:
         (Frame(105, {"acceptStandardJsonOnly": "no"}), False),
     ],
 )
-def test_strict_json_is_for_those_who_take_it(request_: Frame, strict: bool) -> None:
+def test_strict_json_is_sent_to_clients_that_accept_it(request_: Frame, strict: bool) -> None:
     assert takes_strict_json(request_) is strict

@@ -51,14 +51,14 @@ def test_captured_frames_are_read_and_written_again_byte_for_byte(captured: str)
     assert encode(frame) == raw
 
 
-def test_a_captured_binary_query_says_what_it_asks() -> None:
+def test_the_fields_of_a_captured_binary_query_are_read() -> None:
     frame = decode(bytes.fromhex(OFFSET_QUERY)[4:])
     assert (frame.code, frame.opaque, frame.version, frame.serialization) == (14, 66, 399, Serialization.ROCKETMQ)
     assert frame.ext == {"queueId": "3", "topic": "TopicTest", "consumerGroup": "g1"}
 
 
 @given(FRAMES)
-def test_what_is_written_is_read_again(frame: Frame) -> None:
+def test_what_is_written_is_read_back(frame: Frame) -> None:
     raw = encode(frame)
     assert int.from_bytes(raw[:4], "big") == len(raw) - 4
     assert decode(raw[4:]) == frame
@@ -87,7 +87,7 @@ def test_a_frame_with_some_bytes_changed_is_a_frame_or_a_frame_error(frame: Fram
     "header",
     [b"", b"[]", b"{", b'{"code":[]}', b'{"code":1e99}', b'{"opaque":4294967296}', b'{"extFields":[]}', b'{"code":"x"}', b"[" * 100_000],
 )
-def test_a_header_that_is_no_header_is_refused(header: bytes) -> None:
+def test_an_invalid_header_is_refused(header: bytes) -> None:
     with pytest.raises(FrameError):
         decode(len(header).to_bytes(4, "big") + header)
 
@@ -103,7 +103,7 @@ def test_an_unknown_serialization_is_refused(kind: int) -> None:
         decode(bytes([kind, 0, 0, 2]) + b"{}")
 
 
-def test_a_header_with_hardly_anything_has_the_defaults() -> None:
+def test_a_minimal_header_has_the_defaults() -> None:
     frame = decode(len(b'{"code":106}').to_bytes(4, "big") + b'{"code":106}')
     assert (frame.code, frame.ext, frame.flag, frame.language, frame.opaque, frame.version) == (106, None, 0, Language.JAVA, 0, 0)
 
@@ -116,7 +116,7 @@ def test_numbers_and_booleans_among_the_fields_become_text_as_in_java() -> None:
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
-def test_an_answer_speaks_as_the_request_did_and_has_its_opaque(serialization: Serialization) -> None:
+def test_a_response_has_the_serialization_and_the_opaque_of_its_request(serialization: Serialization) -> None:
     answered = make_response(Frame(10, opaque=5, serialization=serialization), 1, "no")
     assert (answered.opaque, answered.flag, answered.serialization) == (5, 1, serialization)
     assert decode(encode(answered, 399)[4:]).version == 399
@@ -127,7 +127,7 @@ def test_lone_surrogates_cannot_break_a_header() -> None:
     assert json.loads(raw[8:])["remark"] == "a?b"
 
 
-def test_a_frame_that_no_receiver_takes_is_not_written() -> None:
+def test_a_frame_that_no_receiver_accepts_is_not_written() -> None:
     assert len(encode(Frame(0, body=bytes(MAX_FRAME - 200)))) <= MAX_FRAME
     with pytest.raises(FrameError, match="larger than any receiver accepts"):
         encode(Frame(0, body=bytes(MAX_FRAME)))

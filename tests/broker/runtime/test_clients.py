@@ -50,7 +50,7 @@ def test_a_lost_connection_leaves_all_its_groups_and_only_those() -> None:
     assert clients.close("1") == []
 
 
-def test_who_is_silent_too_long_is_told_once() -> None:
+def test_a_client_that_is_silent_too_long_is_reported_once() -> None:
     clients: Clients[str] = Clients(expires=100)
     clients.heartbeat("1", beat("a", Subscription("T"), producers=("p", "q")), "JAVA", 399, 0)
     assert clients.silent(100) == []
@@ -70,6 +70,6 @@ def test_who_is_silent_too_long_is_told_once() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_heartbeat_is_told_in_a_sentence(body: bytes) -> None:
+def test_an_invalid_heartbeat_gives_an_error_message(body: bytes) -> None:
     with pytest.raises(UsageError, match=r"[a-z]"):
         parse(body)

@@ -7,7 +7,7 @@ from mqstore.broker.runtime.counters import BUCKETS, SPANS, Counters
 SECOND = 1000
 
 
-def test_a_minute_ago_does_not_count_any_more_but_an_hour_does() -> None:
+def test_a_minute_ago_is_out_of_the_minute_but_in_the_hour() -> None:
     counters = Counters(0)
     for second in range(181):
         now = second * SECOND
@@ -54,7 +54,7 @@ def test_what_is_deleted_or_silent_for_a_day_is_forgotten() -> None:
     assert counters.series("TOPIC_PUT_NUMS", "T") is None
 
 
-def test_a_message_in_the_first_millisecond_is_one_a_second_and_no_thousand() -> None:
+def test_a_message_in_the_first_millisecond_is_one_per_second_not_a_thousand() -> None:
     counters = Counters(now=0)
     counters.stored("orders", messages=1, size=100, elapsed=0, now=0)
     series = counters.series("TOPIC_PUT_NUMS", "orders")

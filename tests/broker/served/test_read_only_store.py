@@ -57,13 +57,13 @@ def offsets_in_log(served: ReadOnlyStore) -> list[int]:
 
 
 @pytest.mark.parametrize("view", ["recovered", "disk"])
-def test_of_a_sound_store_both_views_hand_out_every_message(view: ViewName) -> None:
+def test_both_views_of_an_intact_store_deliver_every_message(view: ViewName) -> None:
     served = store(CLEAN, view)
     assert served.view == view
     assert drained(served) == bodies_in_log(served)
 
 
-def test_what_a_killed_broker_had_not_listed_yet_is_handed_out() -> None:
+def test_messages_that_a_killed_broker_had_not_dispatched_are_delivered() -> None:
     served = store(KILLED)
     assert served.view == "recovered"
     assert drained(served) == bodies_in_log(served)
@@ -71,7 +71,7 @@ def test_what_a_killed_broker_had_not_listed_yet_is_handed_out() -> None:
 
 
 @pytest.mark.parametrize("name", [CUT, FLIPPED])
-def test_of_a_damaged_store_every_believable_message_is_handed_out(name: str) -> None:
+def test_every_valid_message_of_a_damaged_store_is_delivered(name: str) -> None:
     served = store(name)
     assert served.view == "disk"
     listed = {
@@ -84,7 +84,7 @@ def test_of_a_damaged_store_every_believable_message_is_handed_out(name: str) ->
     assert drained(served) == believable
 
 
-def test_a_store_that_a_broker_refuses_is_served_as_its_files_lie_and_the_notes_say_why() -> None:
+def test_a_store_that_a_broker_refuses_is_served_as_on_disk_and_the_notes_give_the_reason() -> None:
     served = store(CUT)
     assert any("refuses to start" in note for note in served.notes)
     with pytest.raises(RefusedError):
@@ -139,7 +139,7 @@ def test_whatever_clients_do_nothing_in_the_directory_changes() -> None:
     ],
     ids=["send", "send-1", "batch", "send-back", "topic", "group", "delete-group", "delete-topic", "config"],
 )
-def test_what_would_change_the_store_is_refused_with_a_sentence(request_: Frame, code: int) -> None:
+def test_requests_that_would_change_the_store_are_refused_with_an_error_message(request_: Frame, code: int) -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         request_.opaque = 5
         answered = await asked(pair, request_)
@@ -177,7 +177,7 @@ def test_an_archive_is_served_and_a_client_gets_its_messages() -> None:
     serving(case.archive, script)
 
 
-def test_with_rewritten_store_hosts_the_ids_lead_to_this_broker() -> None:
+def test_with_rewritten_store_hosts_the_ids_point_to_this_broker() -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         queue = next(each for each in broker.store.queues() if each.max_offset - each.min_offset > 3)
 

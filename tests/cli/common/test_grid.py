@@ -16,11 +16,11 @@ def grid(rows: list[list[str]], *, width: int | None, columns: tuple[Column, ...
 NAME_AND_NUMBER = (Column("name", flexible=True), Column("number", right=True))
 
 
-def test_control_characters_in_a_table_are_shown_not_obeyed() -> None:
+def test_control_characters_in_a_table_are_escaped() -> None:
     assert "\x1b" not in "".join(grid([["\x1b[2J", "1"]], width=40, columns=NAME_AND_NUMBER))
 
 
-def test_numbers_stand_right_and_names_left() -> None:
+def test_numbers_are_aligned_right_and_names_left() -> None:
     assert grid([["orders", "5"], ["late", "12345678"]], width=80, columns=NAME_AND_NUMBER) == [
         "name      number",
         "──────  ────────",
@@ -35,11 +35,11 @@ def test_a_table_on_a_terminal_fits_its_width_by_shortening_names_only() -> None
     assert lines[2].endswith("…  12345678")
 
 
-def test_a_table_in_a_file_leaves_nothing_out() -> None:
+def test_a_table_written_to_a_file_is_not_shortened() -> None:
     assert "x" * 100 in grid([["x" * 100, "1"]], width=None, columns=NAME_AND_NUMBER)[2]
 
 
-def test_wide_letters_take_two_places() -> None:
+def test_wide_characters_take_two_columns() -> None:
     assert display_width("订单") == 4
     lines = grid([["订单订单订单订单订单", "1"]], width=20, columns=NAME_AND_NUMBER)
     assert max(map(display_width, lines)) <= 20

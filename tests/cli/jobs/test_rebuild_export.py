@@ -30,7 +30,7 @@ def where(request: pytest.FixtureRequest) -> tuple[object, ...]:
 
 
 @pytest.mark.spark
-def test_rebuild_makes_the_store_whole_and_tells_what_it_did(where: tuple[object, ...], tmp_path: Path) -> None:
+def test_rebuild_completes_the_store_and_reports_its_work(where: tuple[object, ...], tmp_path: Path) -> None:
     store = opened(KILLED)
     with unchanged(store):
         outcome = run_cli("rebuild", store, "--to", tmp_path / "new", "--copy", *where, "-o", "json")
@@ -42,7 +42,7 @@ def test_rebuild_makes_the_store_whole_and_tells_what_it_did(where: tuple[object
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_a_small_log_is_rebuilt_in_this_process_and_the_command_says_so(tmp_path: Path) -> None:
+def test_a_small_log_is_rebuilt_in_this_process_and_the_command_reports_that(tmp_path: Path) -> None:
     told = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a")
     words = " ".join(told.stdout.split())  # where a line breaks depends on how long the path is
     assert re.search(r"with \d+ threads? of this process: less than 10 GiB of log does not justify starting Spark\.", words)
@@ -52,7 +52,7 @@ def test_a_small_log_is_rebuilt_in_this_process_and_the_command_says_so(tmp_path
 
 
 @pytest.mark.spark
-def test_whoever_names_a_master_or_threads_gets_them(where: tuple[object, ...], tmp_path: Path) -> None:
+def test_a_given_master_or_number_of_threads_is_used(where: tuple[object, ...], tmp_path: Path) -> None:
     report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "new", *where, "-o", "json").document
     wanted = "2 threads of this process" if where[0] == "--threads" else r"\d+ tasks? of Spark at once"
     assert re.fullmatch(wanted, report["runs_on"])
@@ -92,7 +92,7 @@ def test_an_archive_is_rebuilt_like_the_directory_in_it(tmp_path: Path) -> None:
     assert run_cli("verify", tmp_path / "new").status == 0
 
 
-def test_a_log_that_cannot_be_read_whole_is_told_and_has_status_1(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_completely_is_reported_with_status_1(tmp_path: Path) -> None:
     torn = run_cli("rebuild", opened(TORN), "--to", tmp_path / "torn", "--copy", "--threads", 1)
     assert torn.status == 1
     assert "Left out: the last record of the log" in torn.stdout
@@ -115,7 +115,7 @@ def test_a_job_never_overwrites(tmp_path: Path) -> None:
     assert list((tmp_path / "there").iterdir()) == []
 
 
-def test_progress_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_progress_is_reported_on_request(tmp_path: Path) -> None:
     asked = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a", "--threads", 1, "--progress", "-o", "json")
     assert re.search(r"^rebuilding: 100% ", asked.stderr, re.MULTILINE)
     silent = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "b", "--threads", 1, "-o", "json")
@@ -165,7 +165,7 @@ def test_the_demo_tells_the_whole_story(spark: SparkSession, tmp_path: Path) -> 
     assert "exists already" in again.stderr
 
 
-def test_the_demos_stores_are_golden_ones() -> None:
+def test_the_stores_of_the_demo_are_golden_stores() -> None:
     from mqstore.cli.demo import ARCHIVE, QUEUES
 
     assert ARCHIVE.read_bytes() == (TORN.path / "store.tar.xz").read_bytes()

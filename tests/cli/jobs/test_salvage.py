@@ -17,7 +17,7 @@ ROCKET = case_named("4.9.3/b-kill9")
 DAMAGED = case_named("4.9.3/m-damaged/01-body-flip")
 
 
-def test_a_person_is_told_how_many_messages_of_each_verdict_there_are(tmp_path: Path) -> None:
+def test_text_output_counts_the_messages_of_each_verdict(tmp_path: Path) -> None:
     done = run_cli("salvage", A.archive, "--to", tmp_path / "a.jsonl")
     assert done.status == 0, done.stderr
     words = [line.split() for line in done.stdout.splitlines()]
@@ -27,7 +27,7 @@ def test_a_person_is_told_how_many_messages_of_each_verdict_there_are(tmp_path: 
     assert len(rows) == 100
 
 
-def test_what_is_missing_is_status_1(tmp_path: Path) -> None:
+def test_missing_messages_give_status_1(tmp_path: Path) -> None:
     done = run_cli("salvage", E2.archive, "--to", tmp_path / "e2.parquet", "-o", "json")
     assert done.status == 1
     assert done.document["verdicts"] == {"intact": 97, "consumed": 125, "unindexed": 0, "unreachable": 3, "damaged": 0, "duplicate": 0}
@@ -42,7 +42,7 @@ def test_queues_and_verdicts_are_chosen(tmp_path: Path) -> None:
     assert len(rows) == 120
 
 
-def test_a_fresh_store_is_a_store(tmp_path: Path) -> None:
+def test_a_new_store_can_be_read(tmp_path: Path) -> None:
     done = run_cli("salvage", D.archive, "--to", tmp_path / "fresh", "--as", "rabbitmq", "--queue-version", 1, "-o", "json")
     assert (done.status, done.document["messages"]) == (0, 225)
     assert run_cli("messages", tmp_path / "fresh", "-o", "jsonl").stdout.count("\n") == 225
@@ -58,7 +58,9 @@ def test_a_fresh_store_is_a_store(tmp_path: Path) -> None:
         (["--to", "amqp://localhost/", "--rate", "0"], "--rate must be above 0"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_request_gives_a_one_sentence_error(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = run_cli("salvage", goldenkit.opened(D), *words)
     assert done.status == 2
@@ -67,7 +69,7 @@ def test_what_cannot_be_done_is_one_sentence(words: list[str], said: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_that_is_no_store_is_one_sentence(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store_gives_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("nothing")
     for path in (tmp_path, tmp_path / "readme.txt", tmp_path / "nowhere"):
         done = run_cli("salvage", path, "--to", tmp_path / "out.jsonl")

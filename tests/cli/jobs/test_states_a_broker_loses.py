@@ -109,7 +109,7 @@ def _numbers(rows: Path, verdict: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_the_state_is_told_by_its_finding_and_what_is_whole_comes_out(name: str, tmp_path: Path) -> None:
+def test_each_state_is_identified_by_its_finding_and_intact_messages_come_out(name: str, tmp_path: Path) -> None:
     state = STATES[name]
     store = vhost(tmp_path / "msg_stores", state.files(), v2=state.v2)
     found = run_cli("verify", store, "-o", "json")

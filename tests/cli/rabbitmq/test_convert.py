@@ -12,7 +12,7 @@ D = case_named("3.10.8/d-large-fanout")
 E2 = case_named("3.10.8/e2-gc-interrupted")
 
 
-def test_a_person_is_told_what_became_of_each_queue(tmp_path: Path) -> None:
+def test_text_output_reports_each_queue(tmp_path: Path) -> None:
     done = run_cli("convert", D.archive, "--to", tmp_path / "new", "--queue-version", 2)
     assert done.status == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -24,7 +24,7 @@ def test_a_person_is_told_what_became_of_each_queue(tmp_path: Path) -> None:
     assert run_cli("convert", tmp_path / "new", "--to", tmp_path / "old", "--queue-version", 1).status == 0
 
 
-def test_a_program_gets_one_document_and_damage_is_status_1(tmp_path: Path) -> None:
+def test_json_output_is_one_document_and_damage_gives_status_1(tmp_path: Path) -> None:
     done = run_cli("convert", E2.archive, "--to", tmp_path / "new", "--queue-version", 2, "-o", "json")
     assert done.status == 1
     told = done.document
@@ -47,7 +47,7 @@ def test_one_queue_of_a_vhost_is_converted(tmp_path: Path) -> None:
         (["--queue-version", "2", "--vhost", "other", "--queue", "fan.1"], "vhost 'other' has no queue"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(words: list[str], said: str, tmp_path: Path) -> None:
+def test_an_impossible_request_gives_a_one_sentence_error(words: list[str], said: str, tmp_path: Path) -> None:
     done = run_cli("convert", goldenkit.opened(D), "--to", tmp_path / "new", *words)
     assert done.status == 2
     assert said in done.stderr

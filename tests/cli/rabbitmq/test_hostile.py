@@ -139,7 +139,7 @@ def test_hostile_terms_take_bounded_memory(verb: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 20, 1 << 62, (1 << 64) - 1, 3])
-def test_sizes_beyond_the_file_end_it(size: int, tmp_path: Path) -> None:
+def test_a_size_past_the_end_of_a_file_ends_the_file(size: int, tmp_path: Path) -> None:
     sound = message_file.record(message_id(1), term(message_id(1), b"first"))
     lie = struct.pack(">Q", size) + message_id(2) + b"\x83m"
     actions = journal.publish(1, message_id(1), b"", size=5) + journal.publish(2, message_id(2), b"", size=5)
@@ -152,7 +152,7 @@ def test_sizes_beyond_the_file_end_it(size: int, tmp_path: Path) -> None:
     assert asked(store(tmp_path / "more", {f"{QUEUE}/0.idx": segments}))["verify"].status == 1
 
 
-def test_a_version_2_entry_that_points_beyond_its_store_has_no_message(tmp_path: Path) -> None:
+def test_a_version_2_entry_that_points_past_the_end_of_its_store_has_no_message(tmp_path: Path) -> None:
     places = [(1 << 40, 10), (1 << 63, 10), (64, 0xFFFF_FFFF), ((1 << 64) - 4, 8), (0, 4)]
     entries = b"".join(index_v2.stored_entry(at, length, size=4) for at, length in places)
     root = store(
@@ -170,7 +170,7 @@ def test_a_version_2_entry_that_points_beyond_its_store_has_no_message(tmp_path:
 
 
 @pytest.mark.parametrize(("file", "magic"), [("0.qi", b"RCQI"), ("0.qs", b"RCQS")])
-def test_an_unknown_version_of_an_index_or_a_store_is_told(file: str, magic: bytes, tmp_path: Path) -> None:
+def test_an_unknown_version_of_an_index_or_a_store_is_reported(file: str, magic: bytes, tmp_path: Path) -> None:
     stored = term(message_id(1), b"body")
     content = {
         f"{QUEUE}/0.qi": index_v2.header(0, 4096) + index_v2.stored_entry(64, len(stored), size=4),
@@ -185,7 +185,7 @@ def test_an_unknown_version_of_an_index_or_a_store_is_told(file: str, magic: byt
     assert any(file in row["file"] and "version" in row["detail"] for row in rows(answers["verify"]))
 
 
-def test_an_impossible_segment_entry_count_is_told_and_the_default_taken(tmp_path: Path) -> None:
+def test_an_impossible_segment_entry_count_is_reported_and_the_default_used(tmp_path: Path) -> None:
     for number, count in enumerate((b"0", b"-1", b"999999999999999999999", b"2048.5", b"[[[[[")):
         files = {
             ".config": b"{segment_entry_count, " + count + b"}.",
@@ -213,7 +213,7 @@ def test_two_queues_that_claim_one_directory(tmp_path: Path) -> None:
         assert [(row["vhost"], row["queue"]) for row in named] == [("/", "q")]
 
 
-def test_one_queue_in_two_directories_is_shown_twice_and_told(tmp_path: Path) -> None:
+def test_one_queue_in_two_directories_is_shown_twice_and_reported(tmp_path: Path) -> None:
     """A directory copied under another name says what it is not."""
     stored = journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)
     root = store(tmp_path, {f"{QUEUE}/journal.jif": stored})
@@ -225,7 +225,7 @@ def test_one_queue_in_two_directories_is_shown_twice_and_told(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("where", ["journal", "segment"])
-def test_a_sequence_id_published_twice_is_told(where: str, tmp_path: Path) -> None:
+def test_a_sequence_id_published_twice_is_reported(where: str, tmp_path: Path) -> None:
     """In a journal both are shown; in a segment the second takes the place of the first, as for the broker."""
     first, second = term(message_id(1), b"first"), term(message_id(2), b"second")
     if where == "journal":
@@ -242,7 +242,7 @@ def test_a_sequence_id_published_twice_is_told(where: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("where", ["journal", "segment"])
-def test_an_acknowledgement_without_a_publish_is_told_and_takes_nothing_away(where: str, tmp_path: Path) -> None:
+def test_an_acknowledgement_without_a_publish_is_reported_and_removes_nothing(where: str, tmp_path: Path) -> None:
     sound = term(message_id(1), b"sound")
     if where == "journal":
         raw = journal.publish(1, message_id(1), sound, size=5) + journal.acknowledge(9) + journal.deliver(10)
@@ -256,7 +256,7 @@ def test_an_acknowledgement_without_a_publish_is_told_and_takes_nothing_away(whe
     assert rows(answers["topics"])[0]["refused"]
 
 
-def test_numbers_below_zero_in_the_files_of_a_clean_stop_are_not_believed(tmp_path: Path) -> None:
+def test_negative_numbers_in_the_files_of_a_clean_stop_are_ignored(tmp_path: Path) -> None:
     """Counts and numbers of recovery.dets, and reference counts of message files: the messages are those of the index."""
     stored = journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)
     said = QueueTerms({0: -5}, None, -1, -7, bytes(16), -3, -9)
@@ -267,7 +267,7 @@ def test_numbers_below_zero_in_the_files_of_a_clean_stop_are_not_believed(tmp_pa
     assert rows(answers["topics"])[0]["messages"] == 1
 
 
-def test_reference_counts_below_zero_change_nothing(tmp_path: Path) -> None:
+def test_negative_reference_counts_change_nothing(tmp_path: Path) -> None:
     """The tables of a clean stop with every count turned to less than zero: the index says what is live."""
     case = case_named("3.10.8/d-large-fanout")
     sound = unpack(case, tmp_path / "sound")
@@ -321,7 +321,7 @@ def test_links_that_lead_out_of_the_store_are_not_followed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", [".vhost", ".config", "recovery.dets", f"{QUEUE}/.queue_name"])
-def test_a_small_file_that_is_a_link_out_of_the_store_tells_nothing(name: str, tmp_path: Path) -> None:
+def test_a_small_file_that_is_a_link_out_of_the_store_reveals_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"root:SECRET:0:0\n")
     root = store(tmp_path, {f"{QUEUE}/journal.jif": journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)})
     file = root / "msg_stores" / "vhosts" / VHOST / name
@@ -331,7 +331,7 @@ def test_a_small_file_that_is_a_link_out_of_the_store_tells_nothing(name: str, t
         assert "SECRET" not in outcome.stdout + outcome.stderr, verb
 
 
-def test_links_in_a_circle_and_pipes_end_nothing(tmp_path: Path) -> None:
+def test_circular_links_and_pipes_do_no_harm(tmp_path: Path) -> None:
     root = store(tmp_path, {f"{QUEUE}/journal.jif": journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)})
     place = root / "msg_stores" / "vhosts" / VHOST
     (place / "queues" / "LOOP").symlink_to(place / "queues")

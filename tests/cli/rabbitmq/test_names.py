@@ -91,7 +91,7 @@ def test_names_come_from_a_raft_log_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["logged", "dumped", "stopped"])
-def test_what_a_real_node_left_names_the_queues_of_its_messages(state: str, tmp_path: Path) -> None:
+def test_the_metadata_of_a_real_node_names_the_queues_of_its_messages(state: str, tmp_path: Path) -> None:
     with tarfile.open(GOLDEN / "rabbitmq-definitions" / f"{state}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     with QueueStore.open(tmp_path / "msg_stores", "/", config=EngineConfig()) as store:
@@ -103,7 +103,7 @@ def test_what_a_real_node_left_names_the_queues_of_its_messages(state: str, tmp_
 
 
 @pytest.mark.parametrize("form", ["lines", "definitions"])
-def test_names_may_be_given_as_lines_or_as_exported_definitions(form: str, tmp_path: Path) -> None:
+def test_names_are_accepted_as_lines_or_as_exported_definitions(form: str, tmp_path: Path) -> None:
     node = node_of(MIXED, tmp_path)
     pairs = [(vhost.decode(), name.decode()) for vhost, name in sorted(named(MIXED))]
     file = tmp_path / "names"
@@ -133,7 +133,7 @@ def test_names_may_be_given_as_lines_or_as_exported_definitions(form: str, tmp_p
         (None, "does not exist"),
     ],
 )
-def test_a_list_of_names_that_is_none_is_refused_in_one_sentence(content: bytes | None, words: str, tmp_path: Path) -> None:
+def test_an_invalid_list_of_names_is_refused_in_one_sentence(content: bytes | None, words: str, tmp_path: Path) -> None:
     node = node_of(MIXED, tmp_path)
     file = tmp_path / "names"
     if content is not None:
@@ -144,7 +144,7 @@ def test_a_list_of_names_that_is_none_is_refused_in_one_sentence(content: bytes 
     assert outcome.stderr.count("\n") == 1
 
 
-def test_metadata_that_is_damaged_leaves_queues_called_by_their_directories(tmp_path: Path) -> None:
+def test_with_damaged_metadata_queues_are_named_after_their_directories(tmp_path: Path) -> None:
     node = node_of(MIXED, tmp_path)
     (node / "LATEST.LOG").write_bytes(tables(named(MIXED)).replace(b"prio.q", b"prio.x"))
     (node / "rabbit_durable_queue.DCD").write_bytes(b"\x01\x02\x03\x04" + bytes(1000))

@@ -62,7 +62,7 @@ def test_rows_come_by_vhost_queue_priority_and_position(case: GoldenCase) -> Non
     assert levels == sorted(levels)
 
 
-def test_a_payload_is_shown_as_it_is_asked_for() -> None:
+def test_a_payload_is_shown_in_the_requested_form() -> None:
     plain = lines("messages", opened(MIXED))
     for row in plain:
         payload = base64.b64decode(row["payload_b64"])
@@ -73,7 +73,7 @@ def test_a_payload_is_shown_as_it_is_asked_for() -> None:
     assert text[0]["payload"] == base64.b64decode(plain[0]["payload_b64"]).decode()
 
 
-def test_filters_leave_what_fits() -> None:
+def test_filters_keep_the_matching_rows() -> None:
     root = opened(MIXED)
     everything = lines("messages", root)
     queue = "заказы/队列 🐇"
@@ -89,7 +89,7 @@ def test_filters_leave_what_fits() -> None:
     assert [key(row) for row in lines("messages", root, "--grep", "[0-9]$")] == hits
 
 
-def test_since_and_until_ask_for_the_timestamp_that_a_publisher_set() -> None:
+def test_since_and_until_select_by_the_timestamp_that_a_publisher_set() -> None:
     stamped = [row for row in lines("messages", opened(MIXED)) if row["properties"] and "timestamp" in row["properties"]]
     assert stamped
     second = stamped[0]["properties"]["timestamp"]
@@ -98,7 +98,7 @@ def test_since_and_until_ask_for_the_timestamp_that_a_publisher_set() -> None:
     assert lines("messages", opened(MIXED), "--since", second * 1000, "--until", second * 1000 + 1, "-n", 0) == []
 
 
-def test_acknowledged_messages_come_with_all() -> None:
+def test_all_includes_acknowledged_messages() -> None:
     verdicts = [row["verdict"] for row in lines("messages", opened(case_named("3.10.8/a-small-clean")), "--all")]
     assert (verdicts.count("intact"), verdicts.count("consumed")) == (71, 29)
     assert len(lines("messages", opened(case_named("3.10.8/a-small-clean")), "--verdict", "consumed")) == 29
@@ -113,7 +113,7 @@ def test_csv_holds_the_same_rows() -> None:
         assert row["payload_b64"] == wanted["payload_b64"]
 
 
-def test_missing_messages_are_rows_and_status_one() -> None:
+def test_missing_messages_are_rows_and_give_status_1() -> None:
     case = case_named("3.10.8/e2-gc-interrupted")
     outcome = run_cli("messages", opened(case), "-o", "jsonl")
     assert outcome.status == 1
@@ -136,7 +136,7 @@ def test_topics_counts_what_the_broker_would_recover(case: GoldenCase) -> None:
     assert set(found) >= {(line["vhost"], line["queue"]) for line in wanted}
 
 
-def test_what_has_expired_is_judged_at_the_time_given() -> None:
+def test_expiry_is_judged_at_the_given_time() -> None:
     store = opened(MIXED)
     for at, expired in (("2026-11-22T01:00:00Z", 0), ("2026-12-01", 4), ("2027-02-01 00:00+01:00", 12)):
         (told,) = [row for row in lines("topics", store, "--at", at) if row["queue"] == "ttl.q"]
@@ -147,7 +147,7 @@ def test_what_has_expired_is_judged_at_the_time_given() -> None:
     assert "12 expired" in run_cli("topics", store, "--at", "1800000000000").stdout
 
 
-def test_an_export_says_what_has_expired_at_the_time_given(tmp_path: Path) -> None:
+def test_an_export_marks_what_has_expired_at_the_given_time(tmp_path: Path) -> None:
     store = opened(MIXED)
     given = ("export", store, "--format", "jsonl", "--threads", "1", "--columns", "queue,expired", "--queue", "ttl.q")
     assert run_cli(*given, "--to", tmp_path / "later", "--at", "2026-12-01").status == 0
@@ -160,7 +160,7 @@ def test_an_export_says_what_has_expired_at_the_time_given(tmp_path: Path) -> No
     assert found["unknown"] == [None] * 12
 
 
-def test_convert_leaves_out_what_has_expired_at_the_time_given(tmp_path: Path) -> None:
+def test_convert_leaves_out_what_has_expired_at_the_given_time(tmp_path: Path) -> None:
     store = opened(MIXED)
     for number, (at, left_out) in enumerate((("2026-06-01", 0), ("2027-02-01", 13))):
         done = run_cli("convert", store, "--to", tmp_path / str(number), "--queue-version", "2", "--drop-expired", "--at", at, "-o", "json")
@@ -181,7 +181,7 @@ def test_queue_lists_index_entries_with_their_state() -> None:
     assert {row["priority_level"] for row in lines("queue", opened(MIXED), "/", "prio.q", "--priority", 3)} == {3}
 
 
-def test_a_queue_that_is_not_there_is_named() -> None:
+def test_a_missing_queue_is_named() -> None:
     outcome = run_cli("queue", opened(MERGED), "/", "none")
     assert outcome.status == 1
     assert "has no queue 'none'; it has fan.1" in outcome.stderr
@@ -213,19 +213,19 @@ def test_get_writes_a_payload_into_a_file(tmp_path: Path) -> None:
         (("--at", 0, "-q", "prio.q"), "add --vhost"),
     ],
 )
-def test_get_says_what_it_needs(arguments: tuple[object, ...], words: str) -> None:
+def test_get_names_the_options_that_it_needs(arguments: tuple[object, ...], words: str) -> None:
     outcome = run_cli("get", opened(MIXED), *arguments)
     assert (outcome.status, outcome.stdout) == (2, "")
     assert words in outcome.stderr
 
 
-def test_a_message_that_is_not_there_is_status_one() -> None:
+def test_a_missing_message_gives_status_1() -> None:
     assert run_cli("get", opened(MIXED), "--id", "00" * 16).status == 1
     assert run_cli("get", opened(MIXED), "-q", "lazy.mixed", "--at", 999).status == 1
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
-def test_inspect_tells_family_counts_settings_and_shutdown(case: GoldenCase) -> None:
+def test_inspect_shows_family_counts_settings_and_shutdown(case: GoldenCase) -> None:
     told = document("inspect", opened(case), status=int(case.name == "e2-gc-interrupted"))
     wanted = expected(case)
     dirty = case.name.startswith(("b", "e", "g2"))
@@ -241,7 +241,7 @@ def test_inspect_tells_family_counts_settings_and_shutdown(case: GoldenCase) -> 
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
-def test_verify_is_content_with_what_a_broker_would_bring_up_whole(case: GoldenCase) -> None:
+def test_verify_accepts_a_store_that_a_broker_would_recover_completely(case: GoldenCase) -> None:
     lost = {"e2-gc-interrupted": "missing-body", "e3-gc-interrupted-zero-extended": "broker-loses"}.get(case.name)
     report = document("verify", opened(case), status=int(lost is not None))
     assert report["family"] == "rabbitmq"
@@ -280,14 +280,14 @@ def test_usage_finds_the_garbage_that_merging_left() -> None:
         ("rebuild", "--to", "out"),
     ],
 )
-def test_what_has_no_meaning_for_rabbitmq_is_one_sentence(arguments: tuple[str, ...]) -> None:
+def test_a_command_without_meaning_for_rabbitmq_gives_a_one_sentence_error(arguments: tuple[str, ...]) -> None:
     outcome = run_cli(arguments[0], opened(MERGED), *arguments[1:])
     assert (outcome.status, outcome.stdout) == (2, "")
     assert "is a RabbitMQ store: " in outcome.stderr
     assert outcome.stderr.count("\n") == 1
 
 
-def test_an_option_of_the_other_family_is_refused_with_those_that_there_are() -> None:
+def test_an_option_of_the_other_family_is_refused_and_the_valid_ones_are_listed() -> None:
     outcome = run_cli("messages", opened(MERGED), "--tags", "a")
     assert outcome.status == 2
     assert "--tags does not apply to a RabbitMQ store" in outcome.stderr
@@ -296,7 +296,7 @@ def test_an_option_of_the_other_family_is_refused_with_those_that_there_are() ->
     assert "is not a queue id" in run_cli("messages", opened(CASES[0]), "--queue", "orders").stderr
 
 
-def test_queue_names_may_be_given_where_directories_do_not_tell_them(tmp_path: Path) -> None:
+def test_queue_names_can_be_given_if_directories_do_not_record_them(tmp_path: Path) -> None:
     root = unpack(MERGED, tmp_path / "store")
     for name in root.rglob(".queue_name"):
         name.unlink()
@@ -313,7 +313,7 @@ def test_queue_names_may_be_given_where_directories_do_not_tell_them(tmp_path: P
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_damage_ends_a_command_without_a_sentence(seed: int, tmp_path: Path) -> None:
+def test_no_damage_ends_a_command_with_a_traceback(seed: int, tmp_path: Path) -> None:
     """Bytes changed, files cut, filled with zeros or removed: rows or findings, never a trace."""
     choice = random.Random(seed)
     case = choice.choice([case for case in RABBITMQ if case.name[0] in "adefg"])
@@ -402,7 +402,7 @@ def test_an_export_takes_filters_a_limit_and_partitions(tmp_path: Path) -> None:
         (("--topic", "a"), "--topic does not apply"),
     ],
 )
-def test_an_export_that_cannot_be_is_refused(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+def test_an_impossible_export_is_refused(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     outcome = run_cli("export", opened(MIXED), "--to", tmp_path / "out", "--threads", 1, *arguments)
     assert outcome.status == 2
     assert words in outcome.stderr

@@ -33,7 +33,7 @@ def where(request: pytest.FixtureRequest) -> tuple[object, ...]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("by", ["auto", "probe", "sweep", "scan"])
-def test_lookup_writes_the_messages_and_tells_what_it_did(by: str, where: tuple[object, ...], keys: Path, tmp_path: Path) -> None:
+def test_lookup_writes_the_messages_and_reports_its_work(by: str, where: tuple[object, ...], keys: Path, tmp_path: Path) -> None:
     store = opened(KILLED)
     with unchanged(store):
         outcome = run_cli("lookup", store, "--keys", keys, "--to", tmp_path / "out", "--by", by, *where, "-o", "json")
@@ -54,7 +54,7 @@ def test_lookup_writes_the_messages_and_tells_what_it_did(by: str, where: tuple[
     assert (report["store"], report["to"]) == (str(store), str(tmp_path / "out"))
 
 
-def test_a_person_reads_what_was_found_what_was_not_and_which_way_was_taken(keys: Path, tmp_path: Path) -> None:
+def test_text_output_shows_what_was_found_what_was_not_and_how(keys: Path, tmp_path: Path) -> None:
     outcome = run_cli("lookup", opened(KILLED), "--keys", keys, "--to", tmp_path / "out.jsonl", "--by", "scan")
     assert outcome.status == 0
     told = "".join(outcome.stdout.split())  # where a line breaks depends on how long the path is
@@ -80,12 +80,12 @@ def test_columns_and_the_newest_messages_can_be_chosen(keys: Path, tmp_path: Pat
     assert list(row) == ["topic", "key", "found", "tags", "physical_offset", "reason"]
 
 
-def test_an_archive_is_asked_like_the_directory_in_it(keys: Path, tmp_path: Path) -> None:
+def test_an_archive_is_searched_like_the_directory_in_it(keys: Path, tmp_path: Path) -> None:
     outcome = run_cli("lookup", KILLED.path / "store.tar.xz", "--keys", keys, "--to", tmp_path / "out", "-o", "json")
     assert outcome.document["hits"] == 2
 
 
-def test_damage_has_status_1_and_failfast_is_one_sentence(tmp_path: Path) -> None:
+def test_damage_gives_status_1_and_failfast_a_one_sentence_error(tmp_path: Path) -> None:
     made = Store(tmp_path / "store")
     made.put(*[message("t", bytes(100), keys=f"k{number}") for number in range(20)])
     made.write()
@@ -114,7 +114,9 @@ def test_damage_has_status_1_and_failfast_is_one_sentence(tmp_path: Path) -> Non
         (("--to", "answers.csv"), "choose such a name"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_status_2(options: tuple[str, ...], sentence: str, keys: Path, tmp_path: Path) -> None:
+def test_an_impossible_request_gives_a_one_sentence_error_and_status_2(
+    options: tuple[str, ...], sentence: str, keys: Path, tmp_path: Path
+) -> None:
     given = dict(zip(options[::2], options[1::2], strict=True))
     words = {"--keys": str(keys), "--to": str(tmp_path / "out")} | given
     outcome = run_cli("lookup", opened(KILLED), *(word for pair in words.items() for word in pair))

@@ -11,7 +11,7 @@ from support.golden import DAMAGED, case_named, opened, run_cli
 CLEAN = case_named("4.9.3/a-clean-small")
 
 
-def test_a_person_is_told_the_parts_the_topics_and_the_days() -> None:
+def test_text_output_shows_the_parts_the_topics_and_the_days() -> None:
     done = run_cli("usage", opened(CLEAN))
     assert done.status == 0
     lines = done.stdout.splitlines()
@@ -32,7 +32,7 @@ def test_the_document_has_every_table_and_its_parts_sum_up() -> None:
 
 
 @pytest.mark.parametrize("by", ["topic", "queue", "day", "key-prefix:1", "retained"])
-def test_rows_are_printed_by_what_was_asked_for(by: str) -> None:
+def test_rows_are_grouped_as_requested(by: str) -> None:
     rows = run_cli("usage", opened(CLEAN), "--by", by, "-o", "jsonl").rows
     assert sum(row["messages"] for row in rows) == 511
     sheet = list(csv.DictReader(io.StringIO(run_cli("usage", opened(CLEAN), "--by", by, "-o", "csv").stdout)))
@@ -41,7 +41,7 @@ def test_rows_are_printed_by_what_was_asked_for(by: str) -> None:
     assert all(f"{row['bytes']:,}" in text for row in rows)
 
 
-def test_damage_is_told_and_gives_status_1() -> None:
+def test_damage_is_reported_with_status_1() -> None:
     statuses = set()
     for case in DAMAGED:
         done = run_cli("usage", opened(case), "-o", "json")
@@ -62,7 +62,7 @@ def test_an_archive_is_counted() -> None:
         (("--master", "local[1]", "--threads", "2"), "on Spark the master decides how many tasks run at once"),
     ],
 )
-def test_wrong_options_are_sentences(options: tuple[str, ...], told: str) -> None:
+def test_wrong_options_give_one_sentence_errors(options: tuple[str, ...], told: str) -> None:
     done = run_cli("usage", opened(CLEAN), *options)
     assert (done.status, done.stdout) == (2, "")
     assert told in done.stderr

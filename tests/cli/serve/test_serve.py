@@ -35,7 +35,7 @@ def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[st
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_store_is_served_until_a_signal_and_left_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_store_is_served_until_a_signal_and_closed_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path / "store", "--auto-create-topics") as (process, ready):
         with Client(str(ready["address"])) as client:
             sent = client.produce("orders", "paid", keys="o-17")
@@ -62,7 +62,7 @@ def test_a_killed_broker_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
         assert [message.text for message in client.consume("orders", 50)] == [str(number) for number in range(50)]
 
 
-def test_a_store_that_is_only_read_is_not_changed(tmp_path: Path) -> None:
+def test_a_store_served_read_only_is_not_changed(tmp_path: Path) -> None:
     path = opened(case_named("4.9.3/b-kill9"))
     before = tree_checksum(path)
     with serving(path, "--read-only", "-q") as (process, ready):
@@ -84,7 +84,9 @@ def test_a_store_that_is_only_read_is_not_changed(tmp_path: Path) -> None:
         (("--metrics", "nowhere"), "cannot listen on 'nowhere'"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_no_store(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_an_impossible_request_gives_a_one_sentence_error_and_creates_no_store(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
     command = [sys.executable, "-m", "mqstore", "serve", "store", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -93,7 +95,7 @@ def test_what_cannot_be_is_one_sentence_and_no_store(tmp_path: Path, arguments: 
     assert os.listdir(tmp_path) == []
 
 
-def test_the_short_way_in_knows_every_option_of_the_verb() -> None:
+def test_the_fast_parser_knows_every_option_of_the_command() -> None:
     own = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items() if name not in ("out", "store")}
     common = ("store", "output", "quiet", "verbose")
     assert own == {each.name: each.default for each in fields(ServeOptions) if each.name not in common}
@@ -115,11 +117,11 @@ def test_the_short_way_in_knows_every_option_of_the_verb() -> None:
         "a -o xml",
     ],
 )
-def test_the_short_way_in_leaves_what_it_does_not_know_to_the_full_parser(line: str) -> None:
+def test_the_fast_parser_leaves_what_it_does_not_know_to_the_full_parser(line: str) -> None:
     assert parse_serve_options(line.split()) is None
 
 
-def test_the_short_way_in_reads_what_it_knows() -> None:
+def test_the_fast_parser_reads_what_it_knows() -> None:
     line = "--listen=127.0.0.1:1 a --as-version 5.3.3 --sync -o json -q --view disk --metrics 127.0.0.1:2 --config c"
     assert parse_serve_options(line.split()) == ServeOptions(
         "a", "127.0.0.1:1", as_version="5.3.3", sync=True, output="json", quiet=True, view="disk", metrics="127.0.0.1:2", config="c"

@@ -72,7 +72,7 @@ def test_the_change_is_shown_before_and_after(store: Path) -> None:
     }
 
 
-def test_latest_skips_messages_and_so_wants_force(store: Path) -> None:
+def test_latest_skips_messages_and_therefore_needs_force(store: Path) -> None:
     refused = reset(store, "latest", status=1)
     assert "nothing is written" in refused.stdout
     assert "2 queues kept" in refused.stderr
@@ -81,20 +81,20 @@ def test_latest_skips_messages_and_so_wants_force(store: Path) -> None:
     assert offsets(store, "billing", "orders") == {0: 5, 1: 5}
 
 
-def test_only_the_queue_that_is_named_is_moved(store: Path) -> None:
+def test_only_the_named_queue_is_moved(store: Path) -> None:
     reset(store, "earliest", "-q", 1)
     assert offsets(store, "billing", "orders") == {0: 2, 1: 0}
     assert offsets(store, "audit", "orders") == {0: 5}
 
 
 @pytest.mark.parametrize("spell", ["ms", "iso"])
-def test_a_time_leads_to_the_message_stored_then(store: Path, spell: str) -> None:
+def test_a_time_selects_the_message_stored_then(store: Path, spell: str) -> None:
     at = str(BEGIN + 2000) if spell == "ms" else "2022-01-01T00:00:02Z"
     rows = reset(store, at, "--force", "-o", "jsonl").rows
     assert [(row["queue_id"], row["before"], row["after"], row["state"]) for row in rows] == [(0, 2, 1, "moved"), (1, 1, 0, "moved")]
 
 
-def test_a_time_behind_the_last_message_is_each_versions_own(store: Path) -> None:
+def test_a_time_after_the_last_message_follows_the_rule_of_each_version(store: Path) -> None:
     """4.9.3 answers with the nearest message, 5.3.3 with the end of the queue."""
     reset(store, BEGIN + 10**9, "--force", "--as", "4.9.3")
     assert offsets(store, "billing", "orders") == {0: 4, 1: 4}
@@ -110,7 +110,7 @@ def test_a_number_is_a_queue_offset(store: Path) -> None:
     assert offsets(store, "billing", "orders") == {0: 6, 1: 1}
 
 
-def test_a_group_where_it_is_already_changes_nothing(store: Path) -> None:
+def test_a_group_that_is_already_there_is_not_changed(store: Path) -> None:
     reset(store, "earliest")
     before = tree_checksum(store)
     rows = reset(store, "earliest", "-o", "jsonl").rows
@@ -118,7 +118,7 @@ def test_a_group_where_it_is_already_changes_nothing(store: Path) -> None:
     assert tree_checksum(store) == before
 
 
-def test_a_group_without_an_offset_gets_one_only_by_force(store: Path) -> None:
+def test_a_group_without_an_offset_gets_one_only_with_force(store: Path) -> None:
     assert "--force sets one" in sentence(reset(store, "earliest", group="new", status=1), 1)
     rows = reset(store, "earliest", "-o", "jsonl", group="audit", status=1).rows
     assert [(row["before"], row["after"], row["state"]) for row in rows] == [(5, 0, "moved"), (None, None, "kept")]
@@ -159,7 +159,7 @@ def test_only_the_named_group_of_a_brokers_file_changes(case: object, tmp_path: 
 
 
 @pytest.mark.parametrize("identity", ["4.9.3/a-clean-small", "5.3.3/g-clean-small"])
-def test_a_time_leads_where_the_brokers_own_lookup_leads(identity: str, tmp_path: Path) -> None:
+def test_a_time_selects_the_offset_that_the_brokers_own_lookup_returns(identity: str, tmp_path: Path) -> None:
     case = case_named(identity)
     root = unpack(case, tmp_path / "store")
     asked = [row for row in bytime(case) if row["timestamp"] >= 10**12][::37]
@@ -190,13 +190,13 @@ def test_a_time_leads_where_the_brokers_own_lookup_leads(identity: str, tmp_path
         (["--reset", "g", "-t", "orders", "--to", "1999-01-01"], "use earliest for the first message"),
     ],
 )
-def test_a_question_that_makes_no_sense_changes_nothing(store: Path, options: list[str], told: str) -> None:
+def test_an_invalid_request_changes_nothing(store: Path, options: list[str], told: str) -> None:
     before = tree_checksum(store)
     assert told in sentence(run_cli("groups", store, *options))
     assert tree_checksum(store) == before
 
 
-def test_a_topic_or_queue_that_is_not_there_is_told(store: Path) -> None:
+def test_a_missing_topic_or_queue_is_reported(store: Path) -> None:
     outcome = run_cli("groups", store, "--reset", "billing", "-t", "nowhere", "--to", "earliest")
     assert "no consume queue of topic 'nowhere'" in sentence(outcome, 1)
     assert "has no queue 7; it has 0, 1" in sentence(reset(store, "earliest", "-q", 7, status=1), 1)
@@ -220,7 +220,7 @@ def test_an_archive_is_not_changed(store: Path) -> None:
     assert "unpack it first" in sentence(reset(packed, "earliest", status=2))
 
 
-def test_offsets_that_cannot_be_read_are_not_written_over(store: Path) -> None:
+def test_offsets_that_cannot_be_read_are_not_overwritten(store: Path) -> None:
     (store / OFFSETS).write_text("{garbage")
     outcome = reset(store, "earliest", status=2)
     assert "cannot be read, nor can its .bak" in outcome.stderr
@@ -231,7 +231,7 @@ def test_offsets_that_cannot_be_read_are_not_written_over(store: Path) -> None:
     assert (store / f"{OFFSETS}.bak").read_text() == BILLING
 
 
-def test_a_broker_that_refuses_the_store_is_told_and_nothing_written(store: Path) -> None:
+def test_a_store_that_a_broker_would_refuse_is_reported_and_not_changed(store: Path) -> None:
     log = next((store / "commitlog").iterdir())
     (store / "commitlog" / f"{10**6:020d}").write_bytes(log.read_bytes()[:100])
     outcome = reset(store, "earliest", status=2)
@@ -248,7 +248,7 @@ def test_lmq_offsets_are_changed_in_their_own_file(store: Path) -> None:
     assert offsets(store, "%LMQ%g", "%LMQ%x") == {0: 9}
 
 
-def test_without_reset_the_command_reads_only() -> None:
+def test_without_reset_the_command_only_reads() -> None:
     root = opened(FOUR)
     before = tree_checksum(root)
     assert run_cli("groups", root, "-o", "jsonl").status == 0

@@ -102,7 +102,7 @@ def test_what_messages_prints_is_loaded_as_it_was(name: str, form: str, tmp_path
     assert run_cli("verify", tmp_path / "new").status == 0
 
 
-def test_a_checksum_of_another_store_is_not_taken_along(tmp_path: Path) -> None:
+def test_a_checksum_of_another_store_is_not_copied(tmp_path: Path) -> None:
     case = case_named("5.3.3/i-v2-codecs-crc")
     rows = run_cli("messages", opened(case), "-o", "jsonl", "--body", "base64").rows
     assert all("__CRC32#" in row["properties"] for row in rows)
@@ -135,7 +135,7 @@ def test_one_parquet_file_is_loaded_and_rows_are_skipped_by_number(tmp_path: Pat
     assert bodies(tmp_path / "new") == [str(k) for k in range(65, 100)]
 
 
-def test_a_message_that_waits_is_loaded_as_waiting_and_a_delivered_one_as_delivered(tmp_path: Path, small: Path) -> None:
+def test_a_delayed_message_is_loaded_as_delayed_and_a_delivered_one_as_delivered(tmp_path: Path, small: Path) -> None:
     first = tmp_path / "first"
     run_cli("put", first, "-t", "orders", "--body", "later", "--delay", 3, "--create", "--config", small)
     waiting = run_cli("messages", first, "-o", "jsonl", "--body", "base64").rows[0]
@@ -205,21 +205,21 @@ print(peak() - before)
     assert int(done.stdout.split()[-1]) < 200 << 10
 
 
-def test_a_body_is_base64_where_that_is_said(tmp_path: Path, small: Path) -> None:
+def test_a_body_is_base64_if_the_line_says_so(tmp_path: Path, small: Path) -> None:
     lines(tmp_path / "rows.jsonl", {"topic": "a", "body": "cGFpZA=="})
     assert load(tmp_path / "new", tmp_path / "rows.jsonl", "--create", "--config", small, "--body", "base64").status == 0
     assert load(tmp_path / "new", tmp_path / "rows.jsonl").status == 0
     assert bodies(tmp_path / "new") == ["paid", "cGFpZA=="]
 
 
-def test_messages_go_behind_those_that_are_there(tmp_path: Path, small: Path) -> None:
+def test_messages_are_appended_after_the_existing_ones(tmp_path: Path, small: Path) -> None:
     run_cli("put", tmp_path / "new", "-t", "orders", "--body", "first", "--create", "--config", small)
     lines(tmp_path / "rows.jsonl", {"topic": "orders", "body": "second"})
     assert load(tmp_path / "new", tmp_path / "rows.jsonl").status == 0
     assert [row["queue_offset"] for row in run_cli("messages", tmp_path / "new", "-o", "jsonl").rows] == [0, 1]
 
 
-def test_damaged_and_duplicate_rows_are_counted_aloud(tmp_path: Path, small: Path) -> None:
+def test_damaged_and_duplicate_rows_are_counted_in_the_report(tmp_path: Path, small: Path) -> None:
     rows = [{"topic": "a", "body": "x", "verdict": verdict} for verdict in ("intact", "damaged", "duplicate")]
     lines(tmp_path / "rows.jsonl", *rows)
     told = load(tmp_path / "new", tmp_path / "rows.jsonl", "--create", "--config", small)
@@ -295,7 +295,7 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path, small: Path) -> None:
         ({"topic": ["a"], "physical_offset": [0]}, "without their bodies"),
     ],
 )
-def test_parquet_with_wrong_columns_is_refused_before_a_store_is_made(tmp_path: Path, table: dict[str, list[Any]], told: str) -> None:
+def test_parquet_with_wrong_columns_is_refused_before_a_store_is_created(tmp_path: Path, table: dict[str, list[Any]], told: str) -> None:
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")
     assert told in sentence(load(tmp_path / "new", tmp_path / "rows.parquet", "--create"))
     assert not (tmp_path / "new").exists()
@@ -308,7 +308,7 @@ def test_a_row_whose_body_its_store_had_lost_is_named(tmp_path: Path, small: Pat
     assert "1 message is stored: correct row 2 and continue with --skip 1" in said
 
 
-def test_a_source_that_cannot_be_read_makes_no_store(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_read_creates_no_store(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in sentence(load(tmp_path / "new", tmp_path / "none", "--create"))
     (tmp_path / "empty").mkdir()
     assert "contains no Parquet files" in sentence(load(tmp_path / "new", tmp_path / "empty", "--create"))
@@ -317,12 +317,12 @@ def test_a_source_that_cannot_be_read_makes_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_without_create_no_store_is_made(tmp_path: Path) -> None:
+def test_without_create_no_store_is_created(tmp_path: Path) -> None:
     assert "--create creates a store there" in sentence(load(tmp_path / "new", lines(tmp_path / "rows.jsonl", *plain(1))))
     assert not (tmp_path / "new").exists()
 
 
-def test_a_store_that_another_thread_of_control_holds_is_left_alone(tmp_path: Path, small: Path) -> None:
+def test_a_store_that_is_open_elsewhere_is_left_alone(tmp_path: Path, small: Path) -> None:
     source = lines(tmp_path / "rows.jsonl", *plain(2))
     load(tmp_path / "new", source, "--create", "--config", small)
     with MessageStore.open(tmp_path / "new"):
@@ -364,7 +364,7 @@ def test_on_a_full_disk_what_fitted_is_stored_and_the_rest_can_follow(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_what_is_stored_and_leaves_the_store_in_order(tmp_path: Path, small: Path, number: signal.Signals) -> None:
+def test_an_interrupt_keeps_what_is_stored_and_closes_the_store_cleanly(tmp_path: Path, small: Path, number: signal.Signals) -> None:
     argv = [sys.executable, "-m", "mqstore", "load", str(tmp_path / "new"), "--from", "-", "--create", "--config", str(small)]
     loading = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert loading.stdin is not None

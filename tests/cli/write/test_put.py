@@ -83,20 +83,20 @@ def test_a_message_has_what_the_options_say_and_is_found_by_its_keys(tmp_path: P
     assert rows(root)[0]["body"] == "paid"
 
 
-def test_the_store_is_left_sound_closed_and_free(store: Path) -> None:
+def test_the_store_is_left_intact_closed_and_unlocked(store: Path) -> None:
     assert not (store / "abort").exists()
     assert run_cli("verify", store).status == 0
     with MessageStore.open(store) as taken:
         assert taken.notes == ()
 
 
-def test_messages_of_a_queue_are_numbered_on(store: Path) -> None:
+def test_the_queue_offsets_of_a_queue_continue(store: Path) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "second", "-o", "json").document
     assert (told["queue_offset"], told["created"]) == (1, False)
     assert [row["body"] for row in rows(store)] == ["first", "second"]
 
 
-def test_a_person_is_told_where_the_message_is(store: Path) -> None:
+def test_text_output_shows_where_the_message_is(store: Path) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "second").stdout
     assert "PUT_OK" in told
     assert "topic orders, queue 0, queue offset 1" in told
@@ -104,7 +104,7 @@ def test_a_person_is_told_where_the_message_is(store: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
-def test_machine_formats_hold_the_row_alone(store: Path, form: str) -> None:
+def test_machine_formats_contain_only_the_row(store: Path, form: str) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "x", "-o", form)
     assert told.stderr == ""
     if form == "csv":
@@ -132,14 +132,14 @@ def test_the_body_comes_from_a_file(store: Path, tmp_path: Path) -> None:
     assert rows(store)[-1]["body"] == "from a file\n"
 
 
-def test_a_delayed_message_waits_and_the_command_says_where(store: Path) -> None:
+def test_a_delayed_message_waits_and_the_command_shows_where(store: Path) -> None:
     told = run_cli("put", store, "-t", "orders", "--body", "later", "--delay", 3)
     assert "topic SCHEDULE_TOPIC_XXXX, queue 2" in told.stdout
     assert "it is delivered to topic orders" in " ".join(told.stdout.split())
     assert rows(store)[-1]["properties"] == {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "0"}
 
 
-def test_a_waiting_message_is_not_delivered_by_the_command(store: Path) -> None:
+def test_a_delayed_message_is_not_delivered_by_the_command(store: Path) -> None:
     run_cli("put", store, "-t", "orders", "--body", "later", "--delay", 1)
     with MessageStore.open(store, StoreConfig(services=False, clock=lambda: 1 << 42)):
         pass
@@ -159,7 +159,7 @@ def test_with_sync_the_log_reaches_the_disk_before_the_answer(store: Path) -> No
     assert run_cli("put", store, "-t", "orders", "--body", "x", "--sync", "-o", "json").document["status"] == "PUT_OK"
 
 
-def test_a_broker_that_was_killed_is_recovered_first_and_that_is_said(tmp_path: Path) -> None:
+def test_the_store_of_a_killed_broker_is_recovered_first_and_that_is_reported(tmp_path: Path) -> None:
     case = case_named("4.9.3/b-kill9")
     root = unpack(case, tmp_path / "killed")
     before = len(run_cli("messages", root, "-o", "jsonl").rows)
@@ -181,7 +181,7 @@ def test_mqadmins_name_means_the_same(store: Path) -> None:
 # what it refuses
 
 
-def test_a_store_that_is_not_there_is_made_only_when_asked(tmp_path: Path) -> None:
+def test_a_missing_store_is_created_only_on_request(tmp_path: Path) -> None:
     assert "--create creates a store there" in sentence(run_cli("put", tmp_path / "none", "-t", "a", "--body", "x"))
     (tmp_path / "empty").mkdir()
     assert "--create creates a store in it" in sentence(run_cli("put", tmp_path / "empty", "-t", "a", "--body", "x"))
@@ -202,7 +202,7 @@ def test_an_archive_is_not_written_to(tmp_path: Path) -> None:
     assert Path(copy).read_bytes() == archive.read_bytes()
 
 
-def test_a_store_that_another_process_has_is_left_alone(held: Path) -> None:
+def test_a_store_that_another_process_has_open_is_left_alone(held: Path) -> None:
     before = tree_checksum(held / "commitlog")
     assert "is in use by another process" in sentence(run_cli("put", held, "-t", "orders", "--body", "x"))
     assert tree_checksum(held / "commitlog") == before
@@ -241,7 +241,7 @@ def test_a_directory_without_write_permission_is_left_alone() -> None:
         (["--body", "x"], "missing option '--topic'"),
     ],
 )
-def test_what_no_store_takes_is_refused_and_nothing_is_stored(store: Path, options: list[str], told: str) -> None:
+def test_a_message_that_no_store_accepts_is_refused_and_nothing_is_stored(store: Path, options: list[str], told: str) -> None:
     assert told in sentence(run_cli("put", store, *options))
     assert len(rows(store)) == 1
 
@@ -253,12 +253,12 @@ def test_a_body_above_the_limit_is_refused(store: Path, tmp_path: Path) -> None:
     assert "at most 65528 fit" in sentence(run_cli("put", store, "-t", "a", "--body-file", tmp_path / "body"))
 
 
-def test_a_setting_that_is_no_number_is_refused(store: Path, tmp_path: Path) -> None:
+def test_a_setting_that_is_not_a_number_is_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.conf").write_text("mappedFileSizeCommitLog=many\n")
     assert "is no number" in sentence(run_cli("put", store, "-t", "a", "--body", "x", "--config", tmp_path / "bad.conf"))
 
 
-def test_a_store_made_by_hand_is_written_on(tmp_path: Path) -> None:
+def test_a_store_made_by_hand_can_be_appended_to(tmp_path: Path) -> None:
     made = Store(tmp_path / "store")
     made.put(message("orders", keys="k1"))
     root = made.write()

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 GOLDEN = Path(__file__).parents[2] / "golden" / "rabbitmq-3.10.8"
 
 
-def test_a_golden_store_is_adopted_and_drained_as_it_was_when_it_was_made() -> None:
+def test_a_golden_store_is_adopted_and_drained_as_recorded_when_it_was_made() -> None:
     place = GOLDEN / "d-large-fanout"
     expected = [json.loads(line) for line in (place / "expected.jsonl").read_text().splitlines()]
     queues = [Declared(vhost, queue) for vhost, queue in sorted({(row["vhost"], row["queue"]) for row in expected})]

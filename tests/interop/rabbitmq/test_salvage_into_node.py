@@ -146,14 +146,16 @@ def test_messages_without_a_queue_are_returned_and_counted(broker: tuple[Node, l
 @pytest.mark.parametrize(
     ("address", "said"), [("amqp://guest:wrong@127.0.0.1:{}/%2F", "refused the connection"), ("amqp://127.0.0.1:{}/nowhere", "nowhere")]
 )
-def test_a_broker_that_refuses_the_connection_is_one_sentence(broker: tuple[Node, list[Declared]], address: str, said: str) -> None:
+def test_a_broker_that_refuses_the_connection_gives_a_one_sentence_error(
+    broker: tuple[Node, list[Declared]], address: str, said: str
+) -> None:
     done = run_cli("salvage", goldenkit.opened(B), "--to", address.format(broker[0].port), "--vhost", "/")
     assert done.status == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_port_without_a_listener_is_one_sentence(tmp_path: Path) -> None:
+def test_a_port_without_a_listener_gives_a_one_sentence_error(tmp_path: Path) -> None:
     done = run_cli("salvage", goldenkit.opened(B), "--to", "amqp://127.0.0.1:1/")
     assert done.status == 2
     assert "refused the connection" in done.stderr

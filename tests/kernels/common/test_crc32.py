@@ -27,7 +27,7 @@ def test_every_length_has_the_crc_of_zlib(kernels: Kernels) -> None:
 
 @given(st.binary(max_size=400), st.binary(max_size=400))
 @settings(deadline=None, max_examples=100)
-def test_a_crc_is_carried_on(head: bytes, tail: bytes) -> None:
+def test_a_crc_can_be_continued(head: bytes, tail: bytes) -> None:
     for kernels in (INSTALLED, uncompiled()):
         first, second = (np.frombuffer(part, np.uint8) for part in (head, tail))
         assert kernels.crc_spans.crc_of(second, kernels.crc_spans.crc_of(first)) == zlib.crc32(head + tail)
@@ -47,7 +47,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000)).filter(la
 
 @given(SPANS, st.sampled_from([0, 100, 700, 2**62]))
 @settings(deadline=None, max_examples=100)
-def test_spans_have_the_crc_of_zlib_whoever_computes_it(spans: list[tuple[int, int]], long: int) -> None:
+def test_spans_have_the_crc_of_zlib_whichever_function_computes_it(spans: list[tuple[int, int]], long: int) -> None:
     starts = np.array([start for start, _ in spans], np.int64)
     lengths = np.array([length for _, length in spans], np.int64)
     expected = [zlib.crc32(NOISE[start : start + length]) & 0x7FFFFFFF for start, length in spans]
@@ -78,7 +78,7 @@ def test_the_kernel_calls_the_library_itself() -> None:
 
 
 @pytest.mark.parametrize("lent", ["crc32_gzip_refl", "crc32_ieee"])
-def test_a_function_of_another_sum_is_not_taken(lent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_another_checksum_is_not_used(lent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library = ctypes.CDLL(isal_zlib.__file__)
 
     class Lending:
@@ -89,7 +89,7 @@ def test_a_function_of_another_sum_is_not_taken(lent: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("found", [OSError, AttributeError])
-def test_without_the_function_the_library_is_called_as_ever(found: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_function_the_library_is_called_as_usual(found: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: str) -> None:
         raise found
 

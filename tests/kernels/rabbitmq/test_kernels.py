@@ -76,7 +76,7 @@ def test_both_kinds_of_kernels_scan_message_files_alike(plain):
         assert scans(plain["message_store"], array(raw)) == scans(message_store, array(raw)), raw.hex()
 
 
-def test_both_kinds_of_kernels_tell_the_shape_of_terms_alike(plain):
+def test_both_kinds_of_kernels_report_the_same_shape_of_terms(plain):
     chance = random.Random(7)
     base = term(message_id(1), b"body")
     for k in range(300):
@@ -96,7 +96,7 @@ def test_both_kinds_of_kernels_tell_the_shape_of_terms_alike(plain):
             assert told[0] == (terms.TERM | terms.MESSAGE | terms.SAME_ID | terms.PERSISTENT, len(raw))
 
 
-def test_every_cut_of_a_term_is_no_term():
+def test_a_truncated_term_is_not_a_term():
     raw = term(message_id(1), b"body")
     assert all(terms.end(array(raw[:cut]), 0, cut) == -1 for cut in range(len(raw)))
 
@@ -113,7 +113,7 @@ def test_every_cut_of_a_term_is_no_term():
         b"\x83Z\xff\xff",
     ],
 )
-def test_hostile_terms_end_at_once(raw):
+def test_hostile_terms_are_rejected_at_once(raw):
     assert terms.end(array(raw), 0, len(raw)) == -1
 
 
@@ -131,5 +131,5 @@ def test_hostile_terms_end_at_once(raw):
         (b"\x83o\x00\x00\x00\x01\x00\x05", 8),
     ],
 )
-def test_every_tag_is_stepped_over(raw, length):
+def test_terms_of_every_tag_are_skipped(raw, length):
     assert terms.end(array(raw + b"junk"), 0, len(raw) + 4) == length == len(raw)

@@ -73,7 +73,7 @@ def taken_apart(kernel: Any, data: bytes, starts: list[int], lengths: list[int])
 
 @each_kernel
 @pytest.mark.parametrize("case", goldenkit.RABBITMQ, ids=case_id)
-def test_every_golden_term_is_taken_apart_as_it_decodes(kernel: Any, case: GoldenCase) -> None:
+def test_every_golden_term_is_parsed_as_the_decoder_does(kernel: Any, case: GoldenCase) -> None:
     left = 0
     for path, spans in rabbitterms.files(case):
         data = path.read_bytes()
@@ -115,7 +115,7 @@ def test_any_message_of_a_client_takes_the_fast_path(kernel: Any, written: list[
 @each_kernel
 @settings(deadline=None, max_examples=300)
 @given(messages, st.data())
-def test_of_changed_bytes_the_fast_path_says_what_the_decoder_says(kernel: Any, message: MessageTerm, data: st.DataObject) -> None:
+def test_on_changed_bytes_the_fast_path_agrees_with_the_decoder(kernel: Any, message: MessageTerm, data: st.DataObject) -> None:
     term = bytearray(write_message(message))
     for _ in range(data.draw(st.integers(1, 3))):
         term[data.draw(st.integers(0, len(term) - 1))] = data.draw(st.integers(0, 255))
@@ -127,7 +127,7 @@ def test_of_changed_bytes_the_fast_path_says_what_the_decoder_says(kernel: Any, 
 
 
 @each_kernel
-def test_every_cut_of_a_term_is_left_to_the_decoder(kernel: Any) -> None:
+def test_every_truncated_term_is_left_to_the_decoder(kernel: Any) -> None:
     term = write_message(MessageTerm(bytes(range(16)), b"/", b"ex", (b"k", b"cc"), True, (b"ab", b"c"), b"\x10\x00\x02"))
     lengths = list(range(len(term) + 1))
     found = list(taken_apart(kernel, term, [0] * len(lengths), lengths))
@@ -175,7 +175,7 @@ def blocks_apart(kernel: Any, block: bytes) -> dict[str, Any] | None:
 @each_kernel
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=60), st.integers(0, 0xFFFE))
-def test_property_blocks_are_taken_apart_as_they_decode(kernel: Any, rest: bytes, flags: int) -> None:
+def test_property_blocks_are_parsed_as_the_decoder_does(kernel: Any, rest: bytes, flags: int) -> None:
     # as many bytes as the flags ask for, so that some blocks are sound
     block = flags.to_bytes(2, "big") + rest
     found = blocks_apart(kernel, block)
@@ -193,7 +193,7 @@ def test_property_blocks_are_taken_apart_as_they_decode(kernel: Any, rest: bytes
 
 @each_kernel
 @pytest.mark.parametrize("case", goldenkit.RABBITMQ, ids=case_id)
-def test_golden_property_blocks_are_taken_apart_as_they_decode(kernel: Any, case: GoldenCase) -> None:
+def test_golden_property_blocks_are_parsed_as_the_decoder_does(kernel: Any, case: GoldenCase) -> None:
     seen = {read_message(term).properties_bin for term in rabbitterms.terms(case)[::7]}
     for block in sorted(block for block in seen if block is not None)[:200]:
         found, wanted = blocks_apart(kernel, block), properties_from_bin(block)

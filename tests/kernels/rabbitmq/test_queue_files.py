@@ -33,7 +33,7 @@ def test_entries_of_a_queue_store_are_those_of_the_format(kernels: Kernels, mess
 
 @given(messages=MESSAGES, where=st.integers(0, 10_000), bit=st.integers(0, 7))
 @ONCE
-def test_a_changed_entry_is_not_sound(kernels: Kernels, messages: list[bytes], where: int, bit: int) -> None:
+def test_a_changed_entry_is_not_valid(kernels: Kernels, messages: list[bytes], where: int, bit: int) -> None:
     raw = np.frombuffer(b"".join(map(queue_store.entry, messages)), np.uint8).copy()
     _, _, lengths, to = laid(messages, 8)
     sound = np.zeros(len(messages), np.uint8)
@@ -64,7 +64,7 @@ def test_publishes_of_a_segment_are_those_of_the_format(kernels: Kernels, messag
 
 
 @pytest.mark.parametrize(("at", "length", "to"), [(-1, 4, 0), (0, 11, 0), (8, 4, 0), (0, 4, -1), (0, 4, 30), (0, -1, 0), (1 << 62, 4, 0)])
-def test_a_place_outside_a_buffer_is_refused(kernels: Kernels, at: int, length: int, to: int) -> None:
+def test_a_position_outside_a_buffer_is_refused(kernels: Kernels, at: int, length: int, to: int) -> None:
     source, page = np.zeros(10, np.uint8), np.zeros(40, np.uint8)
     places = [np.array([value], np.int64) for value in (at, length, to)]
     with pytest.raises(ValueError, match="outside its buffer"):

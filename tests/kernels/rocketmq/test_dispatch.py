@@ -82,7 +82,7 @@ def stretches(case: GoldenCase) -> Iterator[Records]:
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
-def test_every_golden_log_dispatches_as_the_plain_function_says(
+def test_every_golden_log_is_dispatched_as_by_the_plain_function(
     case: GoldenCase, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(kernels, monkeypatch)
@@ -92,7 +92,7 @@ def test_every_golden_log_dispatches_as_the_plain_function_says(
             agree(records.data, records.positions, rules)
 
 
-def test_no_record_gives_no_run_and_no_key() -> None:
+def test_without_records_there_are_no_runs_and_no_keys() -> None:
     outcome = dispatch_positions(np.empty(0, np.uint8), np.empty(0, np.int64), DispatchRules())
     assert (outcome.records, outcome.runs, len(outcome.keys)) == (0, (), 0)
 
@@ -104,7 +104,7 @@ def test_more_queues_than_the_table_has_room_for(kernels: Kernels, monkeypatch: 
     assert len(outcome.runs) == 2100
 
 
-def test_groups_keep_their_numbers_over_further_stretches(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_keep_their_numbers_in_later_calls(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     data, positions = laid([Record(f"t{(7 * k) % 611}", b"", queue_offset=k // 611) for k in range(1300)])
     dispatcher = Dispatcher(data, DispatchRules(), len(positions))
@@ -113,7 +113,7 @@ def test_groups_keep_their_numbers_over_further_stretches(kernels: Kernels, monk
     assert made(dispatcher.finish()) == model(data, positions, DispatchRules())
 
 
-def test_records_with_many_keys_grow_the_room_for_keys(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_with_many_keys_grow_the_array_of_keys(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     use(kernels, monkeypatch)
     keys = " ".join(f"key-{k}" for k in range(900))
     records = [Record("T", b"", properties=f"KEYS\x01{keys}\x02UNIQ_KEY\x01u{k}\x02".encode(), queue_offset=k) for k in range(12)]
@@ -150,7 +150,7 @@ def test_transaction_kinds_decide_about_queue_and_index(kernels: Kernels, monkey
     ],
 )
 @pytest.mark.parametrize("topic", ["T", "SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXY", "订单"])
-def test_odd_properties_dispatch_as_the_plain_function_says(
+def test_odd_properties_are_dispatched_as_by_the_plain_function(
     kernels: Kernels, monkeypatch: pytest.MonkeyPatch, properties: bytes, topic: str
 ) -> None:
     use(kernels, monkeypatch)
@@ -201,7 +201,7 @@ WORDS = st.sampled_from(
     )
 )
 @settings(deadline=None, max_examples=150)
-def test_any_records_dispatch_as_the_plain_function_says(records: list[Record]) -> None:
+def test_any_records_are_dispatched_as_by_the_plain_function(records: list[Record]) -> None:
     data, positions = laid(records)
     for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, is_v5=True)):
         expected = model(data, positions, rules)
@@ -254,7 +254,7 @@ def test_arrays_that_are_too_small_are_refused(kernels: Kernels) -> None:
         kernels.dispatch.enter_groups(np.zeros(1, np.uint8), np.full(6, -1, np.int32), one, one, np.zeros(1, np.int32), 1)
 
 
-def test_entered_groups_are_found_again(kernels: Kernels) -> None:
+def test_registered_groups_are_found_again(kernels: Kernels) -> None:
     topics = [f"topic{k}".encode() for k in range(600)]
     data = np.frombuffer(b"".join(topics), np.uint8)
     lengths = np.array([len(topic) for topic in topics], np.int64)

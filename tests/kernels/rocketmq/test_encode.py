@@ -217,7 +217,7 @@ def test_a_property_crc_is_that_of_the_plain_encoder(wanted: Record) -> None:
 
 @given(st.lists(RECORDS.map(fitting), min_size=1, max_size=12), st.integers(0, 2000), st.sampled_from([0, 1, 2]))
 @settings(deadline=None, max_examples=100)
-def test_a_batch_is_its_records_one_after_the_other_up_to_the_limit(records: list[Record], room: int, property_crc: int) -> None:
+def test_a_batch_writes_its_records_in_order_up_to_the_limit(records: list[Record], room: int, property_crc: int) -> None:
     for kernels in (INSTALLED, uncompiled()):
         one_by_one, at, wrote = np.zeros(100 + room, np.uint8), 100, 0
         file = kernels.encode.LogFileWriter(one_by_one)
@@ -234,7 +234,7 @@ def test_a_batch_is_its_records_one_after_the_other_up_to_the_limit(records: lis
         assert made[0][frames.SIZE, :wrote].sum() == at - 100
 
 
-def test_a_batch_goes_on_where_it_stopped(kernels: Kernels) -> None:
+def test_a_batch_continues_where_it_stopped(kernels: Kernels) -> None:
     records = [replace(WORKED, queue_offset=k, body=bytes([k]) * (k * 7)) for k in range(10)]
     made, page = columns(records), np.zeros(700, np.uint8)
     file = kernels.encode.LogFileWriter(page)
@@ -253,7 +253,7 @@ def test_a_batch_goes_on_where_it_stopped(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize(("room", "fits"), [(191, False), (192, True)])
-def test_eight_bytes_remain_behind_every_record(kernels: Kernels, room: int, fits: bool) -> None:
+def test_eight_bytes_remain_after_every_record(kernels: Kernels, room: int, fits: bool) -> None:
     page = np.zeros(1000, np.uint8)
     file = kernels.encode.LogFileWriter(page)
     assert append(file, 0, room, WORKED) == (184 if fits else kernels.encode.END_OF_FILE)
@@ -289,7 +289,7 @@ def test_topics_and_properties_reach_their_limits_and_no_further(kernels: Kernel
         assert record.property_crc_fits(written(kernels, replace(WORKED, properties=length * b"p"), property_crc))
 
 
-def test_a_batch_measures_which_column_can_be_no_record(kernels: Kernels) -> None:
+def test_measuring_a_batch_finds_the_column_that_makes_no_valid_record(kernels: Kernels) -> None:
     def first_bad(row: int, value: int, property_crc: int = 0) -> int:
         made = columns([WORKED] * 4)
         made[0][row, 2] = value
@@ -322,7 +322,7 @@ def test_bodies_may_be_any_bytes(kernels: Kernels) -> None:
             assert page[:size].tobytes() == expected
 
 
-def test_a_mapped_file_is_written_and_let_go(kernels: Kernels) -> None:
+def test_a_mapped_file_is_written_and_released(kernels: Kernels) -> None:
     page = mmap.mmap(-1, 8192)
     file = kernels.encode.LogFileWriter(page)
     size = append(file, 0, 8192, WORKED)
@@ -343,7 +343,7 @@ def test_a_read_only_buffer_is_refused(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize(("position", "limit"), [(-1, 500), (0, 1001), (-(2**40), 500)])
-def test_places_outside_the_file_are_refused(kernels: Kernels, position: int, limit: int) -> None:
+def test_positions_outside_the_file_are_refused(kernels: Kernels, position: int, limit: int) -> None:
     file = kernels.encode.LogFileWriter(np.zeros(1000, np.uint8))
     with pytest.raises(ValueError, match="are not inside a file of 1000 bytes"):
         append(file, position, limit, WORKED)
@@ -387,7 +387,7 @@ def test_arrays_that_are_too_small_are_refused(kernels: Kernels) -> None:
         kernels.encode.measure(made[0][:18].copy(), *made[1:])
 
 
-def test_queue_offsets_count_up_in_each_group_and_pass_over_transactions(kernels: Kernels) -> None:
+def test_queue_offsets_count_up_in_each_group_and_skip_transactions(kernels: Kernels) -> None:
     fields = np.full((frames.FIELD_COUNT, 8), 77, np.int64)
     fields[frames.SYS_FLAG] = [0, 0x4, 0x8, 0xC, 0, 0x31, 0, 0]
     following = np.array([100, 5], np.int64)
@@ -403,7 +403,7 @@ def test_queue_offsets_count_up_in_each_group_and_pass_over_transactions(kernels
             kernels.encode.assign_queue_offsets(fields, 0, 8, group, following)
 
 
-def test_who_reads_meanwhile_meets_whole_records_or_nothing() -> None:
+def test_a_concurrent_reader_sees_whole_records_or_nothing() -> None:
     """The reader walks the file as long as it is written: what it finds is always a run of whole records with fitting CRCs."""
     page = np.zeros(4 << 20, np.uint8)
     file = INSTALLED.encode.LogFileWriter(page)

@@ -61,12 +61,12 @@ def model_walk(data: bytes, base: int) -> list[int]:
 # statuses
 
 
-def test_a_walk_ends_with_stop_behind_the_last_record(kernels: Kernels) -> None:
+def test_a_walk_ends_with_stop_after_the_last_record(kernels: Kernels) -> None:
     data, positions = laid([Record("T", b"x" * k) for k in range(5)])
     assert walked(kernels, data) == (positions, len(data), kernels.frames.STOP)
 
 
-def test_a_walk_stops_at_the_first_record_that_starts_at_or_behind_stop(kernels: Kernels) -> None:
+def test_a_walk_stops_at_the_first_record_that_starts_at_or_after_stop(kernels: Kernels) -> None:
     data, positions = laid([Record("T", b"x")] * 5)
     out = np.empty(9, np.int64)
     for stop, expected in ((positions[3], 3), (positions[3] + 1, 4), (positions[3] - 1, 3), (0, 0)):
@@ -80,7 +80,7 @@ def test_a_full_array_loses_nothing(kernels: Kernels, room: int) -> None:
     assert walked(kernels, data, room=room) == (positions, len(data), kernels.frames.STOP)
 
 
-def test_an_end_of_file_record_is_told_with_its_position(kernels: Kernels) -> None:
+def test_an_end_of_file_record_is_reported_with_its_position(kernels: Kernels) -> None:
     data, positions = laid([Record("T", b"x")] * 3)
     data = np.concatenate([data, np.frombuffer(blank(40) + bytes(32), np.uint8)])
     assert walked(kernels, data) == (positions, len(data) - 40, kernels.frames.BLANK)
@@ -136,7 +136,7 @@ def test_each_bad_field_has_its_status(kernels: Kernels, at: int, raw: bytes, st
     assert kernels.frames.status_at(data, positions[2], BASE, True) == getattr(kernels.frames, status)
 
 
-def test_a_lax_walk_takes_what_a_broker_takes(kernels: Kernels) -> None:
+def test_a_lax_walk_accepts_what_a_broker_accepts(kernels: Kernels) -> None:
     data, positions = damaged(28, struct.pack(">q", 7))
     assert walked(kernels, data, strict=False)[0] == positions
     data, positions = laid([Record("T", b"")] * 3)
@@ -147,7 +147,7 @@ def test_a_lax_walk_takes_what_a_broker_takes(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize("length", range(0, 130, 3))
-def test_a_cut_buffer_is_never_read_beyond_its_end(kernels: Kernels, length: int) -> None:
+def test_a_truncated_buffer_is_never_read_past_its_end(kernels: Kernels, length: int) -> None:
     data, _ = laid([Record("T", b"x" * 30, born_host=IPV6, store_host=IPV6)])
     found, at, status = walked(kernels, np.ascontiguousarray(data[:length]))
     assert (found, at) == ([], 0)
@@ -233,7 +233,7 @@ def test_damage_in_a_later_lane_ends_the_walk_there(kernels: Kernels) -> None:
         assert walked(kernels, broken) == (positions[:victim], positions[victim], kernels.frames.BAD_MAGIC)
 
 
-def test_the_first_record_behind_a_place_is_found(kernels: Kernels) -> None:
+def test_the_first_record_after_a_position_is_found(kernels: Kernels) -> None:
     data, positions = laid(mixed(200_000, 9)[:20])
     for start in range(0, min(len(data), 4000), 53):
         expected = next((at for at in positions if at >= start), -1)

@@ -83,7 +83,7 @@ def test_bytes_that_are_not_utf8_have_no_hash(kernels: Kernels, raw: bytes) -> N
     assert hashes(kernels, [b"abcdefgh" + raw])[0] == kernels.hashing.MALFORMED
 
 
-def test_a_hash_can_be_carried_on(kernels: Kernels) -> None:
+def test_a_hash_can_be_continued(kernels: Kernels) -> None:
     seed = kernels.hashing.hash_bytes(np.frombuffer(b"topic#", np.uint8))
     assert kernels.hashing.hash_bytes(np.frombuffer("schlüssel".encode(), np.uint8), seed) == model("topic#schlüssel")
 

@@ -77,7 +77,7 @@ def test_keys_of_one_slot_make_one_chain_from_newer_to_older(kernels: Kernels) -
     assert (table[7], taken) == (5, 1)
 
 
-def test_a_slot_that_leads_behind_the_new_entry_counts_as_empty(kernels: Kernels) -> None:
+def test_a_slot_that_points_past_the_new_entry_counts_as_empty(kernels: Kernels) -> None:
     for wrong in (-3, 99):
         table = np.full(4, wrong, np.int32)
         out = np.zeros(20, np.uint8)
@@ -89,7 +89,7 @@ def test_a_slot_that_leads_behind_the_new_entry_counts_as_empty(kernels: Kernels
     ("seconds", "expected"),
     [(0, 0), (999, 0), (1000, 1), (-1, 0), (-(10**9), 0), (2_147_483_647_999, 2**31 - 1), (2_147_483_648_000, 2**31 - 1)],
 )
-def test_times_are_whole_seconds_from_the_begin_within_an_int(kernels: Kernels, seconds: int, expected: int) -> None:
+def test_times_are_whole_seconds_from_the_first_entry_within_an_int(kernels: Kernels, seconds: int, expected: int) -> None:
     begin = 1_640_995_200_000
     entries, _, _ = built(kernels, [(1, 0, begin + seconds)], begin, 3, [])
     assert struct.unpack_from(">i", entries, 12) == (expected,)
@@ -100,7 +100,7 @@ def test_times_are_whole_seconds_from_the_begin_within_an_int(kernels: Kernels, 
     ("at", "raw"),
     [(16, (9).to_bytes(4, "big")), (16, (-1).to_bytes(4, "big", signed=True)), (0, b"\x80\0\0\1"), (16, (5).to_bytes(4, "big"))],
 )
-def test_a_wrong_link_or_a_negative_hash_is_told(kernels: Kernels, at: int, raw: bytes) -> None:
+def test_a_wrong_link_or_a_negative_hash_is_reported(kernels: Kernels, at: int, raw: bytes) -> None:
     entries = bytearray(built(kernels, [(3 * k, k, 0) for k in range(8)], 0, 3, [])[0])
     entries[20 * 4 + at : 20 * 4 + at + 4] = raw
     bad = np.zeros(3, np.int64)

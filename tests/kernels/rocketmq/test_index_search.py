@@ -107,7 +107,7 @@ def test_chains_of_the_golden_stores_are_all_found_the_compiled_way(case: Golden
             assert found == truth
 
 
-def test_a_file_without_room_for_its_slots_is_refused() -> None:
+def test_a_file_too_small_for_its_slots_is_refused() -> None:
     for slots, key_hash in ((0, 1), (10, -1), (100, 1)):
         with pytest.raises(ValueError, match="no such slot"):
             index_search.search_chain(memoryview(bytes(100)), slots, 2, 2, 0, key_hash, 0, 1, 1)

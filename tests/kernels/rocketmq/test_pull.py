@@ -50,7 +50,7 @@ def plainly(store: MessageStore, queue_id: int, offset: int, count: int, tags: T
 
 @compiled
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_short_way_answers_as_the_rules_entry_by_entry(version: str, tmp_path: Path) -> None:
+def test_the_fast_path_answers_like_the_entry_by_entry_rules(version: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -84,7 +84,7 @@ def test_the_short_way_answers_as_the_rules_entry_by_entry(version: str, tmp_pat
 
 @compiled
 @pytest.mark.parametrize("version", VERSIONS)
-def test_ordinary_pulls_of_a_store_go_the_short_way_and_others_do_not(version: str, tmp_path: Path) -> None:
+def test_ordinary_pulls_of_a_store_take_the_fast_path_and_others_do_not(version: str, tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", config(version)) as store:
         filled(store, 100, random.Random(1))
         get = store._pulls.get
@@ -103,7 +103,7 @@ def test_ordinary_pulls_of_a_store_go_the_short_way_and_others_do_not(version: s
 
 
 @compiled
-def test_maps_at_hand_are_few_and_those_of_removed_files_are_let_go_of(tmp_path: Path) -> None:
+def test_few_maps_are_cached_and_those_of_removed_files_are_released(tmp_path: Path) -> None:
     place = tmp_path / "store"
     with MessageStore.open(place, config("4.9.3")) as store:
         filled(store, 2000, random.Random(2), queues=120)
@@ -145,7 +145,7 @@ def source_of_the_kernel() -> Any:
     return sources(pull)[0]
 
 
-def test_the_scan_is_that_of_its_source() -> None:
+def test_the_scan_equals_that_of_its_source() -> None:
     source = source_of_the_kernel()
     dice = random.Random(5)
     for _ in range(300):
@@ -169,7 +169,7 @@ def test_the_scan_is_that_of_its_source() -> None:
         assert outs[0][:2] == outs[1][:2] or (outs[0][0], outs[1][0]) == (-1, -1)
 
 
-def test_results_of_the_source_lay_themselves_out_alike() -> None:
+def test_results_of_kernel_and_source_have_the_same_layout() -> None:
     rows = np.array([5, 100, 3, 7, 104, 2], np.int64).tobytes()
     for kernel in (pull, source_of_the_kernel()):
         found = kernel.PullResult("FOUND", 8, 0, 9)
@@ -181,7 +181,7 @@ def test_results_of_the_source_lay_themselves_out_alike() -> None:
         assert path.get("T", 0, 0, 32) is None
 
 
-def test_entries_that_do_not_lie_in_the_file_and_outputs_without_room_are_refused() -> None:
+def test_entries_outside_the_file_and_outputs_that_are_too_small_are_refused() -> None:
     raw = np.zeros(40, np.uint8)
     limits = kernel_limits(PullRules(version="4.9.3", in_memory_bytes=0))
     out = np.empty(limits.room, np.int64)
@@ -190,7 +190,7 @@ def test_entries_that_do_not_lie_in_the_file_and_outputs_without_room_are_refuse
             pull.scan(raw, first, stop, 0, 32, 0, limits, room)
 
 
-def test_results_compare_and_show_what_was_pulled_not_where_it_lies() -> None:
+def test_results_compare_and_show_what_was_pulled_not_its_address() -> None:
     one, other = (GetResult(GetStatus.FOUND, 1, 0, 1, [memoryview(b"a")], [0], [5], [1], 1, 1) for _ in range(2))
     other.view = memoryview(b"")
     assert one == other

@@ -82,7 +82,7 @@ def test_a_file_that_may_not_grow_leaves_nothing(file_format: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(file_format: str, small_disk: Path) -> None:
+def test_a_full_disk_gives_a_one_sentence_error_and_leaves_nothing(file_format: str, small_disk: Path) -> None:
     source = opened(SMALL)
 
     def run() -> None:

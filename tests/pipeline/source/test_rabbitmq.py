@@ -57,7 +57,7 @@ def test_every_record_of_a_message_file_is_in_one_group(count: int) -> None:
 
 
 @pytest.mark.parametrize("given", [{"at": "2026-12-01"}, {"at": "1796083200000"}, {"now": "1796083200000"}])
-def test_what_has_expired_is_judged_at_the_time_given(given: dict[str, str]) -> None:
+def test_expiry_is_judged_at_the_given_time(given: dict[str, str]) -> None:
     assert RabbitMQOptions.of({"path": str(opened(MIXED)), **given}).now == 1_796_083_200_000_000
 
 

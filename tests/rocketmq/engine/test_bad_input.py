@@ -462,7 +462,7 @@ def test_a_store_is_open_once_in_a_process(tmp_path: Path) -> None:
     assert bodies_after(tmp_path / "store") == [b"x"]
 
 
-def test_a_store_that_another_process_has_is_left_alone(tmp_path: Path) -> None:
+def test_a_store_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
     hold = (
         "import sys; from mqstore.rocketmq.engine.message_store import MessageStore\n"
         "from mqstore.rocketmq.config.store_config import StoreConfig\n"

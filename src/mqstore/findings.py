@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Checked", "Coverage", "Damage", "Kind", "Report", "Skipped", "Verdict"]
+__all__ = ["CheckCounts", "Coverage", "Damage", "Kind", "Report", "SkippedRange", "Verdict"]
 
 
 class Kind(StrEnum):
@@ -100,7 +100,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRange:
     """A range that was not read, and why. offset, length: byte range in the file."""
 
     file: str
@@ -116,7 +116,7 @@ class Skipped:
 class Coverage:
     """What an answer is based on: everything, or everything except `skipped`."""
 
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRange, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -127,7 +127,7 @@ class Coverage:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckCounts:
     """How much was checked. records: frames found; messages: those that are messages with a valid frame."""
 
     files: int = 0
@@ -154,7 +154,7 @@ class Report:
 
     store: str
     family: str
-    checked: Checked
+    checked: CheckCounts
     coverage: Coverage = Coverage()
     damage: tuple[Damage, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -13,7 +13,7 @@ from support import golden as goldenkit
 from support import stores as storekit
 from support.console import Visitor, counted, golden, links, visiting, words
 
-from mqstore.console.damage_map import WIDTH, Extent, Map
+from mqstore.console.damage_map import WIDTH, DamageMap, Extent
 from mqstore.console.trace import TRACE_TOPIC
 
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)
@@ -293,13 +293,13 @@ def test_stores_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
 
 
 def test_a_map_shows_the_smallest_damage_and_stays_small() -> None:
-    many = Map(1 << 30, 1 << 30, tuple(Extent(at << 10, 1, "bad-frame") for at in range(0, 1 << 20, 50)))
+    many = DamageMap(1 << 30, 1 << 30, tuple(Extent(at << 10, 1, "bad-frame") for at in range(0, 1 << 20, 50)))
     assert len(many.bars) <= 400
     assert many.bars[-1].x + many.bars[-1].width <= WIDTH
     assert many.damaged == len(many.extents)
-    last = Map(100, 100, (Extent(99, 10**9, "torn-record"),))
+    last = DamageMap(100, 100, (Extent(99, 10**9, "torn-record"),))
     assert [(bar.x + bar.width) for bar in last.bars] == [WIDTH]
-    assert Map(0, 0, (Extent(0, 0, "missing-file"),)).bars
+    assert DamageMap(0, 0, (Extent(0, 0, "missing-file"),)).bars
 
 
 def test_expiry_is_judged_at_the_given_time() -> None:

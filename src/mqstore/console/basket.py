@@ -62,7 +62,7 @@ def _unquoted(text: str) -> str:
     return unquote(text, errors="surrogatepass")
 
 
-def _number(text: str) -> int:
+def _to_int(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _HIGHEST:
         raise ValueError(text)
     return int(text)
@@ -74,9 +74,9 @@ def place_from(text: str) -> Place:
         store, _, rest = text.partition(":")
         parts = rest.split("/")
         if len(parts) == 1:
-            return InLog(_number(store), _number(rest))
+            return InLog(_to_int(store), _to_int(rest))
         vhost, queue, level, seq_id = parts
-        return InQueue(_number(store), _unquoted(vhost), _unquoted(queue), _number(level) if level else None, _number(seq_id))
+        return InQueue(_to_int(store), _unquoted(vhost), _unquoted(queue), _to_int(level) if level else None, _to_int(seq_id))
     except ValueError:
         raise UsageError(f"{text[:80]!r} does not name a message; select messages on a page that lists them") from None
 

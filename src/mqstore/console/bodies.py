@@ -53,10 +53,10 @@ def views(body: bytes) -> BodyViews:
     """Return the views of a body, limited to the beginning of a long one."""
     head = body[:SHOWN]
     lossy = plain_text(head.decode("utf-8", "replace"))
-    return BodyViews(len(body), _text(head, cut=len(body) > SHOWN), _pretty(body), lossy)
+    return BodyViews(len(body), _decode_head(head, cut=len(body) > SHOWN), _pretty(body), lossy)
 
 
-def _text(head: bytes, *, cut: bool) -> str | None:
+def _decode_head(head: bytes, *, cut: bool) -> str | None:
     for length in range(len(head), max(-1, len(head) - 4), -1):
         # a character cut at the end does not mean that the content is binary
         try:

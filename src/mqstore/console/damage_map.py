@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mqstore.findings import Damage
 
-__all__ = ["WIDTH", "Extent", "Map", "map_of"]
+__all__ = ["WIDTH", "DamageMap", "Extent", "map_of"]
 
 WIDTH = 1000.0
 MIN_WIDTH = 3.0  # so that a single byte is visible
@@ -40,7 +40,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class DamageMap:
     """Damage map of a file. size: bytes of the file; written: bytes before the trailing zeros; extents: ascending."""
 
     size: int
@@ -86,7 +86,7 @@ class Map:
         return f"{self.size:,} bytes, {self.written:,} of them written, {len(self.extents):,} findings over {self.damaged:,} bytes"
 
 
-def map_of(name: str, size: int, written: int, damage: Iterable[Damage]) -> Map:
+def map_of(name: str, size: int, written: int, damage: Iterable[Damage]) -> DamageMap:
     """Return the damage map of a file from the findings of its store."""
     extents = (Extent(item.offset, item.length, str(item.kind)) for item in damage if item.file == name)
-    return Map(size, written, tuple(sorted(extents, key=lambda each: (each.at, each.length))))
+    return DamageMap(size, written, tuple(sorted(extents, key=lambda each: (each.at, each.length))))

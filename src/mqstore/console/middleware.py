@@ -79,10 +79,10 @@ class Guard:
                 await self._app(scope, receive, sending)
                 return
             if scope["method"] in ("GET", "HEAD"):
-                await _answer(sending, 303, "Sign in with the token first.", {"Location": "/enter"})
+                await _respond(sending, 303, "Sign in with the token first.", {"Location": "/enter"})
                 return
             refusal = (401, "This console requires a token: open /enter.")
-        await _answer(sending, refusal[0], refusal[1])
+        await _respond(sending, refusal[0], refusal[1])
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if scope["method"] not in ("GET", "HEAD", "POST"):
@@ -133,7 +133,7 @@ def _cookie(headers: dict[str, str], name: str) -> str | None:
     return None if found is None else found.value
 
 
-async def _answer(send: Send, status: int, sentence: str, extra: dict[str, str] | None = None) -> None:
+async def _respond(send: Send, status: int, sentence: str, extra: dict[str, str] | None = None) -> None:
     body = f"{sentence}\n".encode()
     headers = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **(extra or {})}
     await send(

@@ -207,14 +207,14 @@ class ArrowFiles:
             file = self._system.open_input_file(path)
         except FileNotFoundError:
             return None
-        metadata = {_text(name): _text(value) for name, value in (file.metadata() or {}).items()}
+        metadata = {_as_text(name): _as_text(value) for name, value in (file.metadata() or {}).items()}
         identity = metadata.get("ETag") or metadata.get("Last-Modified")
         if identity is None:
             identity = str(self._system.get_file_info(path).mtime_ns)
         return OpenFile(file.size(), identity, lambda start, stop: file.read_at(stop - start, start))
 
 
-def _text(value: str | bytes) -> str:
+def _as_text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 

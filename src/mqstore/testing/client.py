@@ -110,7 +110,7 @@ class Client:
 
     def request(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
         """Send a request and return the response, whatever its code. Raises ClientError without a response."""
-        fields = None if ext is None else {name: _text(value) for name, value in ext.items() if value is not None}
+        fields = None if ext is None else {name: _field_text(value) for name, value in ext.items() if value is not None}
         asked = Frame(code, fields, body, opaque=next(self._opaques), version=V4_9_3)
         try:
             self._socket.sendall(encode(asked))
@@ -232,7 +232,7 @@ class Client:
         return int((self.call(RequestCode.GET_MIN_OFFSET, place).ext or {})["offset"])
 
 
-def _text(value: object) -> str:
+def _field_text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

@@ -276,7 +276,7 @@ def run_states(states: CrashStates, check: Check, *, workers: int = 2, report: C
     run = CrashRun(states.total.total(), states.distinct.total())
     with scratch_directory() as scratch, _settled():
         if workers < 2:
-            checked = _check(states, check, Path(scratch), range(len(states)), [0, 0], 0)
+            checked = _check_states(states, check, Path(scratch), range(len(states)), [0, 0], 0)
         else:
             checked = _in_processes(states, check, Path(scratch), workers)
     run.checked = dict(checked)
@@ -305,7 +305,7 @@ def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-def _check(states: CrashStates, check: Check, directory: Path, turns: Iterable[int], current: Any, number: int) -> Counter[LossKind]:
+def _check_states(states: CrashStates, check: Check, directory: Path, turns: Iterable[int], current: Any, number: int) -> Counter[LossKind]:
     """Check states. turns: indexes of the chosen states, ascending. current: set to the name of the state being checked."""
     checked: Counter[LossKind] = Counter()
     for state in states.lay(states.chosen[turn] for turn in turns):
@@ -375,7 +375,7 @@ def _work(states: CrashStates, check: Check, directory: Path, drawn: Any, curren
 
     directory.mkdir()
     try:
-        outcome: Counter[LossKind] | str = _check(states, check, directory, turns(), current, number)
+        outcome: Counter[LossKind] | str = _check_states(states, check, directory, turns(), current, number)
     except CrashCheckError as error:
         trace = "".join(traceback.format_exception(error.__cause__)).rstrip() if error.__cause__ else ""
         outcome = f"{error}\n\n{trace}"

@@ -273,14 +273,14 @@ def _below(path: str, node: Node | None) -> dict[str, Node]:
     return {**directories, **files}
 
 
-def _number(text: str) -> int:
+def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest(), "big")
 
 
 def file_part(path: str, size: int, total: int) -> int:
     """Return a file's part of the key of a tree."""
-    return _number(f"{path}\0{size}\0{total}")
+    return _digest(f"{path}\0{size}\0{total}")
 
 
 def directory_part(path: str) -> int:
-    return _number(f"{path}/")
+    return _digest(f"{path}/")

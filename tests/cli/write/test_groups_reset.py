@@ -75,7 +75,7 @@ def test_the_change_is_shown_before_and_after(store: Path) -> None:
 def test_latest_skips_messages_and_therefore_needs_force(store: Path) -> None:
     refused = reset(store, "latest", status=1)
     assert "nothing is written" in refused.stdout
-    assert "2 queues kept" in refused.stderr
+    assert "2 queues not moved" in refused.stderr
     assert (store / OFFSETS).read_text() == BILLING
     reset(store, "latest", "--force")
     assert offsets(store, "billing", "orders") == {0: 5, 1: 5}

@@ -198,11 +198,11 @@ class _Terms(Transformer[Token, Term]):
         return logical_not(equality(term, constant(None)))
 
     def compared(self, left: Term, sign: Token, right: Term) -> Term:
-        return comparison(_number(left), _number(right), HOLDS[sign])
+        return comparison(_require_number(left), _require_number(right), HOLDS[sign])
 
     def between(self, value: Term, inverted: Token | None, low: Term, high: Term) -> Term:
         for term in (low, high, value):
-            _number(term)
+            _require_number(term)
         if low.constant and high.constant and order_of(low.value, high.value) > 0:
             raise UsageError(f"there is nothing between {low.value} and {high.value}; put the smaller number first")
         if inverted:
@@ -265,7 +265,7 @@ def _as_boolean(term: Term) -> Term:
     return Term(lambda properties: None if term.evaluate(properties) is None else False, boolean=True)
 
 
-def _number(term: Term) -> Term:
+def _require_number(term: Term) -> Term:
     if term.boolean or (term.constant and (isinstance(term.value, (bool, str)) or term.value is None)):
         raise UsageError("only numbers and properties can be compared with <, <=, >, >= and BETWEEN")
     return term

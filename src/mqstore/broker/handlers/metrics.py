@@ -263,7 +263,7 @@ def _of_runtime(context: Context) -> Iterator[Sample]:
         "broker_version": table["brokerVersion"],
     }
     values = {name: float(table[key]) for name, key in _RUNTIME.items()}
-    values["remain_howmanydata_toflush"] = _size(table["remainHowManyDataToFlush"])
+    values["remain_howmanydata_toflush"] = _parse_size(table["remainHowManyDataToFlush"])
     for prefix, key in _RATES.items():
         for window, rate in zip((10, 60, 600), table[key].split(" "), strict=True):
             values[f"{prefix}_tps{window}"] = float(rate)
@@ -276,7 +276,7 @@ def _of_runtime(context: Context) -> Iterator[Sample]:
         yield Sample(f"rocketmq_brokeruntime_{name}", value, labels)
 
 
-def _size(written: str) -> float:
+def _parse_size(written: str) -> float:
     size, _, unit = written.partition(" ")
     return float(size) * _UNITS[unit]
 

@@ -89,7 +89,7 @@ def pull(context: Context, connection: Connection, request: Frame) -> Frame | No
 def _pulled(context: Context, connection: Connection, request: Frame, header: PullHeader, *, may_suspend: bool) -> Frame | None:
     """Pull and return the response, or None if the pull is held."""
     began = context.clock()
-    _check(context, connection, header)
+    _check_pull(context, connection, header)
     wanted = _filter(context, request, header)
     reset = context.store.offsets.pop_reset(header.group, header.topic, header.queue_id) if context.profile.is_v5 else None
     if reset is not None:
@@ -116,10 +116,10 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
             return None
         found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
         code = _CODES.get(found.status, code)
-    return _answer(context, request, header, found, code, began)
+    return _pull_response(context, request, header, found, code, began)
 
 
-def _answer(context: Context, request: Frame, header: PullHeader, found: GetResult, code: int, began: int) -> Frame:
+def _pull_response(context: Context, request: Frame, header: PullHeader, found: GetResult, code: int, began: int) -> Frame:
     counters = context.component(Statistics).counters
     following = found.next_begin_offset
     parts: list[memoryview] = []
@@ -168,7 +168,7 @@ def _moved(context: Context, request: Frame, header: PullHeader, offset: int) ->
 # checks
 
 
-def _check(context: Context, connection: Connection, header: PullHeader) -> None:
+def _check_pull(context: Context, connection: Connection, header: PullHeader) -> None:
     """Raise ResponseError if the group may not pull from the queue."""
     group = context.component(TopicsAndGroups).group(header.group)
     if group is None:

@@ -61,14 +61,14 @@ def query_message(context: Context, connection: Connection, request: Frame) -> F
     began = time.perf_counter()
     found = context.store.query(topic, key, number, begin, end)
     queries.took(time.perf_counter() - began)
-    return _found(context, request, found)
+    return _query_response(context, request, found)
 
 
 async def _query_in_thread(context: Context, request: Frame, asked: tuple[str, str, int, int, int]) -> Frame:
-    return _found(context, request, await context.run(context.store.query, *asked))
+    return _query_response(context, request, await context.run(context.store.query, *asked))
 
 
-def _found(context: Context, request: Frame, found: QueryResult) -> Frame:
+def _query_response(context: Context, request: Frame, found: QueryResult) -> Frame:
     ext = {
         "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
         "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),

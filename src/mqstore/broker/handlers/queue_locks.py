@@ -90,7 +90,7 @@ class LockComponent(Component):
             self.table.expire(self.context.clock())
 
 
-def _asked(request: Frame) -> tuple[str, str, list[MessageQueue]]:
+def _parse_lock_request(request: Frame) -> tuple[str, str, list[MessageQueue]]:
     """Return (group, client id, queues) of a request."""
     body = bodies.parse_request(request)
     group, client_id, named = body.get("consumerGroup"), body.get("clientId"), body.get("mqSet")
@@ -107,14 +107,14 @@ def _asked(request: Frame) -> tuple[str, str, list[MessageQueue]]:
 
 def lock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 41: lock queues and return those that the client holds."""
-    group, client_id, queues = _asked(request)
+    group, client_id, queues = _parse_lock_request(request)
     granted = context.component(LockComponent).table.lock(group, queues, client_id, context.clock())
     return make_response(request, body=bodies.encode({"lockOKMQSet": granted}))
 
 
 def unlock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 42: release the client's own queues."""
-    group, client_id, queues = _asked(request)
+    group, client_id, queues = _parse_lock_request(request)
     context.component(LockComponent).table.unlock(group, queues, client_id)
     return make_response(request)
 

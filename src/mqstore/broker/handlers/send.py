@@ -83,13 +83,13 @@ def _check_name(context: Context, topic: str) -> None:
 
 
 async def _sent_to_new_topic(context: Context, connection: Connection, request: Frame, header: SendHeader) -> Frame:
-    config = _made(context, header)
+    config = _make_topic(context, header)
     await context.component(TopicsAndGroups).save()
     work = _sent_to(context, connection, request, header, config)
     return work if isinstance(work, Frame) else await work
 
 
-def _made(context: Context, header: SendHeader) -> TopicConfig:
+def _make_topic(context: Context, header: SendHeader) -> TopicConfig:
     """Create a topic and return its configuration. Raises ResponseError if it cannot be created."""
     topics = context.writable_store().topics
     name = header.topic

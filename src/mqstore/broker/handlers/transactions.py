@@ -44,7 +44,7 @@ async def end_transaction(context: Context, connection: Connection, request: Fra
     if decision not in (COMMIT, ROLLBACK):
         return None
     store = context.writable_store()
-    await context.run(_check, context, group, queue_offset, physical, from_check)
+    await context.run(_check_half_message, context, group, queue_offset, physical, from_check)
     settle = store.transactions.commit if decision == COMMIT else store.transactions.rollback
 
     def settled() -> PutResult:
@@ -60,7 +60,7 @@ async def end_transaction(context: Context, connection: Connection, request: Fra
     return make_response(request, code, put.detail)
 
 
-def _check(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
+def _check_half_message(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
     """Raise ResponseError unless the half message exists and belongs to the producer."""
     found = context.store.record_at(physical)
     if found is None or found.topic != HALF_TOPIC:
@@ -99,9 +99,9 @@ class CheckBack(Component):
         """Check the half messages once."""
         context = self.context
         if HALF_TOPIC in (queue.topic for queue in context.store.queues()):
-            await context.run(self._check)
+            await context.run(self._find_half_messages)
 
-    def _check(self) -> None:
+    def _find_half_messages(self) -> None:
         """Find the half messages to ask about. Runs in a thread."""
         settings = self.context.settings
         run = self.context.writable_store().transactions.check(

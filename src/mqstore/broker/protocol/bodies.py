@@ -58,10 +58,10 @@ def takes_strict_json(request: Frame) -> bool:
 
 def encode(value: object, *, strict: bool = False) -> bytes:
     """Encode a body. value: mappings, lists, strings, numbers, booleans, `MessageQueue` and None."""
-    return _text(value, strict).encode("utf-8", "replace")
+    return _encode_value(value, strict).encode("utf-8", "replace")
 
 
-def _text(value: object, strict: bool) -> str:
+def _encode_value(value: object, strict: bool) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -73,24 +73,24 @@ def _text(value: object, strict: bool) -> str:
     if isinstance(value, float):
         return json.dumps(value, allow_nan=False)
     if isinstance(value, MessageQueue):
-        return _text(value.bean(), strict)
+        return _encode_value(value.bean(), strict)
     if isinstance(value, Mapping):
         return "{" + ",".join(_pairs(value, strict)) + "}"
     if isinstance(value, Iterable):
-        return "[" + ",".join([_text(item, strict) for item in value]) + "]"
+        return "[" + ",".join([_encode_value(item, strict) for item in value]) + "]"
     raise TypeError(f"{type(value).__name__} cannot be encoded in a body")
 
 
 def _pairs(value: Mapping[Any, object], strict: bool) -> list[str]:
     named = all(isinstance(name, str) for name in value)
     items = sorted(value.items()) if named else list(value.items())
-    return [f"{_key(name, strict)}:{_text(item, strict)}" for name, item in items if item is not None]
+    return [f"{_key(name, strict)}:{_encode_value(item, strict)}" for name, item in items if item is not None]
 
 
 def _key(name: object, strict: bool) -> str:
     if isinstance(name, str):
         return _quoted(name)
-    text = _text(name, strict)
+    text = _encode_value(name, strict)
     return _quoted(text) if strict else text
 
 
@@ -116,10 +116,10 @@ def parse(raw: bytes | memoryview) -> Any:
     except RecursionError:
         raise BodyError("nested too deeply") from None
     except ValueError:
-        return _Lenient(text).whole()
+        return _LenientParser(text).whole()
 
 
-class _Lenient:
+class _LenientParser:
     """Parser of JSON with unquoted numbers and objects as keys."""
 
     def __init__(self, text: str) -> None:

@@ -226,18 +226,18 @@ def _from_json(header: bytes, body: bytes) -> Frame:
                 break
     remark, language = value.get("remark"), value.get("language", "JAVA")
     return Frame(
-        _number(value, "code"),
+        _unsigned_member(value, "code"),
         ext,
         body,
         remark if remark is None or type(remark) is str else _as_text(remark),
-        _number(value, "flag"),
-        _number(value, "opaque"),
+        _unsigned_member(value, "flag"),
+        _unsigned_member(value, "opaque"),
         _LANGUAGES.get(language, Language.OTHER) if type(language) is str else Language.OTHER,
-        _number(value, "version"),
+        _unsigned_member(value, "version"),
     )
 
 
-def _number(value: dict[str, Any], name: str) -> int:
+def _unsigned_member(value: dict[str, Any], name: str) -> int:
     number = value.get(name, 0)
     if type(number) is int and 0 <= number < 1 << 31:
         return number

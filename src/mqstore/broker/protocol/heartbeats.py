@@ -125,7 +125,7 @@ def parse(body: bytes | memoryview) -> Heartbeat:
         client_id,
         tuple(dict.fromkeys(_name(group) for group in _objects(told, "producerDataSet"))),
         tuple(_consumer(group) for group in _objects(told, "consumerDataSet")),
-        _number(told.get("heartbeatFingerprint")),
+        _to_int(told.get("heartbeatFingerprint")),
         told.get("withoutSub") is True,
     )
 
@@ -140,7 +140,7 @@ def parse_subscription(held: Mapping[str, Any]) -> Subscription:
     derived = Subscription.of(
         topic,
         text if isinstance(text, str) else None,
-        version=_number(held.get("subVersion")),
+        version=_to_int(held.get("subVersion")),
         expression_type=kind if isinstance(kind, str) else None,
     )
     return derived if held.get("classFilterMode") is not True else _by_class(derived)
@@ -185,7 +185,7 @@ def _name(held: Mapping[str, Any]) -> str:
     return name
 
 
-def _number(value: object) -> int:
+def _to_int(value: object) -> int:
     if isinstance(value, bool):
         return 0
     if isinstance(value, int):

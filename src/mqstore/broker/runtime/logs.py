@@ -15,7 +15,7 @@ import datetime
 import json
 import logging
 
-__all__ = ["LOGGER", "Lines", "log"]
+__all__ = ["LOGGER", "JsonLogFormatter", "log"]
 
 LOGGER = logging.getLogger("mqstore.broker")
 
@@ -26,7 +26,7 @@ def log(event: str, level: int = logging.INFO, *, error: BaseException | None = 
         LOGGER.log(level, event, exc_info=error, extra={"facts": facts})
 
 
-class Lines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """Formats an event as a JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -92,14 +92,14 @@ class ReadOnlyStore(ReadSide):
             files = [(file.start, _view(log.mapped(file.file).data)[: file.written]) for file in self._recovered.files]
             return LogFiles(files, log.file_size)
         size = max((file.size for file in log.files), default=log.file_size)
-        return _Believable([(file.start, _view(log.mapped(file).data)) for file in log.files], size)
+        return _ValidRecords([(file.start, _view(log.mapped(file).data)) for file in log.files], size)
 
     @cached_property
     def _queues(self) -> dict[tuple[str, int], NamedQueue]:
         queues: Sequence[NamedQueue]
         view = self._store.view() if self._recovered is None else self._recovered
         found = view.queues()
-        queues = cast("Sequence[NamedQueue]", found) if self._recovered is not None else [_Paged(queue) for queue in found]
+        queues = cast("Sequence[NamedQueue]", found) if self._recovered is not None else [_SingleFileQueue(queue) for queue in found]
         return {(queue.topic, queue.queue_id): queue for queue in queues}
 
     def queues(self) -> Sequence[NamedQueue]:
@@ -194,7 +194,7 @@ def _view(data: NDArray[np.uint8]) -> memoryview:
     return data.data.cast("B") if len(data) else memoryview(b"")
 
 
-class _Believable(LogFiles):
+class _ValidRecords(LogFiles):
     """A log that may be damaged: only valid records are returned, and others are skipped one by one."""
 
     def __init__(self, files: Sequence[tuple[int, memoryview]], file_size: int) -> None:
@@ -218,7 +218,7 @@ class _Believable(LogFiles):
         return raw if size < LEAST or int.from_bytes(raw[:4], "big") == size else None
 
 
-class _Paged:
+class _SingleFileQueue:
     """A queue of the disk view in the form that pulling needs: one file from the first entry to the last."""
 
     def __init__(self, queue: QueueView) -> None:

@@ -160,12 +160,12 @@ def _print_ready(broker: Broker, options: ServeOptions) -> None:
 
 def _log_to_stderr(options: ServeOptions) -> None:
     """Send log events to standard error."""
-    from mqstore.broker.runtime.logs import LOGGER, Lines
+    from mqstore.broker.runtime.logs import LOGGER, JsonLogFormatter
 
     LOGGER.handlers.clear()
     LOGGER.propagate = False
     handler: logging.Handler = logging.NullHandler() if options.quiet else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines())
+    handler.setFormatter(JsonLogFormatter())
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.CRITICAL if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
 

@@ -260,7 +260,7 @@ def _parquet(name: str, files: Sequence[Path], root: Path, skip: int) -> Source:
     """Check all files before anything is loaded. Raises UsageError, CannotOpenError."""
     size = sum(path.stat().st_size for path in files)
     for path in files:
-        with _opened(path) as file:
+        with _open_parquet(path) as file:
             columns = [*file.schema_arrow.names, *_of_path(path, root)]
         unknown = next((column for column in columns if column not in _KNOWN), None)
         if unknown is not None:
@@ -272,7 +272,7 @@ def _parquet(name: str, files: Sequence[Path], root: Path, skip: int) -> Source:
     return Source(name, "row", size, _parquet_rows(files, root, skip))
 
 
-def _opened(path: Path) -> Any:
+def _open_parquet(path: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -299,7 +299,7 @@ def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Sour
     for path in files:
         size = path.stat().st_size
         of_path = _of_path(path, root)
-        with _opened(path) as file:
+        with _open_parquet(path) as file:
             total = file.metadata.num_rows
             wanted = [column for column in file.schema_arrow.names if column in (*_TAKEN, *_MARKS)]
             before = place

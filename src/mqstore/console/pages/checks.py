@@ -42,7 +42,7 @@ _WORK: dict[str, tuple[str, Callable[[OpenStore, Progress], Any], str]] = {
 }
 
 
-def _start(request: PageRequest, opened: OpenStore, kind: str, *, again: bool = False) -> Job:
+def _start_check(request: PageRequest, opened: OpenStore, kind: str, *, again: bool = False) -> Job:
     title, work, unit = _WORK[kind]
     return request.console.jobs.start(
         kind,
@@ -57,7 +57,7 @@ def _start(request: PageRequest, opened: OpenStore, kind: str, *, again: bool = 
 
 def start_verify(request: PageRequest) -> Response:
     opened = request.store
-    request.waited(_start(request, opened, "verify", again=True))
+    request.waited(_start_check(request, opened, "verify", again=True))
     return request.go(f"/stores/{opened.number}/verify")
 
 
@@ -91,7 +91,7 @@ def verify(request: PageRequest) -> Response:
 
 def start_usage(request: PageRequest) -> Response:
     opened = request.store
-    request.waited(_start(request, opened, "usage", again=True))
+    request.waited(_start_check(request, opened, "usage", again=True))
     return request.go(f"/stores/{opened.number}/usage")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from mqstore.console import bodies
-from mqstore.console.damage_map import Map, map_of
+from mqstore.console.damage_map import DamageMap, map_of
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.health import last_report
 from mqstore.console.pages.route import PageRoute
@@ -34,7 +34,7 @@ class File:
     size: int
     changed: int
     findings: int
-    map: Map
+    map: DamageMap
 
 
 def damage_of(request: PageRequest, opened: OpenStore) -> tuple[Sequence[Damage], bool]:

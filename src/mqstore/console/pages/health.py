@@ -47,7 +47,7 @@ def look(opened: OpenStore, progress: Callable[[int, int], None]) -> Health:
     return _rocketmq(store) if isinstance(store, RocketMQStore) else _rabbitmq(store, progress)
 
 
-def _size(store: RocketMQStore | RabbitMQStore) -> int:
+def _store_size(store: RocketMQStore | RabbitMQStore) -> int:
     return sum(entry.size for _, entry in store.directory.walk())
 
 
@@ -64,7 +64,7 @@ def _rocketmq(store: RocketMQStore) -> Health:
         f"RocketMQ {'4.9' if version == '4.9.3' else '5.x'}",
         "unclean" if store.unclean else "clean",
         sum(queue.max_offset - queue.min_offset for queue in queues),
-        _size(store),
+        _store_size(store),
         tuple(warnings),
         (
             ("Log", f"physical offsets {low:,} to {high:,} in {len(store.log.files):,} files"),
@@ -97,7 +97,7 @@ def _rabbitmq(store: RabbitMQStore, progress: Callable[[int, int], None]) -> Hea
         f"RabbitMQ classic queues, version {' and '.join(map(str, versions)) or '-'}",
         "clean" if all(vhost.clean for vhost in vhosts) else "unclean",
         messages,
-        _size(store),
+        _store_size(store),
         tuple(warnings),
         (
             ("Vhosts", f"{len(vhosts):,}"),

@@ -36,7 +36,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class ByteRange:
     """A range of a file that belongs to a message."""
 
     what: str
@@ -60,11 +60,11 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
     offset = request.needed("offset")
     row = rocketmq_row(view, offset)
     file = store.log.file_at(offset)
-    places = [Bytes("record", row["store_file"], offset - (file.start if file else 0), row["size"])]
+    places = [ByteRange("record", row["store_file"], offset - (file.start if file else 0), row["size"])]
     queue = next((each for each in store.consume_queues() if (each.topic, each.queue_id) == (row["topic"], row["queue_id"])), None)
     if isinstance(queue, ConsumeQueueReader) and queue.min_offset <= row["queue_offset"] < queue.max_offset:
         name, at = queue.place(row["queue_offset"])
-        places.append(Bytes("queue entry", name, at, 20))
+        places.append(ByteRange("queue entry", name, at, 20))
     raw = store.log.raw(offset) or b""
     return request.show(
         "message.html",
@@ -155,9 +155,9 @@ def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
     store = opened.rabbitmq
     place = InQueue(opened.number, request.text("vhost"), request.text("queue"), request.number("level"), request.needed("seq"))
     entry, row = entry_at(store, place), rabbitmq_row(store, place)
-    places = [Bytes("index entry", entry["index_file"], entry["index_position"], 0)]
+    places = [ByteRange("index entry", entry["index_file"], entry["index_position"], 0)]
     if row["store_file"] and entry["state"] != "missing":
-        places.append(Bytes("message", row["store_file"], row["position"], 0))
+        places.append(ByteRange("message", row["store_file"], row["position"], 0))
     headers = [(each["name"], each["type"], each["value"]) for each in (row["properties"] or {}).get("headers") or ()]
     plain = {name: value for name, value in (row["properties"] or {}).items() if value is not None and name != "headers"}
     return request.show(

@@ -28,7 +28,7 @@ import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
-from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
+from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.jobs.report import ExportReport, Progress
@@ -241,7 +241,7 @@ class _ExportRun:
             bytes=sum(part.bytes for part in parts),
             seconds=seconds,
             damage=tuple(merged),
-            coverage=Coverage(tuple(Skipped(item.file, item.offset, item.length, str(item.kind)) for item in merged)),
+            coverage=Coverage(tuple(SkippedRange(item.file, item.offset, item.length, str(item.kind)) for item in merged)),
             notes=(f"{untold} further findings are not listed individually",) if untold else (),
         )
 

@@ -29,7 +29,7 @@ from mqstore.errors import PipelineError, UsageError
 from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.files.location import check_outside, local_target
-from mqstore.findings import Coverage, Damage, Skipped, merge_adjacent
+from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
@@ -357,7 +357,7 @@ class _Lookup:
             files=(),
             seconds=0.0,
             damage=tuple(damage),
-            coverage=Coverage(tuple(Skipped(item.file, item.offset, item.length, str(item.kind)) for item in damage)),
+            coverage=Coverage(tuple(SkippedRange(item.file, item.offset, item.length, str(item.kind)) for item in damage)),
             notes=tuple(findings.notes),
         )
 

@@ -24,7 +24,7 @@ import mqstore
 from mqstore.errors import UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
-from mqstore.findings import Coverage, Kind, Skipped
+from mqstore.findings import Coverage, Kind, SkippedRange
 from mqstore.pipeline.jobs.export import MANIFEST
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.pipeline.jobs.report import ExportReport, Progress
@@ -243,7 +243,7 @@ class _ExportRun:
             seconds=seconds,
             damage=damage,
             coverage=Coverage(
-                tuple(Skipped(item.file, item.offset, item.length, str(item.kind)) for item in damage if item.kind is Kind.UNREADABLE)
+                tuple(SkippedRange(item.file, item.offset, item.length, str(item.kind)) for item in damage if item.kind is Kind.UNREADABLE)
             ),
         )
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_store, local_target
-from mqstore.findings import Coverage, Damage, Kind, Skipped, merge_adjacent
+from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.report import Progress, RebuildReport
 from mqstore.pipeline.spark.runner import Runner
@@ -141,7 +141,7 @@ class _RebuildRun:
         self.last_offset, self.last_store_timestamp, self.end = -1, 0, -1
         self.damage: list[Damage] = list(store.log.findings)
         self.notes: list[str] = []
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedRange] = []
         self.stages: list[tuple[str, float]] = []
 
     def run(self, why: str) -> RebuildReport:
@@ -242,7 +242,7 @@ class _RebuildRun:
                 "are not listed individually"
             )
         self.skipped.extend(
-            Skipped(
+            SkippedRange(
                 "commitlog",
                 outcome.split.start,
                 outcome.split.stop - outcome.split.start,
@@ -409,6 +409,8 @@ class _RebuildRun:
 
     def _coverage(self) -> Coverage:
         unread = [
-            Skipped(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind in _UNREAD
+            SkippedRange(item.file, item.offset, item.length, str(item.kind))
+            for item in merge_adjacent(self.damage)
+            if item.kind in _UNREAD
         ]
         return Coverage((*unread, *self.skipped))

@@ -279,7 +279,10 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
         groups,
         by_key,
         _waiting(store),
-        {place: _size(store, place) for place in ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config")},
+        {
+            place: _tree_size(store, place)
+            for place in ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config")
+        },
         prefix,
         tuple(merge_adjacent(damage)),
         (f"{unreported} further findings are not listed individually",) if unreported else (),
@@ -298,10 +301,10 @@ def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:
     return found
 
 
-def _size(store: RocketMQStore, place: str) -> int:
+def _tree_size(store: RocketMQStore, place: str) -> int:
     """Return the size of all files below a directory."""
     try:
         entries = store.directory.entries(place) if store.directory.is_directory(place) else []
     except MqstoreError:
         return 0
-    return sum(_size(store, f"{place}/{entry.name}") if entry.is_directory else entry.size for entry in entries)
+    return sum(_tree_size(store, f"{place}/{entry.name}") if entry.is_directory else entry.size for entry in entries)

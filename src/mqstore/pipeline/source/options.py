@@ -89,25 +89,25 @@ def _columns(options: Any, several: bool) -> tuple[str, ...]:
 
 
 def _selection(options: Any) -> Selection:
-    queue_ids = _names(options.get("queueId"), ",")
+    queue_ids = _split_names(options.get("queueId"), ",")
     try:
         ids = None if queue_ids is None else frozenset(int(text) for text in queue_ids)
     except ValueError:
         raise UsageError(f"option queueId is {options['queueId']!r}: give numbers, separated by commas") from None
     return Selection(
-        topics=_names(options.get("topic"), ","),
+        topics=_split_names(options.get("topic"), ","),
         queue_ids=ids,
-        keys=_names(options.get("keys"), " "),
-        from_offset=_number(options, "startingOffsets", "earliest"),
-        to_offset=_number(options, "endingOffsets", "latest"),
-        from_queue_offset=_number(options, "startingQueueOffset", "earliest"),
-        to_queue_offset=_number(options, "endingQueueOffset", "latest"),
-        since=_number(options, "startingTimestamp", "earliest"),
-        until=_number(options, "endingTimestamp", "latest"),
+        keys=_split_names(options.get("keys"), " "),
+        from_offset=_bound_option(options, "startingOffsets", "earliest"),
+        to_offset=_bound_option(options, "endingOffsets", "latest"),
+        from_queue_offset=_bound_option(options, "startingQueueOffset", "earliest"),
+        to_queue_offset=_bound_option(options, "endingQueueOffset", "latest"),
+        since=_bound_option(options, "startingTimestamp", "earliest"),
+        until=_bound_option(options, "endingTimestamp", "latest"),
     )
 
 
-def _number(options: Any, name: str, word: str) -> int | None:
+def _bound_option(options: Any, name: str, word: str) -> int | None:
     text = options.get(name)
     if text is None or text == word:
         return None
@@ -117,6 +117,6 @@ def _number(options: Any, name: str, word: str) -> int | None:
         raise UsageError(f"option {name} is {text!r}: give a number or {word!r}") from None
 
 
-def _names(text: str | None, separator: str) -> frozenset[str] | None:
+def _split_names(text: str | None, separator: str) -> frozenset[str] | None:
     names = None if text is None else frozenset(part for part in (part.strip() for part in text.split(separator)) if part)
     return names or None

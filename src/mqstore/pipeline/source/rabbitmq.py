@@ -79,7 +79,7 @@ class RabbitMQOptions:
         if not columns:
             raise UsageError("option columns is empty; omit it to read all columns")
         at = options.get("at", options.get("now"))
-        splits = _number(options, "splits")
+        splits = _integer_option(options, "splits")
         if splits is not None and splits < 1:
             raise UsageError(f"the number of splits must be at least 1 (got {splits})")
         fields(view, columns)
@@ -109,28 +109,28 @@ def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
 
 
 def _selection(options: Any) -> QueueSelection:
-    verdicts = _names(options, "verdict")
+    verdicts = _names_option(options, "verdict")
     known = [str(verdict) for verdict in Verdict]
     for verdict in verdicts or ():
         if verdict not in known:
             raise UsageError(f"option verdict is {verdict!r}; give one of {', '.join(known)}")
     return QueueSelection(
-        vhosts=_names(options, "vhost"),
-        queues=_names(options, "queue"),
-        from_seq=_number(options, "fromSeq"),
-        to_seq=_number(options, "toSeq"),
+        vhosts=_names_option(options, "vhost"),
+        queues=_names_option(options, "queue"),
+        from_seq=_integer_option(options, "fromSeq"),
+        to_seq=_integer_option(options, "toSeq"),
         recovered=None if options.get("recovered") is None else boolean(options, "recovered", True),
         verdicts=verdicts,
         everything=boolean(options, "all", False),
     )
 
 
-def _names(options: Any, name: str) -> frozenset[str] | None:
+def _names_option(options: Any, name: str) -> frozenset[str] | None:
     text = options.get(name)
     return None if text is None else frozenset(split_names(text)) or None
 
 
-def _number(options: Any, name: str) -> int | None:
+def _integer_option(options: Any, name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None

@@ -75,15 +75,15 @@ class StreamSettings:
                 raise UsageError(f"a stream has no {name}: it follows the log; read it as a batch, or use trigger(availableNow=True)")
         return cls(
             starting=_starting(options.get("startingOffsets", "latest")),
-            timestamp=_count(options, "startingTimestamp", 0),
+            timestamp=_count_option(options, "startingTimestamp", 0),
             read=ReadOptions.of(CaseInsensitiveDict({name: text for name, text in options.items() if name.lower() not in _START_OPTIONS})),
-            rows=_count(options, "maxRowsPerTrigger", 1),
-            size=_count(options, "maxBytesPerTrigger", 1),
-            pieces=_count(options, "minPartitions", 1) or 0,
+            rows=_count_option(options, "maxRowsPerTrigger", 1),
+            size=_count_option(options, "maxBytesPerTrigger", 1),
+            pieces=_count_option(options, "minPartitions", 1) or 0,
         )
 
 
-def _count(options: Mapping[str, str], name: str, least: int) -> int | None:
+def _count_option(options: Mapping[str, str], name: str, least: int) -> int | None:
     text = options.get(name)
     if text is None:
         return None

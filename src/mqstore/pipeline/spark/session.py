@@ -75,7 +75,7 @@ def session(
     local = master.startswith("local")
     with _environment(_launch_environment(java, local)), tempfile.TemporaryFile() as output:
         try:
-            started = _start(settings, output if quiet else None)
+            started = _start_session(settings, output if quiet else None)
         except MqstoreError:
             raise
         except Exception as error:
@@ -209,7 +209,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSession:
+def _start_session(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession

@@ -41,7 +41,7 @@ from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, EntryTable, Queue
-from mqstore.rabbitmq.store.start_rules import Start
+from mqstore.rabbitmq.store.start_rules import QueueStart
 from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = [
@@ -149,7 +149,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
     if task.directory not in queues:
         raise CannotOpenError(f"{task.directory} has disappeared since the store was listed")
     # not one of vhost.queues, which would keep every journal in memory
-    start = Start(vhost.terms.get(task.directory), vhost.clean)
+    start = QueueStart(vhost.terms.get(task.directory), vhost.clean)
     queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), start)
     place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
     version = task.version or queue.version

@@ -35,7 +35,7 @@ from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store.orphans import orphan_rows
 from mqstore.rabbitmq.store.queue import PERSISTENT_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
-from mqstore.rabbitmq.store.start_rules import Start
+from mqstore.rabbitmq.store.start_rules import QueueStart
 from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["write_orphan_queue"]
@@ -73,7 +73,7 @@ def write_orphan_queue(
 
 def _pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, int]) -> Iterator[Piece]:
     for part in parts:
-        queue = Queue(vhost.root, part, vhost.entry_count, (vhost.persistent, vhost.transient), Start(None, False))
+        queue = Queue(vhost.root, part, vhost.entry_count, (vhost.persistent, vhost.transient), QueueStart(None, False))
         for found in queue.entry_tables():
             _, entries = select_messages(found, vhost, left_out)
             if len(entries):
@@ -104,11 +104,11 @@ def _sizes(found: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[n
         message_terms.fields(data, at, length, fields)
         sizes[mine] = fields[:, message_terms.BODY_LENGTH]
         for k in np.flatnonzero(fields[:, message_terms.STATUS] != message_terms.FAST).tolist():
-            sizes[mine[k]] = _size(data, int(at[k]), int(length[k]))
+            sizes[mine[k]] = _body_size(data, int(at[k]), int(length[k]))
     return sizes
 
 
-def _size(data: Bytes, at: int, length: int) -> int:
+def _body_size(data: Bytes, at: int, length: int) -> int:
     try:
         return len(read_message(data[at : at + length].tobytes()).body)
     except EtfError:

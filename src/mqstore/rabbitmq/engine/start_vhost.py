@@ -55,7 +55,7 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
             lock = LockedDirectory(directory, place)
         except LockHeldError:
             raise TargetError(f"{directory.path(place)} is already open for writing; close the queues there and try again") from None
-        return _start(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
+        return _start_vhost(directory, ReadOnlyDirectory(path), vhost, place, config, lock)
     except BaseException:
         if lock is not None:
             lock.close()
@@ -63,7 +63,7 @@ def start_vhost(path: str | os.PathLike[str], vhost: bytes, config: EngineConfig
         raise
 
 
-def _start(
+def _start_vhost(
     directory: DurableDirectory, reading: ReadOnlyDirectory, vhost: bytes, place: str, config: EngineConfig, lock: LockedDirectory
 ) -> RunningVhost:
     entries = _prepare(directory, reading, place, vhost, config)

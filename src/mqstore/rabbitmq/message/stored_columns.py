@@ -190,7 +190,7 @@ class StoredTerms:
             case "exchange":
                 rows = np.flatnonzero(self._fast)
                 fast = self._strings(self._fields[rows, message_terms.EXCHANGE_START], self._fields[rows, message_terms.EXCHANGE_LENGTH])
-                return self._interleave(fast, lambda slow: None if slow.message is None else _text(slow.message.exchange))
+                return self._interleave(fast, lambda slow: None if slow.message is None else _as_text(slow.message.exchange))
             case "routing_keys":
                 return self._routing_keys()
             case "payload":
@@ -240,7 +240,7 @@ class StoredTerms:
                 array.validate(full=True)
             except pa.ArrowInvalid:
                 raw = pa.Array.from_buffers(pa.binary(), len(starts), [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
-                return pa.array([None if value is None else _text(value) for value in raw.to_pylist()], pa.string())
+                return pa.array([None if value is None else _as_text(value) for value in raw.to_pylist()], pa.string())
         return array
 
     def _routing_keys(self) -> pa.Array:
@@ -251,7 +251,7 @@ class StoredTerms:
         keys = self._strings(*self._listed(rows, message_terms.KEYS_START, counts, backwards=False))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
         fast = pa.ListArray.from_arrays(pa.array(offsets), keys)
-        return self._interleave(fast, lambda slow: None if slow.message is None else [_text(key) for key in slow.message.routing_keys])
+        return self._interleave(fast, lambda slow: None if slow.message is None else [_as_text(key) for key in slow.message.routing_keys])
 
     def _json_properties(self) -> list[dict[str, Any] | None]:
         """Return the properties of each row in their JSON form."""
@@ -310,14 +310,14 @@ def _properties_of(slow: _SlowMessage | None) -> dict[str, Any] | None:
     return None if slow is None else slow.properties
 
 
-def _text(raw: bytes) -> str:
+def _as_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
 def _arrow_value(value: Any) -> Any:
     """Return a property for Arrow; bytes that are not UTF-8 become U+FFFD."""
     if isinstance(value, dict) and set(value) == {"b64"}:
-        return _text(base64.b64decode(value["b64"]))
+        return _as_text(base64.b64decode(value["b64"]))
     return value
 
 

@@ -260,10 +260,10 @@ def hidden(url: str) -> str:
 def _raw(block: bytes) -> Any:
     import pika
 
-    class Raw(pika.BasicProperties):  # type: ignore[misc]
+    class EncodedProperties(pika.BasicProperties):  # type: ignore[misc]
         """Properties that are encoded already."""
 
         def encode(self) -> list[bytes]:
             return [block]
 
-    return Raw()
+    return EncodedProperties()

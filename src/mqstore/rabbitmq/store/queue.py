@@ -26,7 +26,7 @@ from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
 from mqstore.rabbitmq.format.layout import QueueDirectory
 from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store import start_rules
-from mqstore.rabbitmq.store.start_rules import Start
+from mqstore.rabbitmq.store.start_rules import QueueStart
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_store import MessageStore
@@ -145,7 +145,7 @@ class Queue:
         place: QueueDirectory,
         segment_entries: int,
         stores: tuple[MessageStore, MessageStore],
-        start: Start,
+        start: QueueStart,
         now: int | None = None,
     ) -> None:
         self.place = place

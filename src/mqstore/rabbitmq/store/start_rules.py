@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, ENTRY, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 
-__all__ = ["ENTRY", "Start", "keeps", "next_sequence_id", "redelivered"]
+__all__ = ["ENTRY", "QueueStart", "keeps", "next_sequence_id", "redelivered"]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class QueueStart:
     """How one queue would start. store_clean: whether the broker trusts the message store of its vhost without a scan."""
 
     terms: QueueTerms | None
@@ -50,7 +50,7 @@ class Start:
 
 
 def keeps(
-    entries: NDArray[np.void], start: Start, version: int, *, own_persistent: NDArray[np.bool_], in_store: NDArray[np.bool_]
+    entries: NDArray[np.void], start: QueueStart, version: int, *, own_persistent: NDArray[np.bool_], in_store: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return which entries are messages of the queue after the start.
 
@@ -68,7 +68,7 @@ def keeps(
     return np.asarray(live & np.where(shared, in_store, own_persistent))
 
 
-def redelivered(entries: NDArray[np.void], start: Start, version: int) -> NDArray[np.bool_]:
+def redelivered(entries: NDArray[np.void], start: QueueStart, version: int) -> NDArray[np.bool_]:
     """Return which messages are marked as redelivered."""
     if start.terms is None:
         return np.ones(len(entries), np.bool_)
@@ -77,7 +77,7 @@ def redelivered(entries: NDArray[np.void], start: Start, version: int) -> NDArra
     return np.asarray((entries["seen"] & DELIVERED) != 0)
 
 
-def next_sequence_id(kept: NDArray[np.void], start: Start, count: int) -> int:
+def next_sequence_id(kept: NDArray[np.void], start: QueueStart, count: int) -> int:
     """Return the sequence id of the next publish. kept: the remaining entries; count: entries per segment."""
     if start.terms is not None and start.terms.next_seq is not None:
         return start.terms.next_seq

@@ -14,7 +14,7 @@ import numpy as np
 
 from mqstore.files import Bytes
 from mqstore.files.confined_directory import ConfinedDirectory
-from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, Verdict
+from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Verdict
 from mqstore.rabbitmq.format.index_v1 import PERSISTENT
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
@@ -31,7 +31,7 @@ NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it i
 
 def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[[str], Bytes | None]) -> Report:
     """Check a store. rows: all its index entries; data_of: the bytes of a file."""
-    checked = Checked()
+    checked = CheckCounts()
     for _, entry in store.directory.walk():
         checked.files += 1
         checked.bytes += entry.size
@@ -52,7 +52,7 @@ def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[
     # an embedded message that is not a term is also a finding of its index
     unique = {(item.file, item.offset, item.kind): item for item in reversed(damage)}
     damage = sorted(unique.values(), key=lambda item: (item.file, item.offset, item.length))
-    skipped = tuple(Skipped(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
+    skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
     return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes))
 
 

@@ -24,7 +24,7 @@ from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vho
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.queue import Queue
-from mqstore.rabbitmq.store.start_rules import Start
+from mqstore.rabbitmq.store.start_rules import QueueStart
 
 __all__ = ["Vhost"]
 
@@ -138,7 +138,7 @@ class Vhost:
         """The queue directories, by name and priority level, the highest level first."""
         stores = (self.persistent, self.transient)
         return [
-            Queue(self.root, place, self.entry_count, stores, Start(self.terms.get(place.directory), self.clean), self.now)
+            Queue(self.root, place, self.entry_count, stores, QueueStart(self.terms.get(place.directory), self.clean), self.now)
             for place in self._places
         ]
 

@@ -51,7 +51,7 @@ class TransactionQueue(Protocol):
     def entries(self, start: int, stop: int) -> Rows: ...
 
 
-class Offsets(Protocol):
+class GroupOffsets(Protocol):
     """What is needed of the consumer offsets."""
 
     def query(self, group: str, topic: str, queue_id: int, /) -> int: ...
@@ -69,7 +69,7 @@ class TransactionStore(Protocol):
     def config(self) -> StoreConfig: ...
 
     @property
-    def offsets(self) -> Offsets: ...
+    def offsets(self) -> GroupOffsets: ...
 
     def put(self, message: Message, /) -> PutResult: ...
 
@@ -203,7 +203,7 @@ class Transactions:
         version = self._store.version
         properties = found.property_map()
         text = properties.get(half_message.CHECK_TIMES)
-        times = 0 if text is None else _number(text)
+        times = 0 if text is None else _int_or_minus_1(text)
         age = now - found.born_timestamp
         if text is not None and times >= max_checks:
             self._put(half_message.given_up(found, version))
@@ -214,10 +214,10 @@ class Transactions:
             return "given_up", None
         seconds = properties.get(half_message.IMMUNITY)
         if seconds is not None:
-            immunity = timeout if _number(seconds) == -1 else 1000 * _number(seconds)
+            immunity = timeout if _int_or_minus_1(seconds) == -1 else 1000 * _int_or_minus_1(seconds)
             if age < immunity:
                 known_by = properties.get(half_message.PREPARED_QUEUE_OFFSET)
-                prepared = queue_offset if known_by is None else _number(known_by)
+                prepared = queue_offset if known_by is None else _int_or_minus_1(known_by)
                 put = self._put(half_message.renewed(found, version, check_times=times, prepared_queue_offset=prepared))
                 self._renewed[queue_offset] = put.queue_offset
                 return "postponed", None
@@ -228,7 +228,7 @@ class Transactions:
         stored = self._store.record_at(put.physical_offset)
         if stored is None:
             raise _EndOfCheckError(f"the half message renewed at {put.physical_offset} cannot be read")
-        return "asked", replace(stored, topic=properties.get("REAL_TOPIC", ""), queue_id=_number(properties.get("REAL_QID", "")))
+        return "asked", replace(stored, topic=properties.get("REAL_TOPIC", ""), queue_id=_int_or_minus_1(properties.get("REAL_QID", "")))
 
     def _put(self, message: Message) -> PutResult:
         put = self._store.put(message)
@@ -281,7 +281,7 @@ class Transactions:
         if queue_offset in self._settled:
             return True
         known_by = found.property_map().get(half_message.PREPARED_QUEUE_OFFSET)
-        return known_by is not None and _number(known_by) in self._settled
+        return known_by is not None and _int_or_minus_1(known_by) in self._settled
 
     def _progress(self, topic: str) -> int:
         """Return the next queue offset to look at."""
@@ -333,7 +333,7 @@ class Transactions:
             start += len(rows)
 
 
-def _number(text: str) -> int:
+def _int_or_minus_1(text: str) -> int:
     """Parse a number as the broker does; -1 for anything else."""
     try:
         return int(text)

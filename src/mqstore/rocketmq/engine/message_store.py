@@ -187,7 +187,7 @@ class MessageStore(ReadSide):
         result = self._refusal() or self._appender.put(message)
         if self._sync_flush and result.stored and _waits(message):
             done = await self.commit.wait_async(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000)
-            self._settle(result, done)
+            self._apply_flush_result(result, done)
         return result
 
     def refusal_of(self, topic: str) -> str:
@@ -195,9 +195,9 @@ class MessageStore(ReadSide):
         return self._appender.refusal_of(topic)
 
     def _await_flush(self, result: PutResult) -> None:
-        self._settle(result, self.commit.wait(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000))
+        self._apply_flush_result(result, self.commit.wait(result.physical_offset + result.size, self.config.sync_flush_timeout / 1000))
 
-    def _settle(self, result: PutResult, flushed: bool) -> None:
+    def _apply_flush_result(self, result: PutResult, flushed: bool) -> None:
         if not flushed:
             result.status = PutStatus.FLUSH_DISK_TIMEOUT
             result.detail = self.commit.failed or "the disk took longer than syncFlushTimeout"

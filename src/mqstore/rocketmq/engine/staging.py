@@ -122,7 +122,7 @@ def write_part(batches: Iterable[pa.RecordBatch], stage: str, partition: int, at
                 continue
             batch = _complete(batch, rules, born, rows)
             columns = columns_of(batch, rules, rows)
-            _check(columns, rules, rows)
+            _check_columns(columns, rules, rows)
             topics.update(dict.fromkeys(topic for topic, _ in columns.groups))
             if writer is None:
                 sink = closing.enter_context(directory.open_new(name))
@@ -157,7 +157,7 @@ def _complete(batch: pa.RecordBatch, rules: RowRules, born: int, first_row: int)
     return batch.set_column(place, "born_timestamp", times.fill_null(now.cast(times.type)))
 
 
-def _check(columns: BatchColumns, rules: RowRules, first_row: int) -> None:
+def _check_columns(columns: BatchColumns, rules: RowRules, first_row: int) -> None:
     """Refuse what a put would refuse beyond the rules of the columns. Raises UsageError."""
     if len(columns) and columns.sizes.max() > rules.max_record_size:
         row = int(np.argmax(columns.sizes > rules.max_record_size))

@@ -118,7 +118,7 @@ class GroupCommit:
                 with self._lock:
                     self._serving = False
                 raise
-        expiry = loop.call_later(timeout, _answer, future, False)
+        expiry = loop.call_later(timeout, _resolve, future, False)
         try:
             return await future
         finally:
@@ -135,9 +135,9 @@ class GroupCommit:
             flushed = self.wait(max(offset for offset, _, _ in waiting), timeout)
             for offset, future, loop in waiting:
                 with contextlib.suppress(RuntimeError):  # the loop of a call that no longer waits may be closed
-                    loop.call_soon_threadsafe(_answer, future, flushed or self._done >= offset)
+                    loop.call_soon_threadsafe(_resolve, future, flushed or self._done >= offset)
 
 
-def _answer(future: asyncio.Future[bool], flushed: bool) -> None:
+def _resolve(future: asyncio.Future[bool], flushed: bool) -> None:
     if not future.done():
         future.set_result(flushed)

@@ -250,7 +250,7 @@ def read_keys(path: str | os.PathLike[str]) -> KeySet:
             raw = magic + file.read()
     except OSError as error:
         raise CannotOpenError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}; give a file of topics and keys") from None
-    text = _text(place, raw)
+    text = _decode_utf8(place, raw)
     topics, keys, bad = (_csv if place.suffix.lower() == ".csv" else _lines)(place, text)
     _refuse(str(place), bad)
     import pyarrow as pa
@@ -264,7 +264,7 @@ def _refuse(what: str, bad: Sequence[str]) -> None:
         raise UsageError(f"{what} cannot be looked up: {', '.join(bad[:MAX_BAD_LINES])}{more}; each row needs a topic and a key")
 
 
-def _text(place: Path, raw: bytes) -> str:
+def _decode_utf8(place: Path, raw: bytes) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -119,9 +119,9 @@ def choose(by: str, costs: Costs, unusable: Sequence[str]) -> tuple[Plan, str]:
             why = f"{unusable[0]}{f' ({len(unusable) - 1} more)' if len(unusable) > 1 else ''}"
         return Plan.SCAN, f"no index file can be used: {why}; {costs.log_bytes:,} bytes of log are read"
     if by == Plan.SCAN:
-        return Plan.SCAN, f"requested; {costs.log_bytes:,} bytes of log are read for {_count(costs.keys, 'key')}"
+        return Plan.SCAN, f"requested; {costs.log_bytes:,} bytes of log are read for {_counted(costs.keys, 'key')}"
     figures = (
-        f"{_count(costs.keys, 'key')}, {_count(costs.files, 'index file')} of {costs.entries:,} entries, "
+        f"{_counted(costs.keys, 'key')}, {_counted(costs.files, 'index file')} of {costs.entries:,} entries, "
         f"{costs.log_bytes:,} bytes of log, {costs.uncovered_bytes:,} of them not covered by the index"
     )
     if by != "auto":
@@ -131,7 +131,7 @@ def choose(by: str, costs: Costs, unusable: Sequence[str]) -> tuple[Plan, str]:
     return chosen, f"the least work; {figures}; estimated on one core: {estimates}"
 
 
-def _count(number: int, what: str) -> str:
+def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 

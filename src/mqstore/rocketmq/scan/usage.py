@@ -112,7 +112,7 @@ def usage_of_split(task: UsageTask) -> SplitUsage:
     found = SplitUsage(task.split, None, 0)
     for event in walk:
         if isinstance(event, Records):
-            _count(found, RecordColumns(event), event.file.start, task.prefix)
+            _add_counts(found, RecordColumns(event), event.file.start, task.prefix)
         elif isinstance(event, EndOfFile):
             found.filler[event.file.start] = found.filler.get(event.file.start, 0) + event.length
         elif event.messages or event.kind != Kind.TORN_RECORD:  # a file that is merely too short holds no damaged bytes
@@ -126,7 +126,7 @@ def usage_of_split(task: UsageTask) -> SplitUsage:
     return found
 
 
-def _count(found: SplitUsage, columns: RecordColumns, start: int, prefix: int | None) -> None:
+def _add_counts(found: SplitUsage, columns: RecordColumns, start: int, prefix: int | None) -> None:
     topics = columns.topic.dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)

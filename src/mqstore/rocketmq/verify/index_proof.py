@@ -123,7 +123,7 @@ class IndexProof:
             Damage(self.file.relative, self.file.entry_position(number), ENTRY.itemsize, kind, f"entry {number}: {sentence}", 0)
         )
 
-    def settle(self, log: CommitLog, log_end: int, rules: DispatchRules) -> None:
+    def finish(self, log: CommitLog, log_end: int, rules: DispatchRules) -> None:
         """Check every entry that was not proved, and report its faults."""
         for number in self._unproved():
             entry = self.file.entry(number)

@@ -91,7 +91,7 @@ class QueueProof:
         if at < self.queue.max_offset:
             yield at, self.queue.max_offset
 
-    def settle(self, log: CommitLog, log_end: int) -> None:
+    def finish(self, log: CommitLog, log_end: int) -> None:
         """Check every entry that was not proved, and report its faults."""
         left = list(self.unproved())
         for low, high in left:

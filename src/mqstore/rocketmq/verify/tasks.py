@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from mqstore.files.location import Url
-from mqstore.findings import Checked, Damage
+from mqstore.findings import CheckCounts, Damage
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -63,7 +63,7 @@ class PartProof:
     task: PartTask
     begin: int | None
     met: tuple[int, int]
-    checked: Checked
+    checked: CheckCounts
     damage: list[Damage]
     log_end: int
     last_timestamp: int
@@ -86,7 +86,7 @@ def parts(store: RocketMQStore, count: int | None = None) -> list[PartTask]:
     return [PartTask(store.place, store.config, token, tuple(splits[low:high])) for low, high in pairwise(cuts) if low < high]
 
 
-def _opened(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
+def _open_cached(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
     key = (path, config, token)
     found = _stores.get(key)
     if found is None:
@@ -98,7 +98,7 @@ def _opened(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
 
 def check_part(task: PartTask) -> PartProof:
     """Check the splits of a part, and compare what they dispatch with queues and index."""
-    work = Verification(_opened(task.store, task.config, task.token))
+    work = Verification(_open_cached(task.store, task.config, task.token))
     work.log_end = -1
     findings_before = len(work.damage)
     met = task.met
@@ -195,7 +195,7 @@ def index_tasks(work: Verification, store: RocketMQStore) -> list[IndexProofTask
 
 def check_index(task: IndexProofTask) -> list[Damage]:
     """Return what is wrong with one index file."""
-    store = _opened(task.store, task.config, task.token)
+    store = _open_cached(task.store, task.config, task.token)
     work = Verification(store)
     proof = work.indexes[task.number]
     proof.proved.extend(task.proved)

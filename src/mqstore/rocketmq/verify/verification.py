@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mqstore.findings import Checked, Coverage, Damage, Kind, Report, Skipped, merge_adjacent
+from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, merge_adjacent
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -50,7 +50,7 @@ class Verification:
         self.store = store
         self.log = store.log
         self.rules = store.rules()
-        self.checked = Checked()
+        self.checked = CheckCounts()
         self.damage: list[Damage] = list(store.findings)
         self.notes: list[str] = []
         self.queues: dict[tuple[str, int], QueueProof] = {}
@@ -80,18 +80,18 @@ class Verification:
     def report(self, index_damage: Sequence[Sequence[Damage]]) -> Report:
         """Return the report once every split was taken. index_damage: findings of `settle_index`, file by file."""
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
-        self._settle_queues()
+        self._finish_queues()
         self._count_lost_messages()
-        self._settle_index(index_damage)
-        self._settle_batch_queues()
-        self._settle_offsets()
-        self._settle_checkpoint()
+        self._finish_index(index_damage)
+        self._finish_batch_queues()
+        self._finish_offsets()
+        self._finish_checkpoint()
         if self.store.unclean:
             self.notes.append(
                 "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
             )
         skipped = tuple(
-            Skipped(item.file, item.offset, item.length, str(item.kind))
+            SkippedRange(item.file, item.offset, item.length, str(item.kind))
             for item in self.damage
             if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
         )
@@ -171,11 +171,11 @@ class Verification:
 
     # differences between the log and its derived files
 
-    def _settle_queues(self) -> None:
+    def _finish_queues(self) -> None:
         pending = 0
         for (topic, queue_id), proof in sorted(self.queues.items()):
             self.checked.queue_entries += proof.queue.max_offset - proof.queue.min_offset
-            proof.settle(self.log, self.log_end)
+            proof.finish(self.log, self.log_end)
             proof.queue.drop()
             self.damage.extend(proof.damage)
             tail = [place for place in proof.missing if place[0] >= proof.queue.max_offset]
@@ -207,7 +207,7 @@ class Verification:
         )
         self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
 
-    def _settle_index(self, damage: Sequence[Sequence[Damage]]) -> None:
+    def _finish_index(self, damage: Sequence[Sequence[Damage]]) -> None:
         for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
             self.damage.extend(found)
@@ -239,12 +239,12 @@ class Verification:
             sentence = f"keys of {pending} messages after the end of the index are in no index file"
             self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", pending))
 
-    def _settle_batch_queues(self) -> None:
+    def _finish_batch_queues(self) -> None:
         for proof in self.batch_queues.values():
             self.checked.queue_entries += proof.queue.unit_count
             self.damage.extend((*proof.queue.findings, *proof.damage(self.log)))
 
-    def _settle_offsets(self) -> None:
+    def _finish_offsets(self) -> None:
         """Report offsets outside their queue as notes: they are not damage, because a client may commit any offset."""
         for item in self.store.view().consumer_offsets():
             if item.state in ("below-min", "above-max"):
@@ -253,7 +253,7 @@ class Verification:
                     f"which holds {item.min_offset} to {item.max_offset}"
                 )
 
-    def _settle_checkpoint(self) -> None:
+    def _finish_checkpoint(self) -> None:
         point = self.store.checkpoint
         for name, stamp in (("physicMsgTimestamp", point.physic), ("logicsMsgTimestamp", point.logics)):
             if self.last_timestamp and stamp > self.last_timestamp:
@@ -266,6 +266,6 @@ def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: Dispatc
     """Return what is wrong with an index file: its chains, and the entries that no range of log has proved."""
     damage = check_chains(proof.file)
     if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage):
-        proof.settle(log, log_end, rules)
+        proof.finish(log, log_end, rules)
     proof.file.drop()
     return [*damage, *proof.damage]

@@ -1,6 +1,6 @@
-"""Runs every benchmark, one process each, on stores made once.
+"""Run every benchmark in its own process, on stores that are made once.
 
-Rows go to rows.jsonl in the work directory, a table to standard output at the end.
+Rows are written to rows.jsonl in the work directory; a table is printed at the end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What all benchmarks share: stores made by the real put path, the real 4.9.3 store as peer, medians, and one JSON row per figure.
+"""Shared code of the benchmarks: stores written by the real put path, the real 4.9.3 store as peer, medians, one JSON row per figure.
 
-Stores are made once, in the directory given by --work (benchmarks/stores by default, not in version control; 6 GB), and used
-again by every script.
+Stores are made once, in the directory given by --work (by default benchmarks/stores, which is not in version control; 6 GB), and
+shared by all scripts.
 Message i of a store goes to topic bench-(i mod 4), queue (i/4) mod 8; its KEYS is order-%09d of i, its TAGS Tag(i mod 5), its body 1 KiB of
 JSON text; in store s2 it also has a UNIQ_KEY of 32 characters. Store s10 is like s2, with 10 GB of log; only
-the scripts that need it make it.
+the scripts that need it create it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MESSAGES = {"s1": 900_000, "s2": 3_700_000, "s10": 8_400_000}
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. ours, peer: numbers by name. ratio: how the target is met, where the target is one."""
+    """One figure. ours, peer: numbers by name. ratio: the measured ratio, if the target is a ratio."""
 
     what: str
     target: str
@@ -50,14 +50,14 @@ class Bench:
     def __init__(self, description: str) -> None:
         parser = argparse.ArgumentParser(description=description.splitlines()[0])
         parser.add_argument("--work", type=Path, default=ROOT / "benchmarks" / "stores", help="directory for stores and outputs")
-        parser.add_argument("--s1", type=Path, help="a store of kind s1 to use instead of making one")
-        parser.add_argument("--s2", type=Path, help="a store of kind s2 to use instead of making one")
-        parser.add_argument("--s10", type=Path, help="a store of kind s10 to use instead of making one")
+        parser.add_argument("--s1", type=Path, help="an existing s1 store to use instead of creating one")
+        parser.add_argument("--s2", type=Path, help="an existing s2 store to use instead of creating one")
+        parser.add_argument("--s10", type=Path, help="an existing s10 store to use instead of creating one")
         parser.add_argument(
-            "--scale", type=float, default=1.0, help="share of the messages of a full store; figures of less than 1 are no proof"
+            "--scale", type=float, default=1.0, help="fraction of the messages of a full store; results below 1 are not representative"
         )
-        parser.add_argument("--rounds", type=int, default=3)
-        parser.add_argument("--json", type=Path, help="file to append rows to, one JSON object a line")
+        parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: 3)")
+        parser.add_argument("--json", type=Path, help="file to append rows to, one JSON object per line")
         self.options = parser.parse_args()
         self.work: Path = self.options.work.resolve()
         self.work.mkdir(parents=True, exist_ok=True)
@@ -66,11 +66,11 @@ class Bench:
         print(f"# {description.splitlines()[0]}\n# {self.environment}", flush=True)
 
     def messages(self, kind: str) -> int:
-        """How many messages a store of that kind has."""
+        """Return the number of messages in a store of that kind."""
         return max(1000, int(MESSAGES[kind] * self.options.scale))
 
     def store(self, kind: str) -> Path:
-        """A store of that kind, made if need be; its log is in the page cache afterwards."""
+        """Return a store of that kind, created if necessary, with its log in the page cache."""
         given = getattr(self.options, kind)
         path = given if given is not None else self.work / f"store-{kind}-{self.messages(kind)}"
         if not path.exists():
@@ -82,7 +82,7 @@ class Bench:
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
-        """A directory name beside the stores, with nothing there before and after."""
+        """Yield a path beside the stores at which nothing exists before and after."""
         path = self.work / name
         remove(path)
         try:
@@ -91,7 +91,7 @@ class Bench:
             remove(path)
 
     def emit(self, row: Row) -> None:
-        """Print a row, and append it to the file of --json."""
+        """Print a row and append it to the --json file."""
         mark = {True: "met", False: "MISSED", None: ""}[row.met]
         print(f"\n{row.what}\n  target {row.target}  {mark}")
         for side, figures in (("ours", row.ours), ("peer", row.peer)):
@@ -112,7 +112,7 @@ def _short(value: object) -> str:
 
 
 def environment() -> str:
-    """The machine in one line."""
+    """Describe the machine in one line."""
     model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
     memory = next((int(line.split()[1]) // 1_000_000 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     try:
@@ -134,7 +134,7 @@ def log_files(store: Path) -> list[Path]:
 
 
 def warm(store: Path) -> None:
-    """Read log and index once, so that they are in the page cache."""
+    """Read log and index once to bring them into the page cache."""
     for folder in ("commitlog", "index"):
         for path in sorted((store / folder).glob("*")):
             with path.open("rb", buffering=0) as file:
@@ -147,7 +147,7 @@ def remove(path: Path) -> None:
 
 
 def link_log(store: Path, target: Path) -> Path:
-    """A store of nothing but the log files of another, linked where the file system can."""
+    """Create a store with only the log files of another, hard-linked if the file system allows it."""
     (target / "commitlog").mkdir(parents=True)
     for path in log_files(store):
         try:
@@ -169,14 +169,14 @@ def oracle(mode: str, store: Path, *options: object, version: str = "4.9.3") -> 
 
 
 def count_messages(store: Path) -> int:
-    """How many messages a store made here has, by its consume queues."""
+    """Return the number of messages in a store created here, according to its consume queues."""
     import mqstore
 
     return sum(queue.max_offset for queue in mqstore.open(store).consume_queues())
 
 
 def log_size(store: Path) -> int:
-    """Bytes of log up to the last written one."""
+    """Return the number of log bytes up to the last one written."""
     import mqstore
     from mqstore.rocketmq.scan.splits import log_bytes, plan
 
@@ -185,7 +185,7 @@ def log_size(store: Path) -> int:
 
 
 def floor(spark: Any, tasks: int, rounds: int) -> float:
-    """Seconds of an empty job of so many Python tasks, whose rows are grouped and collected: what Spark itself costs a query. Median."""
+    """Return the median seconds of an empty job of `tasks` Python tasks, grouped and collected: Spark's own cost of a query."""
 
     def run() -> None:
         spark.range(tasks, numPartitions=tasks).mapInArrow(lambda batches: batches, "id long").groupBy("id").count().collect()
@@ -195,7 +195,7 @@ def floor(spark: Any, tasks: int, rounds: int) -> float:
 
 
 def peer_dispatch(store: Path, rounds: int, work: Path) -> list[dict[str, Any]]:
-    """The real store builds queues and index of a linked log, several times in one JVM, so that later rounds are warm."""
+    """Let the real store build queues and index of a linked log, several times in one JVM, so that later rounds are warm."""
     remove(work)
     try:
         return oracle("dispatch", link_log(store, work), "--rounds", rounds)
@@ -208,7 +208,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
@@ -216,7 +216,7 @@ def timed(function: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Child:
-    """A finished child process. rss: peak resident bytes, mapped file pages included; anonymous: peak of what is not file pages."""
+    """A finished child process. rss: peak resident bytes, including mapped file pages; anonymous: peak bytes that are not file pages."""
 
     seconds: float
     rss: int
@@ -226,7 +226,7 @@ class Child:
 
 
 def child(*command: object, sample: float = 0.02) -> Child:
-    """Run a command and watch its memory. Its standard output goes to a file, so that it never waits for us."""
+    """Run a command and sample its memory. Its standard output goes to a file, so that it never blocks on a pipe."""
     peak = {"VmHWM": 0, "RssAnon": 0}
     with tempfile.TemporaryFile() as out:
         start = time.perf_counter()
@@ -253,5 +253,5 @@ def child(*command: object, sample: float = 0.02) -> Child:
 
 
 def mqstore(*arguments: object) -> list[str]:
-    """The command line of our own command."""
+    """Return the command line of the `mqstore` command."""
     return [sys.executable, "-m", "mqstore", *map(str, arguments)]

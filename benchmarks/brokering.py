@@ -1,12 +1,12 @@
-"""Our broker and the real 4.9.3 broker under the same unmodified 4.9.3 Java client: sends, a push consumer, queries by key, the start.
+"""Our broker and the real 4.9.3 broker under the same unmodified 4.9.3 Java client: sends, a push consumer, queries by key, startup.
 
 Both brokers have their default settings (asynchronous flush, log files of 1 GiB), auto-created topics of 4 queues, and a new store for
-each round; the rounds of both sides alternate, each figure is a median. The client (tests/interop/rocketmq-clients, Load) is a JVM of
-its own for each round, with one connection to the broker. Sends are synchronous, 1 KiB each, and counted for some seconds after some of
-warming up. The push consumer drains a topic that was filled beforehand; what comes before the first fifth is not measured. Starts are
-measured from the start of the process to the acceptance of a message from a client that runs already and keeps trying; resident memory
-right after it. Name server and real broker share one JVM of 1 GB at most; once it is also started with the heap of its own start script
-(8 GB, touched beforehand), where that fits into what memory is free.
+each round; the rounds of both sides alternate; each figure is a median. The client (tests/interop/rocketmq-clients, Load) is a separate JVM
+for each round, with one connection to the broker. Sends are synchronous, 1 KiB each, and counted for a few seconds after a few seconds
+of warm-up. The push consumer drains a topic that was filled beforehand; the first fifth is not measured. Startup is measured from the
+start of the process until it accepts a message from a client that is already running and keeps retrying; resident memory is read right
+after that. Name server and real broker share one JVM with a heap of at most 1 GB. If enough memory is free, it is also started once
+with the heap of its own start script (8 GB, pre-touched).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from benchkit import ROOT, Bench, Row, median, mqstore, remove
 CLIENTS = ROOT / "tests" / "interop" / "rocketmq-clients"
 VERSION = "4.9.3"
 TOPIC = "load-filled"
-SHIPPED = ("-Xms8g", "-Xmx8g", "-XX:+AlwaysPreTouch")  # of bin/runbroker.sh
-ROOM = 12_000_000  # kB that must be free for it
+SHIPPED = ("-Xms8g", "-Xmx8g", "-XX:+AlwaysPreTouch")  # from bin/runbroker.sh
+ROOM = 12_000_000  # kB that must be free for that heap
 OPENED = [
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
@@ -39,7 +39,7 @@ OPENED = [
 
 
 def java(directory: Path, main: str, *arguments: object, heap: Sequence[str]) -> list[str]:
-    """A command line of the client folder's programs; whatever they write elsewhere goes to the directory."""
+    """Return the command line of a program of the client folder; files it writes to the home directory go to `directory`."""
     target = CLIENTS / "target" / VERSION
     if not target.joinpath("rocketmq-clients.jar").exists():
         subprocess.run(["mvn", "-q", "-B", "package", f"-Drocketmq.version={VERSION}"], cwd=CLIENTS, check=True)
@@ -49,7 +49,7 @@ def java(directory: Path, main: str, *arguments: object, heap: Sequence[str]) ->
 
 
 class Client:
-    """A running Load: one command in, one answer out."""
+    """A running Load client: one command in, one answer out."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Client:
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """The answer to the command that was begun; lines of the client's libraries are passed over."""
+        """Return the answer to the last command; output of the client's libraries is skipped."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -85,7 +85,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Side:
-    """ours: whether it is our broker; else the real one. heap: of the real one."""
+    """The broker under test. ours: our broker, otherwise the real one. heap: JVM options of the real one."""
 
     ours: bool
     heap: tuple[str, ...] = ("-Xmx1g",)
@@ -95,7 +95,7 @@ class Side:
         return "ours" if self.ours else "peer"
 
     def command(self, directory: Path, port: int) -> list[str]:
-        """What starts it, on that port."""
+        """Return the command that starts the broker on that port."""
         store = directory / "store"
         if self.ours:
             return mqstore("serve", store, "--listen", f"127.0.0.1:{port}", "--auto-create-topics")
@@ -104,11 +104,11 @@ class Side:
 
 @contextmanager
 def broker(side: Side, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A broker that is being started, over a new store."""
+    """Start a broker on a new store, and yield its process while it starts."""
     remove(directory)
     directory.mkdir(parents=True)
     command = side.command(directory, port)
-    # as after an installation, modules are compiled already: before the first round that counts
+    # modules are compiled before the first round that counts, as they are after an installation
     compiled = {"PYTHONPYCACHEPREFIX": str(directory.parent / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
     with (directory / "broker.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **compiled})
@@ -132,7 +132,7 @@ def free_port() -> int:
 
 
 def resident(process: subprocess.Popen[bytes]) -> float:
-    """Resident memory of a process in MB."""
+    """Return the resident memory of a process in MB."""
     for line in Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1000
@@ -140,14 +140,14 @@ def resident(process: subprocess.Popen[bytes]) -> float:
 
 
 def free_memory() -> int:
-    """What may be taken, in kB."""
+    """Return the available memory in kB."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
 
 
 @dataclass
 class Sizes:
-    """How much is done in one round; seconds and counts."""
+    """Amount of work in one round: seconds and counts."""
 
     warm: float
     measured: float
@@ -160,13 +160,13 @@ class Sizes:
 
 
 def starts(bench: Bench, directory: Path) -> None:
-    """Start to first accepted message, and the memory after it."""
+    """Measure the time to the first accepted message, and the memory after it."""
     client = Client(directory / "client")
     seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     memory: dict[str, list[float]] = {"ours": [], "peer": []}
 
     def measured(side: Side) -> tuple[float, float]:
-        """(seconds, MB) of one start."""
+        """Return (seconds, MB) of one start."""
         port = free_port()
         client.begin("first", f"127.0.0.1:{port}")
         time.sleep(0.3)
@@ -198,7 +198,7 @@ def starts(bench: Bench, directory: Path) -> None:
 
 
 def loads(side: Side, directory: Path, sizes: Sizes) -> dict[str, float]:
-    """One round on one side: figures by name."""
+    """Run one round on one side and return its figures by name."""
     port = free_port()
     with broker(side, directory / side.name, port):
         client = Client(directory / "client")
@@ -208,7 +208,7 @@ def loads(side: Side, directory: Path, sizes: Sizes) -> dict[str, float]:
         for threads in (1, 16):
             told = client.ask("produce", at, threads, sizes.warm, sizes.measured)
             if told["failed"]:
-                raise RuntimeError(f"{told['failed']} sends failed on the side of {side.name}")
+                raise RuntimeError(f"{told['failed']} sends failed ({side.name})")
             found[f"{threads} threads"] = told["messages"] / told["seconds"]
         client.ask("fill", at, TOPIC, sizes.filled)
         told = client.ask("consume", at, TOPIC, sizes.filled, sizes.filled // 5)
@@ -228,7 +228,9 @@ def main() -> None:
             for side in (Side(False), Side(True)):
                 rounds[side.name].append(loads(side, directory, sizes))
     figures = {name: {key: median([each[key] for each in found]) for key in found[0]} for name, found in rounds.items()}
-    conditions = f"medians of {bench.rounds}; {sizes.measured:g} s after {sizes.warm:g} s of warming up; {sizes.filled} messages filled"
+    conditions = (
+        f"medians of {bench.rounds}; {sizes.measured:g} s after {sizes.warm:g} s of warm-up; topic filled with {sizes.filled} messages"
+    )
     for key, what, least in (
         ("1 threads", "broker: one producer thread, sync sends of 1 KiB", 1.0),
         ("16 threads", "broker: 16 producer threads, sync sends of 1 KiB", 0.5),

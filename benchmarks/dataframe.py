@@ -1,10 +1,10 @@
-"""The store as a DataFrame, local[2]: count by topic, a key found by scanning, all columns discarded; the peer decodes.
+"""The store as a DataFrame, local[2]: count by topic, find a key by scanning, discard all columns; the peer decodes the log.
 
-The real store has no such thing as a table; its figure is one thread that decodes every message, which is what a program
-on its classes would do first. Only the columns that a question needs are asked for. The floor of the first two is an empty job of as many
-Python tasks. That of the last is a Python source that does nothing but hand over batches of this store, made once a task, as often as it
-takes for as many rows: what Spark itself asks for moving these columns into the JVM. The session is warm and made for long work,
-`session(throughput=True)`; the last question is asked in a session of the usual kind too.
+The real store has no table interface; its figure is one thread that decodes every message, the first step of any program based on
+its classes. Each query requests only the columns that it needs. The floor of the first two queries is an empty job with as many Python
+tasks. The floor of the last is a Python source that only returns prepared batches of this store, one per task, repeated until the
+number of rows is the same: Spark's own cost of moving these columns into the JVM. The session is warm and meant for long jobs,
+`session(throughput=True)`; the last query is also run in a default session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-MOVING = "floor: the same rows from a source that makes nothing, seconds"
+MOVING = "floor: the same rows from a source that only repeats a batch, seconds"
 
 
 def first_batch(store: str) -> pa.RecordBatch:
@@ -35,7 +35,7 @@ def first_batch(store: str) -> pa.RecordBatch:
 
 
 class SameBatch(DataSource):
-    """Rows of one batch, again and again."""
+    """A data source that repeats one batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,7 +62,7 @@ class SameBatchReader(DataSourceReader):
 
 
 def handing_over(spark: SparkSession, store: Path, tasks: int, rows: int, rounds: int) -> float:
-    """Seconds of a source that makes nothing, discarded; median."""
+    """Return the median seconds to discard the rows of `SameBatch`."""
     spark.dataSource.register(SameBatch)
     table = spark.read.format("same-batch").options(tasks=tasks, rows=rows).load(str(store))
 
@@ -122,7 +122,7 @@ def main() -> None:
     with session(master="local[2]") as spark:
         pipeline.register(spark)
         moving = {MOVING: handing_over(spark, store, tasks, messages, bench.rounds)}
-        question("all columns, discarded (noop), session of the usual kind", None, discard, moving)
+        question("all columns, discarded (noop), default session", None, discard, moving)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """export to Parquet with bodies and lineage, zstd level 1, warm session local[2].
 
 The peer decodes the log with one thread and writes nothing. The floor is pyarrow's writer alone: two processes that have batches of this
-store in memory hand it the same ones, as often as it takes for as many rows, with the same settings, into a file that keeps nothing.
+store in memory pass them to it repeatedly until the number of rows is the same, with the same settings, writing to the null device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCHES = 8
 
 
 def write(store: Path, rows: int) -> float:
-    """Seconds that pyarrow takes to write so many rows of a store, batches in memory."""
+    """Return the seconds that pyarrow takes to write this many rows of a store from batches in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -47,7 +47,7 @@ def write(store: Path, rows: int) -> float:
 
 
 def writing_alone(store: Path, rows: int) -> float:
-    """Seconds of two processes at once, each with half of the rows."""
+    """Return the seconds of two concurrent processes, each writing half of the rows."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         return max(processes.map(write, [store] * 2, [rows // 2] * 2))
 

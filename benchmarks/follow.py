@@ -1,8 +1,8 @@
-"""follow: how long after its store time a message stands in the Parquet output, at 5,000 messages a second, local[2].
+"""follow: delay from the store time of a message to its appearance in the Parquet output, at 5,000 messages/s, local[2].
 
-A process of our own appends messages of 1 KiB in small batches at that rate; follow keeps a directory of Parquet files. The latency of
-a message is the moment its batch got its name, less its store time; the first 10 seconds do not count. The floor is a stream of
-Spark's own `rate` source at the same interval that does nothing: half an interval of waiting, and what a batch of it takes.
+A separate process appends messages of 1 KiB in small batches at that rate; follow writes them to a directory of Parquet files. The
+latency of a message is the time at which its batch was renamed into place minus its store time; the first 10 seconds do not count. The
+floor is a stream of Spark's own `rate` source at the same interval that does no work: half an interval of waiting plus one empty batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rebuild of queues and index in this process, one and two threads, against the real store's dispatch alone in the same run.
+"""Rebuild of queues and index in this process with one and two threads, against the real store's dispatch alone in the same run.
 
-Dispatch alone: reading the log, queue entries, index; for us without the final sync and rename, for the real store its
-total minus its load.
+Dispatch alone is reading the log and writing queue entries and index: for us without the final sync and rename, for the real store
+its total minus its load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""lookup: a million keys in 10 GB of log without index, and a thousand keys through index files; local[2], session start apart.
+"""lookup: a million keys in 10 GB of log without an index, and a thousand keys through index files; local[2], session start excluded.
 
-The peer of the million is one thread that decodes the log, which any program on the real store's classes would do at least; the
-peer of the thousand is the real store's queryMessage, one key after the other. The keys are spread evenly over the log, every tenth
-is in no message. Reading the keys counts.
+The peer of the million keys is one thread that decodes the log, the minimum for any program based on the real store's classes; the
+peer of the thousand is the real store's queryMessage, one key after the other. The keys are spread evenly over the log; every tenth
+occurs in no message. Reading the keys is included in the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = ("physical_offset", "queue_id", "queue_offset", "store_timestamp")
 
 
 def asked(messages: int, count: int) -> list[tuple[str, str]]:
-    """Pairs of topic and key, nine of ten with a message."""
+    """Return pairs of topic and key, nine out of ten with a message."""
     step = max(1, messages // count)
     numbers = range(0, step * count, step)
     return [(f"bench-{i % TOPICS}", f"order-{i if n % 10 else i + messages:09d}") for n, i in enumerate(numbers)]
@@ -47,7 +47,7 @@ def main() -> None:
     seconds = median([report.seconds for report in scans[1:]])
     bench.emit(
         Row(
-            f"lookup of {len(many):,} keys without index, warm session",
+            f"lookup of {len(many):,} keys without an index, warm session",
             "<= 20 s for 10 GB",
             {"seconds": seconds, "first": scans[0].seconds, "GB/s of log": size / seconds / 1e9},
             {"decoding only, one thread, seconds": decoding, "empty Spark job seconds": empty},

@@ -1,4 +1,4 @@
-"""Peak memory of `verify` and `messages` on a store of some GB. RSS counts the pages of mapped files too; anonymous memory does not."""
+"""Peak memory of `verify` and `messages` on a store of a few GB. RSS includes pages of mapped files; anonymous memory does not."""
 
 from __future__ import annotations
 

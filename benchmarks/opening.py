@@ -1,6 +1,6 @@
-"""Opening a store of 100 GB (sparse files, a record at the head of each log file): time, and memory of the process.
+"""Opening a store of 100 GB (sparse files with one record at the start of each log file): time and memory of the process.
 
-Opening means: names, sizes, settings, both views' log range. No broker is run on it.
+Opening covers names, sizes, settings and the log range of both views. No broker is involved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ print(json.dumps({"open": opened, "range": time.perf_counter() - start, "low": l
 
 
 def make(target: Path, template: Path) -> None:
-    """100 log files of 1 GiB; each begins with the template's first record, moved to where it stands; the last is as full as that."""
+    """Create 100 log files of 1 GiB that each hold only the template's first record, adjusted to its physical offset."""
     with log_files(template)[0].open("rb") as file:
         size = int.from_bytes(file.read(4), "big")
         file.seek(0)
@@ -55,7 +55,7 @@ def main() -> None:
             "<= 200 ms, RSS <= 150 MB",
             {
                 "open ms": opened,
-                "to the log's range ms": ranged,
+                "to the log range ms": ranged,
                 "process ms": median([run.seconds for run in runs]) * 1e3,
                 "peak RSS MB": rss,
             },

@@ -1,8 +1,8 @@
 """Putting messages into our store and into the real 4.9.3 store, with the same bodies and keys: single puts, Arrow batches, synced puts.
 
-A put counts when its message is listed in queue and index, too: the time runs until dispatch has caught up. Both sides make each
-message object inside the timed loop, from bodies that lie ready, and put a quarter as many messages beforehand to warm up. The
-rounds of both sides alternate; each figure is a median. Arrow batches are made beforehand, with 8192 rows.
+A put counts only when its message is also in queue and index: time is measured until dispatch has caught up. Both sides create each
+message object inside the timed loop, from prepared bodies, and first put a quarter as many messages to warm up. The rounds of both
+sides alternate; each figure is a median. Arrow batches of 8192 rows are prepared beforehand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def bodies(size: int) -> list[bytes]:
 
 
 def one_by_one(texts: Sequence[bytes]) -> Put:
-    """Puts of single messages, numbers first to last - 1."""
+    """Return a function that puts single messages, numbers first to last - 1."""
 
     def run(store: MessageStore, first: int, last: int) -> None:
         put = store.put
@@ -46,7 +46,7 @@ def one_by_one(texts: Sequence[bytes]) -> Put:
 
 
 def in_batches(texts: Sequence[bytes], count: int) -> Put:
-    """Puts of Arrow batches that have been made beforehand."""
+    """Return a function that puts prepared Arrow batches."""
     made = []
     for first in range(0, count, ROWS):
         numbers = range(first, min(count, first + ROWS))
@@ -67,7 +67,7 @@ def in_batches(texts: Sequence[bytes], count: int) -> Put:
 
 
 def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: str = "ASYNC_FLUSH") -> tuple[float, float]:
-    """(seconds of the puts, seconds until all are listed) of messages warm to warm + count."""
+    """Return (seconds of the puts, seconds until all are dispatched) of messages warm to warm + count."""
     with MessageStore.open(path, StoreConfig(version="4.9.3", flush_disk_type=flush)) as store:
         put(store, 0, warm)
         assert store.wait_dispatched()
@@ -112,18 +112,18 @@ def asynchronous(bench: Bench, body: int) -> None:
     base = median([row["messages"] / row["dispatched_seconds"] for row in theirs])
     real = {
         "messages/s": base,
-        "the puts alone": median([row["messages"] / row["put_seconds"] for row in theirs]),
+        "puts only": median([row["messages"] / row["put_seconds"] for row in theirs]),
         "in producers' batches of 32": median([row["messages"] / row["dispatched_seconds"] for row in producers]),
     }
     for name, least in (("put", 0.75), ("put_batch", 2.0)):
         rate = median([count / listed for _, listed in found[name]])
         alone = median([count / seconds for seconds, _ in found[name]])
-        what = f"{name}, {body} B and a key, async flush, one thread, listed in queue and index"
+        what = f"{name}, {body} B and a key, async flush, one thread, until in queue and index"
         bench.emit(
             Row(
                 what,
                 f">= {least} x the real store's single puts",
-                {"messages/s": rate, "the puts alone": alone, "MB/s of bodies": rate * body / 1e6},
+                {"messages/s": rate, "puts only": alone, "MB/s of bodies": rate * body / 1e6},
                 real,
                 rate / base,
                 rate / base >= least,

@@ -1,8 +1,8 @@
-"""Putting and getting 1 KiB messages: our store beside what a Python program would otherwise take, each with its own defaults.
+"""Putting and getting 1 KiB messages: our store beside the usual choices of a Python program, each with its own defaults.
 
-persist-queue (its file queue and its SQLite queue), litequeue and diskcache.Deque put one message a call and get one a call, which removes
-it. Ours puts one a call, gets 32 a call and commits the consumer's offset after each; messages stay until retention removes
-them. None of the peers lists messages by key.
+persist-queue (its file queue and its SQLite queue), litequeue and diskcache.Deque put one message per call and get one per call, which
+removes it. Ours puts one per call, gets 32 per call and commits the consumer's offset after each get; messages remain until retention
+removes them. None of the peers indexes messages by key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[[Path, list[bytes]], tuple[float, float]]
 
 
 def timed_loops(put: Callable[[bytes], object], get: Callable[[], object], bodies: list[bytes]) -> tuple[float, float]:
-    """Seconds to put all bodies, and to get them again."""
+    """Return the seconds to put all bodies, and to get them back."""
     start = time.perf_counter()
     for body in bodies:
         put(body)
@@ -119,7 +119,7 @@ PEERS = (
 
 
 def rates(bench: Bench, run: Run, count: int) -> tuple[float, float]:
-    """Messages per second put and got, medians."""
+    """Return the median messages per second, put and got."""
     bodies = [os.urandom(512).hex().encode() for _ in range(count)]
     found = []
     for _ in range(bench.rounds):
@@ -136,7 +136,7 @@ def main() -> int:
         try:
             peer = make(importlib.import_module(module))
         except ImportError:
-            print(f"\n{package} is not installed, so {name} is left out; `pip install mqstore[bench]` brings it", file=sys.stderr)
+            print(f"\n{package} is not installed, so {name} is left out; install it with `pip install mqstore[bench]`", file=sys.stderr)
             missing += 1
             continue
         peer_put, peer_get = rates(bench, peer, max(200, int(PEER_MESSAGES * bench.options.scale)))

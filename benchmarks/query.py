@@ -1,7 +1,7 @@
 """Key query, warm, one key at a time: index probe to physical offsets, and to decoded messages, against the real store's queryMessage.
 
-Both sides ask for the same number of random keys of the same store; every round asks for each key once, so that its lines have left the
-processor's caches when it comes round again.
+Both sides query the same number of random keys of the same store; each round queries each key once, so that its cache lines have been
+evicted when it is queried again.
 """
 
 from __future__ import annotations

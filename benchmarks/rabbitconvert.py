@@ -1,7 +1,7 @@
-"""Offline conversion of queues, version 1 to 2, against the real node's own; and of messages in the message store against reading them.
+"""Offline conversion of queues, version 1 to 2, against the real node's; and of messages in the message store against reading them.
 
-The node's own: it boots from the same version 1 store, then a policy changes the queue's version; the time runs until the queue answers as
-one of version 2. It converts without a sync; ours has reached the disk.
+The node boots from the same version 1 store, then a policy changes the queue's version; time is measured until the queue reports
+version 2. The node converts without a sync; ours is synced to disk.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def main() -> None:
     bench.emit(
         Row(
             f"version 1 to 2, {large} x {LARGE_BODY} B in the message store",
-            "<= 3 s per GB beyond reading it",
-            {"seconds per GB beyond reading": beyond, "seconds": whole},
-            {"seconds of reading all files": reading},
+            "<= 3 s per GB on top of reading it",
+            {"seconds per GB on top of reading": beyond, "seconds": whole},
+            {"seconds to read all files": reading},
             None,
             beyond <= 3,
-            f"{size / 1e9:.2f} GB of bodies, medians of {bench.rounds}; message files are copied, and synced",
+            f"{size / 1e9:.2f} GB of bodies, medians of {bench.rounds}; message files are copied and synced",
         )
     )
 

@@ -1,7 +1,7 @@
-"""What the RabbitMQ benchmarks share: stores made by the engine, the real 3.10.8 node as peer, pika with confirms.
+"""Shared code of the RabbitMQ benchmarks: stores written by the engine, the real 3.10.8 node as peer, pika with confirms.
 
-A store has one vhost, `/`, and one durable queue, `orders`, whose version 1 directory a node may adopt. It is made once, in --work.
-The node is that of tests/interop/rabbitmq: Debian's package `rabbitmq-server` has to be there.
+A store has one vhost, `/`, and one durable queue, `orders`, whose version 1 directory a node can adopt. It is made once, in --work.
+The node is that of tests/interop/rabbitmq; it requires Debian's package `rabbitmq-server`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scaled(bench: Bench, count: int) -> int:
 
 
 def publish(store: QueueStore, texts: list[bytes], count: int) -> float:
-    """Publish so many persistent messages, synced every 1,000; the seconds."""
+    """Publish `count` persistent messages with a sync every 1,000, and return the seconds."""
     start = time.perf_counter()
     for first in range(0, count, EVERY):
         for number in range(first, min(count, first + EVERY)):
@@ -50,7 +50,7 @@ def publish(store: QueueStore, texts: list[bytes], count: int) -> float:
 
 
 def store(bench: Bench, count: int, size: int, config: EngineConfig = EngineConfig(), name: str = "") -> Path:  # noqa: B008
-    """`msg_stores` as a kill leaves it, with so many messages in a version 1 queue; in the page cache."""
+    """Return a `msg_stores` as a kill leaves it, with `count` messages in a version 1 queue, in the page cache."""
     path = bench.work / f"rabbit-{count}-{size}{name}"
     if not path.exists():
         making = path.with_name(path.name + ".part")
@@ -66,7 +66,7 @@ def store(bench: Bench, count: int, size: int, config: EngineConfig = EngineConf
 
 
 def warm(path: Path) -> int:
-    """Read every file once; how many bytes that were."""
+    """Read every file once and return the number of bytes."""
     total = 0
     for file in sorted(path.rglob("*")):
         if file.is_file():
@@ -78,10 +78,10 @@ def warm(path: Path) -> int:
 
 @contextmanager
 def node() -> Iterator[Node]:
-    """A stopped node that knows the queue."""
+    """Yield a stopped node that knows the queue."""
     reason = missing()
     if reason:
-        sys.exit(f"The real node is the peer of this benchmark: {reason}.")
+        sys.exit(f"This benchmark needs a real node as its peer: {reason}.")
     with new_node({"queue_index_embed_msgs_below": 4096}, boot_timeout=600) as made:
         made.start()
         declare(made, [Declared("/", QUEUE)])
@@ -90,22 +90,22 @@ def node() -> Iterator[Node]:
 
 
 def adopt(running: Node, path: Path) -> float:
-    """Start a stopped node on a copy of a store; seconds that it says its queues' recovery took."""
+    """Start a stopped node on a copy of a store; return the seconds of queue recovery that it logs."""
     shutil.rmtree(running.stores)
     shutil.copytree(path, running.stores)
     before = len(running.log())
     running.start()
     end = time.monotonic() + 30
-    while time.monotonic() < end:  # the log is written behind
+    while time.monotonic() < end:  # the log is written asynchronously
         told = _RECOVERED.search(running.log()[before:])
         if told is not None:
             return int(told[1]) / 1000
         time.sleep(0.1)
-    raise SystemExit(f"The node did not say how long it recovered; its log ends:\n{running.log()[-2000:]}")
+    raise SystemExit(f"The node did not log the duration of its recovery; its log ends:\n{running.log()[-2000:]}")
 
 
 def messages(running: Node) -> int:
-    """How many messages the node has in the queue."""
+    """Return the number of messages in the node's queue."""
     connection = running.connect()
     try:
         return int(connection.channel().queue_declare(QUEUE, passive=True).method.message_count)
@@ -114,7 +114,7 @@ def messages(running: Node) -> int:
 
 
 def switch(running: Node, version: int) -> float:
-    """Bring the queue to a version by policy; seconds until the queue answers as one of it."""
+    """Convert the queue to a version by policy; return the seconds until the queue reports that version."""
     start = time.perf_counter()
     running.eval(f'rabbit_policy:set(<<"/">>, <<"v">>, <<".*">>, [{{<<"queue-version">>, {version}}}], 0, <<"queues">>, <<"t">>).')
     while f"{{version,{version}}}" not in running.eval(f'oracle:info(<<"/">>, <<"{QUEUE}">>).'):
@@ -123,7 +123,7 @@ def switch(running: Node, version: int) -> float:
 
 
 def forget(running: Node) -> None:
-    """Take the policy back on an emptied queue, and stop the node."""
+    """Empty the queue, remove the policy, and stop the node."""
     empty(running)
     running.eval('rabbit_policy:delete(<<"/">>, <<"v">>, <<"t">>).')
     running.stop()
@@ -136,7 +136,7 @@ def empty(running: Node) -> None:
 
 
 def pika_windows(port: int, texts: list[bytes], count: int) -> float:
-    """Publish with confirms, up to 1,000 messages on their way; seconds from the first publish to the last confirm."""
+    """Publish with up to 1,000 unconfirmed messages; return the seconds from the first publish to the last confirm."""
     import pika
 
     times: list[float] = []
@@ -176,7 +176,7 @@ def pika_windows(port: int, texts: list[bytes], count: int) -> float:
 
 
 def pika_singly(running: Node, texts: list[bytes], count: int) -> float:
-    """Publish with confirms, each waited for; the seconds."""
+    """Publish and wait for each confirm; return the seconds."""
     import pika
 
     connection = running.connect()

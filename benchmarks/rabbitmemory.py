@@ -1,7 +1,7 @@
 """RSS with 10,000,000 queued messages: reading them, opening them after a kill, publishing them, delivering some; embedded and stored.
 
-Each step is a process of its own; its peak RSS is watched from outside, and so counts the pages of files that are mapped, too. `stored` are
-messages that lie in the message store, whose index has to know the place of each.
+Each step is a separate process whose peak RSS is measured from outside and therefore includes pages of mapped files. `stored` messages
+are in the message store, whose index has to hold the location of each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Publishing persistent messages of 100 B into the engine, synced every 1,000, and into the real node by pika with confirms.
 
-The peer has up to 1,000 messages on their way, as ours has up to 1,000 that are not synced; a second figure of it waits for each confirm.
+The peer has up to 1,000 unconfirmed messages, as ours has up to 1,000 unsynced ones; its second figure waits for each confirm.
 The rounds of both sides alternate, each on an empty queue.
 """
 
@@ -46,7 +46,7 @@ def main() -> None:
             "publish persistent 100 B into the engine, synced every 1,000",
             ">= 10 x pika with confirms to the real node",
             {"messages/s": rate, "version 2": median(mine[2])},
-            {"messages/s": base, "each confirm waited for": median(alone)},
+            {"messages/s": base, "waiting for each confirm": median(alone)},
             rate / base,
             rate / base >= 10,
             f"{count} messages of ours, {theirs} of the peer after a quarter as many to warm up, medians of {bench.rounds}",

@@ -1,6 +1,6 @@
 """Opening a queue after a kill: 1,000,000 persistent messages of 100 B, ours and the real node on the same files.
 
-The node's figure is what it logs of its queues' recovery, without the rest of its boot; ours is all of `QueueStore.open`.
+The node's figure is the queue recovery time that it logs, without the rest of its boot; ours is all of `QueueStore.open`.
 """
 
 from __future__ import annotations

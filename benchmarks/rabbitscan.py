@@ -1,6 +1,6 @@
-"""Scan of message files (`.rdq`): all records found and their ids read, one file a task, on two threads.
+"""Scan of message files (`.rdq`): finding all records and reading their ids, one file per task, on two threads.
 
-The broker's own scan of the same files, inside the real node, is the peer: it reads them through its file cache, one after the other.
+The peer is the broker's own scan of the same files inside the real node, which reads them through its file cache, one after the other.
 """
 
 from __future__ import annotations

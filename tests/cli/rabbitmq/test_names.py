@@ -126,10 +126,10 @@ def test_names_are_accepted_as_lines_or_as_exported_definitions(form: str, tmp_p
         (b"no tab\n", "a line 1 that is not"),
         (b"/\ta\n/\tb\tc\n", "a line 2 that is not"),
         (b"\xff\xfe", "not text in UTF-8"),
-        (b"{", "begins like JSON and is none"),
+        (b"{", "begins like JSON but is not valid JSON"),
         (b"[" * 100_000, "a line 1 that is not"),
-        (b'{"queues": ' + b"[" * 100_000, "begins like JSON and is none"),
-        (b'{"queues": [{"name": "q"}]}', "do not tell which it is"),
+        (b'{"queues": ' + b"[" * 100_000, "begins like JSON but is not valid JSON"),
+        (b'{"queues": [{"name": "q"}]}', "do not name it"),
         (None, "does not exist"),
     ],
 )

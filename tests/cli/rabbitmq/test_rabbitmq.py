@@ -209,7 +209,7 @@ def test_get_writes_a_payload_into_a_file(tmp_path: Path) -> None:
     [
         ((), "name the message with one of"),
         (("--at", 1), "need a queue"),
-        (("--id", "xyz"), "is no message id"),
+        (("--id", "xyz"), "is not a message id"),
         (("--at", 0, "-q", "prio.q"), "add --vhost"),
     ],
 )

@@ -255,7 +255,7 @@ def test_a_body_above_the_limit_is_refused(store: Path, tmp_path: Path) -> None:
 
 def test_a_setting_that_is_not_a_number_is_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.conf").write_text("mappedFileSizeCommitLog=many\n")
-    assert "is no number" in sentence(run_cli("put", store, "-t", "a", "--body", "x", "--config", tmp_path / "bad.conf"))
+    assert "is not a number" in sentence(run_cli("put", store, "-t", "a", "--body", "x", "--config", tmp_path / "bad.conf"))
 
 
 def test_a_store_made_by_hand_can_be_appended_to(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_options_of_the_format_select_rows_and_columns(spark: SparkSession) -> N
 
 @pytest.mark.parametrize("options", [{"all": True}, {"view": "index"}])
 def test_views_without_a_join_are_refused(spark: SparkSession, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="gives messages in queues"):
+    with pytest.raises(UsageError, match="returns only messages in queues"):
         pipeline.joined(spark, opened(MIXED), **options)
 
 

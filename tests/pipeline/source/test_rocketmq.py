@@ -245,7 +245,7 @@ def test_failfast_fails_where_bytes_are_no_record_and_where_a_message_is_damaged
     with pytest.raises(PipelineError, match=f"at {store.puts[4].offset}, .* bad-frame, .*; mode=PERMISSIVE skips such ranges"):
         read_all(reader_of(path, mode="FAILFAST"))
     assert len(read_all(reader_of(path))) == 8
-    with pytest.raises(PipelineError, match="a queue or the index leads here"):
+    with pytest.raises(PipelineError, match="a queue or the index points here"):
         read_all(reader_of(path, mode="FAILFAST", keys="k4"))
 
 

@@ -220,9 +220,9 @@ def test_a_tail_that_a_power_cut_removed_ends_the_stream_and_changes_nothing(
     started.append(broker)
     assert json.loads(broker.lines[0])["started"] == cut
     broker.put_more(200)
-    with pytest.raises(PipelineError, match=r"a recovery has cut the log and it was written anew; start a new query"):
+    with pytest.raises(PipelineError, match=r"a recovery has cut the log and it was rewritten; start a new query"):
         follow(store, out, columns=COLUMNS, once=True, spark=spark)
     assert followed(out) == before
     broker.end()
-    follow(store, tmp_path / "anew", columns=COLUMNS, once=True, spark=spark)
-    assert followed(tmp_path / "anew") == recovered(version, store, tmp_path / "work")
+    follow(store, tmp_path / "again", columns=COLUMNS, once=True, spark=spark)
+    assert followed(tmp_path / "again") == recovered(version, store, tmp_path / "work")

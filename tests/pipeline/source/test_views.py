@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,9 +160,3 @@ def test_the_duckdb_question_of_the_guide_answers_as_spark_does(spark: SparkSess
     table = mqstore.open(opened(case_named("4.9.3/b-kill9"))).to_arrow(["topic", "size"])
     pipeline.views(spark, opened(case_named("4.9.3/b-kill9")), columns=["topic", "size"])
     assert in_duckdb(question, messages=table) == plain(spark.sql(question).collect())
-
-
-@pytest.mark.parametrize("name", ["verify", "views"])
-def test_the_name_of_a_job_is_its_function_though_a_module_has_the_name(name: str) -> None:
-    import_module(f"mqstore.pipeline.{name}")
-    assert inspect.isfunction(getattr(pipeline, name))

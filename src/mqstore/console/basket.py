@@ -62,7 +62,7 @@ def _unquoted(text: str) -> str:
     return unquote(text, errors="surrogatepass")
 
 
-def _to_int(text: str) -> int:
+def _number_of(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > _HIGHEST:
         raise ValueError(text)
     return int(text)
@@ -74,9 +74,9 @@ def place_from(text: str) -> Place:
         store, _, rest = text.partition(":")
         parts = rest.split("/")
         if len(parts) == 1:
-            return InLog(_to_int(store), _to_int(rest))
+            return InLog(_number_of(store), _number_of(rest))
         vhost, queue, level, seq_id = parts
-        return InQueue(_to_int(store), _unquoted(vhost), _unquoted(queue), _to_int(level) if level else None, _to_int(seq_id))
+        return InQueue(_number_of(store), _unquoted(vhost), _unquoted(queue), _number_of(level) if level else None, _number_of(seq_id))
     except ValueError:
         raise UsageError(f"{text[:80]!r} does not name a message; select messages on a page that lists them") from None
 

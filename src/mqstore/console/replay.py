@@ -106,10 +106,10 @@ def _as_messages(stores: StoreList, places: Sequence[Place]) -> Iterator[Message
         batch = store.batch(rows, RABBITMQ_COLUMNS)
         for row in [] if batch is None else batch.to_pylist():
             if row["payload"] is not None:
-                yield Message(row["queue"], row["payload"], keys=_keys(row), properties=_properties(row))
+                yield Message(row["queue"], row["payload"], keys=_message_id(row), properties=_properties(row))
 
 
-def _keys(row: dict[str, Any]) -> str:
+def _message_id(row: dict[str, Any]) -> str:
     return str((row["properties"] or {}).get("message_id") or "")
 
 
@@ -128,7 +128,7 @@ def _outgoing(stores: StoreList, places: Sequence[Place], user: str, progress: P
             progress(done, len(places))
             if row["body"] is not None:
                 done += 1
-                yield OutgoingMessage("", row["topic"], _block(row), row["body"])
+                yield OutgoingMessage("", row["topic"], _property_block(row), row["body"])
     for store, rows in queue_rows(stores, places):
         for number in range(len(rows)):
             progress(done, len(places))
@@ -138,7 +138,7 @@ def _outgoing(stores: StoreList, places: Sequence[Place], user: str, progress: P
                 yield message
 
 
-def _block(row: dict[str, Any]) -> bytes:
+def _property_block(row: dict[str, Any]) -> bytes:
     headers = [(name, "longstr", value.encode()) for name, value in (row["properties"] or ())]
     properties: dict[str, Any] = {"headers": headers, "delivery_mode": 2, "timestamp": max(0, row["born_timestamp"] // 1000)}
     if row["uniq_key"]:

@@ -107,7 +107,7 @@ class StoreList:
     def __init__(self, places: tuple[Location, ...], now: int | None = None) -> None:
         self._now = now
         self._slots = [_Slot(place) for place in places]
-        self.names = _names(places)
+        self.names = _short_names(places)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -145,7 +145,7 @@ def _open(place: Location, now: int | None) -> RocketMQStore | RabbitMQStore:
     return open_store(place, now=time.time_ns() // 1000 if now is None else now)
 
 
-def _names(places: tuple[Location, ...]) -> tuple[str, ...]:
+def _short_names(places: tuple[Location, ...]) -> tuple[str, ...]:
     """Return the last part of each path, with as many parent names as are needed to distinguish them."""
     parts = [str(place).rstrip("/").split("/") for place in (os.path.abspath(p) if isinstance(p, Path) else p for p in places)]
     names = []

@@ -39,7 +39,7 @@ class Step:
     detail: str
 
 
-def _to_int(text: str) -> int | None:
+def _integer(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
@@ -56,19 +56,19 @@ def steps(body: bytes, message_id: str) -> list[Step]:
         fields = item.split("\x01")
         if fields[0] == "Pub" and len(fields) >= 13 and fields[5] == message_id:
             success = fields[13] == "true" if len(fields) > 13 else None
-            found.append(Step("sent", _to_int(fields[1]), fields[3], _to_int(fields[10]), success, _TYPES.get(fields[11], "")))
+            found.append(Step("sent", _integer(fields[1]), fields[3], _integer(fields[10]), success, _TYPES.get(fields[11], "")))
         elif fields[0] == "SubBefore" and len(fields) >= 8 and fields[5] == message_id:
             begun[fields[4]] = fields
         elif fields[0] == "SubAfter" and len(fields) >= 6 and fields[2] == message_id:
             ended[fields[1]] = fields
     for request in dict.fromkeys((*begun, *ended)):
         before, after = begun.get(request), ended.get(request)
-        time = _to_int(before[1]) if before else _to_int(after[7]) if after and len(after) > 7 else None
+        time = _integer(before[1]) if before else _integer(after[7]) if after and len(after) > 7 else None
         group = _or_empty(before[3]) if before else after[8] if after and len(after) > 8 else ""
         if after is None:
             found.append(Step("begun", time, group, None, None, "no end was reported"))
         else:
             code = _CODES.get(after[6], "") if len(after) > 6 else ""
-            retries = f"try {int(before[6]) + 1}" if before and before[6] not in ("0", "null") and _to_int(before[6]) is not None else ""
-            found.append(Step("consumed", time, group, _to_int(after[3]), after[4] == "true", ", ".join(filter(None, (retries, code)))))
+            retries = f"try {int(before[6]) + 1}" if before and before[6] not in ("0", "null") and _integer(before[6]) is not None else ""
+            found.append(Step("consumed", time, group, _integer(after[3]), after[4] == "true", ", ".join(filter(None, (retries, code)))))
     return found

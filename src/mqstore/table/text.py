@@ -70,7 +70,7 @@ def _quoted(values: Iterable[str | None]) -> list[str]:
     return ["null" if value is None else quote(value) for value in values]
 
 
-def _objects(column: Any) -> list[str]:
+def _json_objects(column: Any) -> list[str]:
     """Return the JSON objects of a map column; names and values are quoted once for the whole column."""
     offsets = column.offsets.to_pylist()
     names = _quoted(column.keys.to_pylist())
@@ -89,7 +89,7 @@ def _fragments(column: Any, name: str, body: str) -> Sequence[object]:
 
     kind = column.type
     if pa.types.is_map(kind):
-        return _objects(column)
+        return _json_objects(column)
     values: list[Any] = column.to_pylist()
     if pa.types.is_binary(kind):
         shown = body_text if body == "text" else body_base64
@@ -130,7 +130,7 @@ def csv_rows(batch: pa.RecordBatch, body: str) -> Sequence[tuple[Any, ...]]:
     for k, name in enumerate(batch.schema.names):
         column = batch.column(k)
         if pa.types.is_map(column.type):
-            cells.append(_objects(column))
+            cells.append(_json_objects(column))
         elif pa.types.is_binary(column.type):
             shown = body_text if body == "text" else body_base64
             cells.append([shown(value) for value in column.to_pylist()])

@@ -221,7 +221,7 @@ class Client:
             raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
         ahead[key] = int((answered.ext or {})["nextBeginOffset"])
         wanted = None if tags.strip() in ("", "*") else {tag.strip() for tag in tags.split("||")}
-        messages = [_received_message(record) for record in _records(answered.body)]
+        messages = [_received_message(record) for record in _parse_records(answered.body)]
         return [message for message in messages if wanted is None or message.tags in wanted]
 
     def _start_offset(self, group: str, topic: str, queue_id: int) -> int:
@@ -236,7 +236,7 @@ def _field_text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _records(body: bytes | memoryview) -> list[Record]:
+def _parse_records(body: bytes | memoryview) -> list[Record]:
     view, at, found = memoryview(body), 0, []
     while at < len(view):
         size = int.from_bytes(view[at : at + 4], "big")

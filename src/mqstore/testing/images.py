@@ -123,7 +123,7 @@ class FileLayout:
         return bytes(octets[: self.size])
 
 
-def _pieces(offset: int, octets: bytes) -> Iterator[tuple[int, int, bytes]]:
+def _split_write(offset: int, octets: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Split a write into (page, first byte within it, bytes)."""
     done = 0
     while done < len(octets):
@@ -183,7 +183,7 @@ class Inode:
             return
         end = change.offset + len(change.data)
         missing = UnsyncedChange(number, change, self.size, {})
-        for index, start, piece in _pieces(change.offset, change.data):
+        for index, start, piece in _split_write(change.offset, change.data):
             for other in self.unsynced:
                 if index in other.pages:
                     other.pages[index] = other.pages[index].patched(start, piece)

@@ -156,18 +156,18 @@ def clusters(context: Context, connection: Connection, request: Frame) -> Frame:
     return make_response(request, body=bodies.encode(cluster_info(brokers, is_v5=context.profile.is_v5)))
 
 
-def _names(brokers: list[BrokerEntry]) -> list[str]:
+def _topic_names(brokers: list[BrokerEntry]) -> list[str]:
     return list(dict.fromkeys(name for broker in brokers for name in broker.topics))
 
 
 def all_topics(context: Context, connection: Connection, request: Frame) -> Frame:
-    return make_response(request, body=bodies.encode({"topicList": _names(context.component(NameServer).brokers())}))
+    return make_response(request, body=bodies.encode({"topicList": _topic_names(context.component(NameServer).brokers())}))
 
 
 def cluster_topics(context: Context, connection: Connection, request: Frame) -> Frame:
     cluster = headers.text(request, "cluster")
     brokers = [broker for broker in context.component(NameServer).brokers() if broker.cluster == cluster]
-    return make_response(request, body=bodies.encode({"topicList": _names(brokers)}))
+    return make_response(request, body=bodies.encode({"topicList": _topic_names(brokers)}))
 
 
 def system_topics(context: Context, connection: Connection, request: Frame) -> Frame:

@@ -62,7 +62,7 @@ class Statistics(Component):
             self.mornings = (self.mornings[1], (totals["put"], totals["transferred"]))
 
 
-def _body(request: Frame, value: object) -> Frame:
+def _json_response(request: Frame, value: object) -> Frame:
     return make_response(request, body=bodies.encode(value, strict=bodies.takes_strict_json(request)))
 
 
@@ -84,7 +84,7 @@ async def topic_stats(context: Context, connection: Connection, request: Frame) 
     if context.profile.is_v5:
         series = context.component(Statistics).counters.series("TOPIC_PUT_NUMS", config.name)
         body["topicPutTps"] = 0.0 if series is None else series.span("minute", context.clock()).tps
-    return _body(request, body)
+    return _json_response(request, body)
 
 
 def _queue_stats(context: Context, topic: str, count: int) -> dict[MessageQueue, dict[str, int]]:
@@ -106,7 +106,7 @@ async def consume_stats(context: Context, connection: Connection, request: Frame
     listed = [part for part in headers.text_or(request, "topicList", "").split(";") if part]
     topics = listed or ([named] if named else sorted(context.store.offsets.topics_of(group)))
     watched = [config for config in map(context.store.topics.get, topics) if config is not None and _watched(context, group, config.name)]
-    return _body(request, await context.run(_group_stats, context, group, watched))
+    return _json_response(request, await context.run(_group_stats, context, group, watched))
 
 
 def _watched(context: Context, group: str, topic: str) -> bool:
@@ -137,7 +137,7 @@ def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *,
 async def time_span(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 303: return the times of the first, last and next message of each queue."""
     config, group = _topic(context, headers.text(request, "topic")), headers.text(request, "group")
-    return _body(request, {"consumeTimeSpanSet": await context.run(_time_spans, context, config, group)})
+    return _json_response(request, {"consumeTimeSpanSet": await context.run(_time_spans, context, config, group)})
 
 
 def _time_spans(context: Context, config: TopicConfig, group: str) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ async def broker_consume_stats(context: Context, connection: Connection, request
         ]
         for group in context.store.groups.names()
     }
-    return _body(request, await context.run(_all_groups, context, groups))
+    return _json_response(request, await context.run(_all_groups, context, groups))
 
 
 def _all_groups(context: Context, groups: dict[str, list[TopicConfig]]) -> dict[str, Any]:

@@ -77,8 +77,8 @@ async def update_topic(context: Context, connection: Connection, request: Frame)
     config = TopicConfig(
         topic,
         perm=headers.int32(request, "perm"),
-        read_queues=_queues(request, "readQueueNums"),
-        write_queues=_queues(request, "writeQueueNums"),
+        read_queues=_queue_count(request, "readQueueNums"),
+        write_queues=_queue_count(request, "writeQueueNums"),
         order=context.profile.is_v5 and headers.boolean_or(request, "order"),
         sys_flag=headers.int32_or(request, "topicSysFlag", 0),
         filter_type=headers.text_or(request, "topicFilterType", "SINGLE_TAG"),
@@ -90,7 +90,7 @@ async def update_topic(context: Context, connection: Connection, request: Frame)
     return make_response(request)
 
 
-def _queues(request: Frame, name: str) -> int:
+def _queue_count(request: Frame, name: str) -> int:
     """Return a valid number of queues. Raises ResponseError."""
     number = headers.int32(request, name)
     if not 0 <= number <= 65536:

@@ -75,13 +75,13 @@ def _encode_value(value: object, strict: bool) -> str:
     if isinstance(value, MessageQueue):
         return _encode_value(value.bean(), strict)
     if isinstance(value, Mapping):
-        return "{" + ",".join(_pairs(value, strict)) + "}"
+        return "{" + ",".join(_encode_members(value, strict)) + "}"
     if isinstance(value, Iterable):
         return "[" + ",".join([_encode_value(item, strict) for item in value]) + "]"
     raise TypeError(f"{type(value).__name__} cannot be encoded in a body")
 
 
-def _pairs(value: Mapping[Any, object], strict: bool) -> list[str]:
+def _encode_members(value: Mapping[Any, object], strict: bool) -> list[str]:
     named = all(isinstance(name, str) for name in value)
     items = sorted(value.items()) if named else list(value.items())
     return [f"{_key(name, strict)}:{_encode_value(item, strict)}" for name, item in items if item is not None]

@@ -185,9 +185,9 @@ def _row(line: bytes, form: BodyForm) -> dict[str, Any]:
         value = row.get(name)
         if value is not None and (type(value) is not int or not -(1 << 63) <= value < 1 << 63):
             raise UsageError(f"column {name} must be a whole number of 64 bits, not {shorten(json.dumps(value), 40)}")
-    row["keys"] = _keys(row.get("keys"))
+    row["keys"] = _keys_text(row.get("keys"))
     row["properties"] = _properties(row.get("properties"))
-    row["body"] = _body(row, form)
+    row["body"] = _decode_body(row, form)
     return row
 
 
@@ -201,7 +201,7 @@ def _check_text(name: str, value: Any) -> None:
             raise UsageError(f"column {name} holds half a character, which UTF-8 cannot encode") from None
 
 
-def _keys(value: Any) -> str | None:
+def _keys_text(value: Any) -> str | None:
     """Keys as the text of KEYS: given so, or as a list."""
     if isinstance(value, list):
         for key in value:
@@ -224,7 +224,7 @@ def _properties(value: Any) -> list[tuple[str, str]] | None:
     return list(value.items())
 
 
-def _body(row: dict[str, Any], form: BodyForm) -> bytes:
+def _decode_body(row: dict[str, Any], form: BodyForm) -> bytes:
     """Decode the body; with AUTO the digest that `messages` prints decides, and without a digest it is text."""
     body = row.get("body")
     digest = row.get("body_sha256")

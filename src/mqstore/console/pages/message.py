@@ -77,11 +77,11 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
         place=InLog(opened.number, offset),
         record=bodies.hex_lines(raw, request.number("record") or 0) if request.text("record") else None,
         record_size=len(raw),
-        **_body(request, row["body"]),
+        **_body_views(request, row["body"]),
     )
 
 
-def _body(request: PageRequest, body: bytes | None) -> dict[str, Any]:
+def _body_views(request: PageRequest, body: bytes | None) -> dict[str, Any]:
     """Return the template values of a body. body: None if it cannot be read."""
     found = None if body is None else bodies.views(body)
     start = request.number("from") or 0
@@ -170,7 +170,7 @@ def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
         properties=plain,
         places=places,
         place=place,
-        **_body(request, row["payload"]),
+        **_body_views(request, row["payload"]),
     )
 
 

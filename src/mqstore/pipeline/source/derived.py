@@ -230,14 +230,14 @@ def _array(values: Any, kind: pa.DataType, row: Mapping[str, Any]) -> pa.Array:
 # consume queues
 
 
-def _queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
+def _all_queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
     return (*store.consume_queues(), *store.batch_queues())
 
 
 def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     room: list[tuple[str, int, bool]] = []
     held = 0
-    for queue in _queues(store):
+    for queue in _all_queues(store):
         if not queue_filter.matches(queue.topic, queue.queue_id):
             continue
         place = (queue.topic, queue.queue_id, queue.batch)
@@ -256,19 +256,19 @@ def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filt
 
 
 def _queue_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
-    queues = {(queue.topic, queue.queue_id, queue.batch): queue for queue in _queues(store)}
+    queues = {(queue.topic, queue.queue_id, queue.batch): queue for queue in _all_queues(store)}
     for place in part.places:
         queue = queues.get(place)
         if queue is None:
             continue
         low, high = (part.low, part.high) if part.high is not None else (queue.min_offset, queue.max_offset)
         if isinstance(queue, ConsumeQueueReader):
-            yield from _entries(queue, low, high)
+            yield from _entry_rows(queue, low, high)
         else:
             yield from _units(queue, low, high)
 
 
-def _entries(queue: ConsumeQueueReader, low: int, high: int) -> Iterator[Mapping[str, Any]]:
+def _entry_rows(queue: ConsumeQueueReader, low: int, high: int) -> Iterator[Mapping[str, Any]]:
     per_file = max(1, queue.file_size // 20)
     at = low
     while at < high:

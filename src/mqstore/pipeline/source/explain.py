@@ -72,13 +72,13 @@ def explain_read(frame: DataFrame) -> ReadPlan:
         raise UnsupportedError("the plan of a Spark Connect session is on its server; explain_read needs a classic session")
     with failures("planning the read"):
         leaves = plan.queryExecution().sparkPlan().collectLeaves()
-        found = [part for k in range(leaves.size()) for part in _parts(leaves.apply(k))]
+        found = [part for k in range(leaves.size()) for part in _log_parts(leaves.apply(k))]
     return ReadPlan(
         tuple(_store_read(path, [part for part in found if part.path == path]) for path in dict.fromkeys(p.path for p in found))
     )
 
 
-def _parts(leaf: Any) -> Iterable[LogPart]:
+def _log_parts(leaf: Any) -> Iterable[LogPart]:
     """Return the partitions of a plan leaf if it reads this source: each holds what our reader pickled in a process of this session."""
     if not leaf.toString().startswith("BatchScan rocketmq["):
         return []

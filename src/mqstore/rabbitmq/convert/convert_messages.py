@@ -73,7 +73,7 @@ def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDir
             linked = stage.link_or_copy(store.directory.path(file.name), name, copy=not link)
             copied += CopiedFiles(1, int(linked), 0, file.size, size - file.size)
             continue
-        written = sum(_write(store, k, by_file[k], wanted, stage, name) for k in taken)
+        written = sum(_copy_chosen(store, k, by_file[k], wanted, stage, name) for k in taken)
         copied += CopiedFiles(1, 0, 1, written, size - written)
     return copied
 
@@ -106,7 +106,7 @@ def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArr
     return bool((shape & terms.SAME_ID != 0).all())
 
 
-def _write(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
+def _copy_chosen(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
     """Append the needed records of a file; return their size in bytes."""
     chosen = np.flatnonzero(wanted[records.rows])
     at, ends = records.at[chosen], records.at[chosen] + records.total[chosen]

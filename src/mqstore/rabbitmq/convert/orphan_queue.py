@@ -54,7 +54,7 @@ def write_orphan_queue(
     left_out = dict.fromkeys(LEFT_OUT, 0)
     messages = size = 0
     rows = [np.empty(0, np.int64)]
-    for entries, sources in _pieces(vhost, parts, left_out):
+    for entries, sources in _orphan_pieces(vhost, parts, left_out):
         entries["seq"] = np.arange(messages, messages + len(entries))
         shared = entries[entries["place"] == IN_STORE]
         rows.append(vhost.persistent.find(shared["hi"], shared["lo"]))
@@ -71,7 +71,7 @@ def write_orphan_queue(
     return QueueResult(report, QueueTerms(v1, v2, messages, messages, reference, messages, size))
 
 
-def _pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, int]) -> Iterator[Piece]:
+def _orphan_pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, int]) -> Iterator[Piece]:
     for part in parts:
         queue = Queue(vhost.root, part, vhost.entry_count, (vhost.persistent, vhost.transient), QueueStart(None, False))
         for found in queue.entry_tables():

@@ -116,12 +116,12 @@ def _write_index(store: LiveMessageStore, directory: DurableDirectory) -> None:
     directory.create(name)
     directory.append(name, write_log(first))
     for rows in store.locations.rows():
-        directory.append(name, _objects(rows))
+        directory.append(name, _encode_items(rows))
     directory.append(name, write_log(last)[len(MAGIC + CLOSED) :])
     directory.sync(name)
 
 
-def _objects(rows: NDArray[np.uint64]) -> NDArray[np.void]:
+def _encode_items(rows: NDArray[np.uint64]) -> NDArray[np.void]:
     """Return items `{msg_location, Id, References, File, Offset, Size}`, all of one length, because each number has four bytes."""
     items = np.empty(len(rows), _OBJECT)
     items["head"] = np.frombuffer(_HEAD, np.uint8)

@@ -119,7 +119,7 @@ def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, 
     for size, place in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
         if place + 8 > len(view) or _WORD.unpack_from(view, place)[0] != size or view[place + 4 : place + 8] != ACTIVE:
             raise _InconsistentError(f"A slot points to {place}, where there are no objects of {size} bytes.")
-        inside, why = _block(view, place, size)
+        inside, why = _read_block(view, place, size)
         if why:
             raise _InconsistentError(f"The objects at {place} cannot be read: {why}.")
         found += inside
@@ -138,7 +138,7 @@ def _without_overlap(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return ordered
 
 
-def _block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
+def _read_block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
     """Return the objects of the block at a position, and the reason why it has no more."""
     end, at = place + size, place + 8
     found: list[Object] = []
@@ -170,7 +170,7 @@ def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tup
         place, following = mark - 4, mark + 1
         if place >= 0:
             (size,) = _WORD.unpack_from(octets, place)
-            inside, why = _block(view, place, size)
+            inside, why = _read_block(view, place, size)
             found += inside
             if not why:
                 following = place + size

@@ -38,7 +38,7 @@ __all__ = ["ENTRY", "IN_SEGMENT", "QueueWriter", "Version1Writer", "Version2Writ
 PIECE = 32 << 20  # bytes of messages collected before they are written
 
 
-def _pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.void]]:
+def _entry_pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.void]]:
     """Yield consecutive entries with PIECE bytes of messages, or one entry."""
     ends = np.cumsum(np.where(entries["place"] == IN_STORE, 0, entries["length"]) + overhead)
     start = 0
@@ -103,7 +103,7 @@ class Version2Writer:
         if number not in self._ends:
             self._ends[number] = self.directory.append(name, header(number * self.count, self.count, store=True)) + 64
         starts = []
-        for piece in _pieces(entries, queue_files.ENTRY_HEADER):
+        for piece in _entry_pieces(entries, queue_files.ENTRY_HEADER):
             at = np.zeros(len(piece) + 1, np.int64)
             np.cumsum(_column(piece, "length") + queue_files.ENTRY_HEADER, out=at[1:])
             page = np.empty(int(at[-1]), np.uint8)
@@ -156,7 +156,7 @@ class Version1Writer:
                 if (number, part) != self._key:
                     self._finish()
                     self._key = (number, part)
-                for piece in _pieces(run, queue_files.PUBLISH + queue_files.MARK):
+                for piece in _entry_pieces(run, queue_files.PUBLISH + queue_files.MARK):
                     self._encode(piece, data)
 
     def _encode(self, entries: NDArray[np.void], data: Sequence[Bytes]) -> None:

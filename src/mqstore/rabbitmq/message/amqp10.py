@@ -258,7 +258,7 @@ def properties(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
 
 
 def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
-    header, fields, application, message = _parts(data)
+    header, fields, application, message = _message_sections(data)
     sent = dict(zip(PROPERTY_FIELDS, fields, strict=False))
     basic = {key[1]: _unwrap(item) for key, item in message if key[1].startswith(b"x-basic-")}
     application_headers = [_header(key[1], item) for key, item in application if key[0] == "utf8" and len(key[1]) <= MAX_SHORTSTR]
@@ -292,7 +292,7 @@ def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     }
 
 
-def _parts(data: Term) -> tuple[list[Term], list[Term], list[Term], list[Term]]:
+def _message_sections(data: Term) -> tuple[list[Term], list[Term], list[Term], list[Term]]:
     """Return header and property fields, and pairs of application properties and message annotations."""
     if _is_v1(data):
         _, message, bare, *_, body_pos, _ = data

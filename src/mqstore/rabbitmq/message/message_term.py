@@ -136,7 +136,9 @@ def _read_basic_message(term: tuple[Term, ...], pos: int) -> MessageTerm:
     if persistent not in ("true", "false") or not isinstance(persistent, Atom):
         raise NotAMessageError(pos, f"the persistent flag of a message is true or false, not {_describe(persistent)}")
     block, record, protocol, fragments = _content(content, pos)
-    return MessageTerm(_id(message_id, pos), name[1], name[3], _keys(keys, pos), persistent == "true", fragments, block, record, protocol)
+    return MessageTerm(
+        _id(message_id, pos), name[1], name[3], _routing_keys(keys, pos), persistent == "true", fragments, block, record, protocol
+    )
 
 
 def _id(message_id: Term, pos: int) -> bytes:
@@ -145,7 +147,7 @@ def _id(message_id: Term, pos: int) -> bytes:
     return message_id
 
 
-def _keys(keys: Term, pos: int) -> tuple[bytes, ...]:
+def _routing_keys(keys: Term, pos: int) -> tuple[bytes, ...]:
     if type(keys) is not list or not all(type(key) is bytes for key in keys):
         raise NotAMessageError(pos, f"routing keys are a list of binaries, not {_describe(keys)}")
     return tuple(keys)
@@ -189,7 +191,7 @@ def _read_container(term: tuple[Term, ...], pos: int) -> MessageTerm:
         raise NotAMessageError(pos, f"the annotations of a message are a map, not {_describe(annotations)}")
     named = _annotations_by_name(annotations)
     message_id = _id(named.get("id"), pos)
-    exchange, keys = named.get("x"), _keys(named.get("rk"), pos)
+    exchange, keys = named.get("x"), _routing_keys(named.get("rk"), pos)
     if type(exchange) is not bytes:
         raise NotAMessageError(pos, f"the exchange of a message is a binary, not {_describe(exchange)}")
     persistent = named.get("d") != "false"

@@ -70,14 +70,14 @@ def outgoing_message(
 
 
 def _outgoing(message: MessageTerm, queue: str | None, user: str) -> OutgoingMessage:
-    block = _block(message, user, to_queue=queue is not None)
+    block = _property_block(message, user, to_queue=queue is not None)
     if queue is not None:
         return OutgoingMessage("", queue, block, message.body)
     key = message.routing_keys[0] if message.routing_keys else b""
     return OutgoingMessage(message.exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"), block, message.body)
 
 
-def _block(message: MessageTerm, user: str, *, to_queue: bool) -> bytes:
+def _property_block(message: MessageTerm, user: str, *, to_queue: bool) -> bytes:
     try:
         properties = dict(message.properties)
     except PropertiesError:

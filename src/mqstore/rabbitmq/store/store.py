@@ -192,13 +192,13 @@ class RabbitMQStore:
                 before, position = (queue.vhost, queue.name), 0
             refused = bool(vhost.refusals or queue.crashes)
             for found, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
-                yield from _pieces(found)
+                yield from _split_rows(found)
                 position = following
 
     def orphan_rows(self, vhost: Vhost) -> Iterator[MessageRows]:
         """Yield the rows of the messages of one vhost that are in no queue."""
         for found in orphan_rows(vhost, self.now):
-            yield from _pieces(found)
+            yield from _split_rows(found)
 
     def get(
         self, *, vhost: str | None = None, queue: str | None = None, seq_id: int | None = None, msg_id: str | None = None
@@ -245,7 +245,7 @@ def _directory_rows(
         yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
 
 
-def _pieces(rows: MessageRows) -> Iterator[MessageRows]:
+def _split_rows(rows: MessageRows) -> Iterator[MessageRows]:
     """Yield the rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
     lengths = np.where(rows.table.source < 0, 0, rows.table.length)
     ends = np.cumsum(lengths)

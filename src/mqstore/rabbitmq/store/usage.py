@@ -146,7 +146,7 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
     for vhost in store.vhosts:
         stores = (vhost.persistent, vhost.transient)
         live = [np.zeros(len(each), np.bool_) for each in stores]
-        queues += _queues(store, vhost, stores, live, advance)
+        queues += _queue_usage(store, vhost, stores, live, advance)
         for each, needed in zip(stores, live, strict=True):
             files += _files(vhost, each, needed)
     return UsageReport(
@@ -155,7 +155,7 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
     )
 
 
-def _queues(
+def _queue_usage(
     store: RabbitMQStore,
     vhost: Vhost,
     stores: tuple[MessageStore, MessageStore],

@@ -56,7 +56,7 @@ def property_texts(columns: Mapping[str, pa.Array], n: int, *, trailing: bool, d
     given = columns.get("properties")
     pairs = None
     if given is not None and pa.types.is_map(given.type):
-        pairs = _pairs(given, drop_crc, first_row)
+        pairs = _property_pairs(given, drop_crc, first_row)
         for column, spans in named.items():
             spans.lengths[pairs.row[pairs.names.equal(NAMES[column]) & (pairs.values.lengths >= 0)]] = -1
     elif given is not None and not pa.types.is_null(given.type):
@@ -112,7 +112,7 @@ def _strings(column: str, array: pa.Array, first_row: int) -> Spans:
     return spans
 
 
-def _pairs(given: pa.Array, drop_crc: bool, first_row: int) -> _Pairs:
+def _property_pairs(given: pa.Array, drop_crc: bool, first_row: int) -> _Pairs:
     """Return the pairs of a map column; a pair without a value has length -1."""
     bounds = given.offsets.to_numpy().astype(np.int64)
     low, count = int(bounds[0]), int(bounds[-1] - bounds[0])

@@ -121,7 +121,7 @@ def save(directory: DurableDirectory, relative: str, text: str, version: str) ->
     content = text.encode("utf-8", "replace")
     directory.make_directory(above)
     if version == "4.9.3":
-        _write(directory, f"{relative}.tmp", content)
+        _replace_file(directory, f"{relative}.tmp", content)
         exists = _keep_previous(directory, relative)
         directory.sync_directory(above)
         if exists:
@@ -130,7 +130,7 @@ def save(directory: DurableDirectory, relative: str, text: str, version: str) ->
     else:
         if _keep_previous(directory, relative):
             directory.sync_directory(above)
-        _write(directory, relative, content)
+        _replace_file(directory, relative, content)
     directory.sync_directory(above)
     directory.sync_directory(above.rpartition("/")[0])
 
@@ -141,11 +141,11 @@ def _keep_previous(directory: DurableDirectory, relative: str) -> bool:
         return False
     reading = ReadOnlyDirectory(directory.root)
     if fastjson.load(reading, relative).used == "main":
-        _write(directory, f"{relative}.bak", reading.read(relative) or b"")
+        _replace_file(directory, f"{relative}.bak", reading.read(relative) or b"")
     return True
 
 
-def _write(directory: DurableDirectory, relative: str, content: bytes) -> None:
+def _replace_file(directory: DurableDirectory, relative: str, content: bytes) -> None:
     """Replace the contents of the file and sync it."""
     if not directory.exists(relative):
         with directory.open_new(relative) as file:

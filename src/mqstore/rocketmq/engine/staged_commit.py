@@ -248,7 +248,7 @@ def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
         special = special_rows(columns, intent.stored)
         row = 0
         while row < len(columns):
-            at, data, positions = _records(store, at, len(columns) - row)
+            at, data, positions = _records_from(store, at, len(columns) - row)
             if not len(positions):
                 return
             count = len(positions)
@@ -262,7 +262,7 @@ def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
             at += int(positions[-1]) + size
 
 
-def _records(store: MessageStore, at: int, most: int) -> tuple[int, np.ndarray, np.ndarray]:
+def _records_from(store: MessageStore, at: int, most: int) -> tuple[int, np.ndarray, np.ndarray]:
     """Return (offset, bytes from there on, positions in them) of up to `most` records from a physical offset on."""
     nothing = np.empty(0, np.int64)
     while (file := store.log.file_at(at)) is not None and at < store.log_max:

@@ -59,7 +59,7 @@ def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = No
     """Yield the selected records in physical order, in batches. report: called with places that do not hold a valid record."""
     view = opened_view(task.store, task.config, task.token)
     try:
-        for records in _records(view.log, _offsets(view, task.places), report):
+        for records in _grouped_records(view.log, _offsets(view, task.places), report):
             columns = RecordColumns(records)
             columns = columns.take(select(columns, task.selection))
             for piece in columns.pieces(MAX_BATCH_BYTES):
@@ -78,7 +78,7 @@ def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np
     return found
 
 
-def _records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damage], None] | None) -> Iterator[Records]:
+def _grouped_records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damage], None] | None) -> Iterator[Records]:
     for file, group in groupby(offsets.tolist(), key=log.file_at):
         if file is None:
             continue

@@ -112,7 +112,7 @@ def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
     ends = starts.copy()
     if not files:
         return ()
-    for physical, sizes in _entries(store):
+    for physical, sizes in _entry_blocks(store):
         if len(physical) and (np.diff(physical) <= 0).any():
             return ()
         number = np.searchsorted(starts, physical, "right") - 1
@@ -126,17 +126,17 @@ def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
     )
 
 
-def _queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
+def _all_queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
     return (*store.consume_queues(), *store.batch_queues())
 
 
-def _entries(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
+def _entry_blocks(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
     """Yield (physical offsets, sizes) of all entries that point into the log, block by block and queue by queue.
 
     A descent between two blocks of a queue is yielded as a block of two descending offsets.
     """
     low = store.log.start
-    for queue in _queues(store):
+    for queue in _all_queues(store):
         if queue.topic.startswith(LMQ_PREFIX):
             continue  # its records have an entry in another queue as well
         previous = -1
@@ -229,10 +229,10 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
         return _scan(store, "there is no index file")
     if sum(queue.max_offset - queue.min_offset for queue in store.consume_queues()) > MAX_ENTRIES:
         return _scan(store, "the queues are too long to be compared with the index; `mqstore lookup` searches them by the key")
-    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entries(store)]))
+    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entry_blocks(store)]))
     if not len(listed):
         return _scan(store, "no record has a queue entry")
-    topics = selection.topics or {queue.topic for queue in _queues(store)}
+    topics = selection.topics or {queue.topic for queue in _all_queues(store)}
     wanted = np.unique(np.array([index_hash(topic, key) for topic in topics for key in selection.keys or ()], np.int64))
     known = np.zeros(len(listed), np.bool_)  # records whose keys the index knows
     hits: list[Longs] = []

@@ -226,7 +226,7 @@ def scan_range(task: ScanTask) -> LookupResult:
             found.add(some, keys.match(RecordColumns(some)))
             view.log.drop_records(some)
     read = task.split.stop - task.split.start
-    return _write(context, view, keys, found, f"s{task.split.number:06d}", task.split.start, read, damage)
+    return _stage_hits(context, view, keys, found, f"s{task.split.number:06d}", task.split.start, read, damage)
 
 
 def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, DispatchOutput]]:
@@ -274,7 +274,7 @@ def fetch_range(task: FetchTask) -> LookupResult:
         had = np.isin((owner << 32) + some["hash"], (matched.owners << 32) + matched.hashes)
         found.invalid.update(np.unique(some["file"][~had]).tolist())
         view.log.drop_records(records)
-    return _write(context, view, keys, found, f"c{task.low:010d}", task.start, read, [])
+    return _stage_hits(context, view, keys, found, f"c{task.low:010d}", task.start, read, [])
 
 
 def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: _Hits) -> Iterator[tuple[Records, NDArray[np.void]]]:
@@ -314,7 +314,7 @@ def _is_valid(data: Bytes, position: int, base: int) -> bool:
 # writing
 
 
-def _write(
+def _stage_hits(
     context: LookupContext, view: DiskView, keys: KeySet, found: _Hits, name: str, start: int, read: int, damage: Sequence[Damage]
 ) -> LookupResult:
     """Write what was found into the stage. name: how the staged files begin."""
@@ -358,7 +358,7 @@ def _answer_batches(context: LookupContext, view: DiskView, keys: KeySet, offset
     import pyarrow as pa
 
     schema = answer_schema(context.columns, context.lines)
-    for columns, owner, of_some in _records(view.log, offsets, places):
+    for columns, owner, of_some in _matching_columns(view.log, offsets, places):
         batch = batch_of(columns, context.columns, view.log, view.queue_or_none, milliseconds=context.lines)
         if len(owner) != len(columns):
             batch = batch.take(pa.array(owner))
@@ -376,7 +376,7 @@ def _answer_batches(context: LookupContext, view: DiskView, keys: KeySet, offset
         view.log.drop_records(columns.records)
 
 
-def _records(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[RecordColumns, Longs, Longs]]:
+def _matching_columns(log: CommitLog, offsets: Longs, places: Longs) -> Iterator[tuple[RecordColumns, Longs, Longs]]:
     """Yield the records of the hits, at most MAX_BATCH_BYTES at a time, with (record, place of the pair) of each hit among them."""
     starts = np.array([file.start for file in log.files], np.int64)
     numbers = np.searchsorted(starts, offsets, "right") - 1

@@ -1,7 +1,7 @@
-"""The conformance checklist of the remoting protocol (docs/formats/rocketmq-remoting.md, section 8): what a client must see.
+"""The conformance checklist of the remoting protocol (docs/formats/rocketmq-remoting.md, section 8): behaviour that a client relies on.
 
-Items are shown over raw sockets against a broker in this process, in the behaviour of both versions. What only real clients can show
-is shown by the scenarios of tests/interop, which are named below; the last test accounts for every number.
+Items are tested over raw sockets against a broker in this process, in the behaviour of both versions. Those that need real clients
+are tested by the scenarios of tests/interop named below; the last test accounts for every number.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mqstore.rocketmq.format.java_text import java_hash
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ITEMS: set[int] = set()  # shown in this module
+ITEMS: set[int] = set()  # tested in this module
 
-# item: the scenario of real clients that shows it, or the tests of the console
+# item: the scenario of real clients that tests it, or the tests of the console
 SHOWN_BY_CLIENTS = {
     28: "send-modes",
     32: "compressed",
@@ -56,7 +56,7 @@ SHOWN_BY_TESTS = {
 
 
 def items(*numbers: int) -> Callable[[F], F]:
-    """Which items a test shows."""
+    """Mark the items that a test covers."""
     ITEMS.update(numbers)
     return lambda test: test
 
@@ -74,7 +74,7 @@ def five(served: BrokerThread) -> bool:
 
 @pytest.fixture
 def bad(five: bool) -> int:
-    """The code for a parameter that cannot be."""
+    """Return the response code for an invalid parameter."""
     return 29 if five else 1
 
 
@@ -90,7 +90,7 @@ def topic(wire: Wire, request: pytest.FixtureRequest) -> str:
 
 
 def dispatched(served: BrokerThread) -> None:
-    """Wait until queues and index have what was sent."""
+    """Wait until queues and index have everything that was sent."""
     store = served.broker.store.writable
     assert store is not None
     assert store.wait_dispatched()
@@ -504,7 +504,7 @@ def test_members_are_notified_of_each_other(served: BrokerThread, wire: Wire, to
         return sorted(wire.call(38, {"consumerGroup": group}).json()["consumerIdList"])
 
     assert wire.heartbeat("c@a", group, {topic: "*"}).code == 0
-    assert wire.pushed.pop().code == 40  # before the answer
+    assert wire.pushed.pop().code == 40  # before the response
     assert members() == ["c@a"]
     assert wire.route(f"%RETRY%{group}") is not None
     with Wire(served.address) as other:
@@ -782,7 +782,7 @@ def test_a_thousand_held_pulls_delay_no_other_client(served: BrokerThread, wire:
         assert wire.call(106).code == 0
         answered = [wire.send(topic, b"y").code for _ in range(20)]
         assert answered == [0] * 20
-        assert waiting[0].silent(0.05)  # while pulls that wait elsewhere go on waiting
+        assert waiting[0].silent(0.05)  # while the held pulls of other queues keep waiting
     finally:
         for connection in waiting:
             connection.socket.close()

@@ -17,13 +17,13 @@ from support.broker import Wire, records
 
 SETTINGS = "mappedFileSizeCommitLog=262144\nmappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
 LIVES = 3
-EACH = 100  # acknowledged messages of a life
+EACH = 100  # acknowledged messages of one run
 
 Place = tuple[int, int, int]  # queue id, queue offset, physical offset
 
 
 class Serving:
-    """`mqstore serve` in a process of its own."""
+    """`mqstore serve` in a separate process."""
 
     def __init__(self, place: Path, version: str) -> None:
         (place / "broker.conf").write_text(SETTINGS, encoding="utf-8")
@@ -69,7 +69,7 @@ def test_every_acknowledged_message_outlives_kill_9_and_offsets_that_were_on_dis
             with Wire(running.address) as wire:
                 wire.make_group("g")
                 assert wire.call(15, {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": str(life + 1)}).code == 0
-                wire.make_topic(f"saves-{life}")  # what makes a topic writes the offsets, too
+                wire.make_topic(f"saves-{life}")  # creating a topic writes the offsets, too
             running.kill()
             for thread in threads:
                 thread.join()

@@ -1,4 +1,4 @@
-"""What is answered in the event loop and what in threads; frames however they are cut up on their way."""
+"""Requests handled in the event loop and in threads; frames however they are split in transit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hostile, broken and slow clients can do to a broker: nothing, to anybody else."""
+"""Hostile, broken and slow clients: they cannot affect other clients."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REQUEST = st.builds(
 
 
 class Failures(logging.Handler):
-    """Every event that tells of a bug."""
+    """Every event that reports a bug."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -134,7 +134,7 @@ def test_any_bytes_close_their_own_connection_at_most(
     if sent:
         place = at % len(sent)
         sent[place : place + len(changed)] = changed
-    # the broker may have closed before all was sent
+    # the broker may have closed the connection before everything was sent
     with suppress(ConnectionError), socket.create_connection((broker.host, broker.port), 20) as stream:
         stream.sendall(sent[: len(sent) - cut] if cut < len(sent) else sent)
         stream.shutdown(socket.SHUT_WR)
@@ -294,7 +294,7 @@ def test_many_idle_connections_cost_little_and_others_are_served(tmp_path: Path,
             sockets = []
             for number in range(count):
                 stream = socket.socket()
-                stream.connect((broker.host, broker.port))  # the kernel completes it, whatever the broker does meanwhile
+                stream.connect((broker.host, broker.port))  # the kernel completes it, whatever the broker is doing
                 sockets.append(stream)
                 if number % 200 == 0:
                     await asyncio.sleep(0)
@@ -313,11 +313,11 @@ def test_many_idle_connections_cost_little_and_others_are_served(tmp_path: Path,
         cost = asyncio.run(scenario())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert cost < count * 16_384  # bytes; protocol, transport and socket object of a connection together
+    assert cost < count * 16_384  # bytes; protocol, transport and socket object of one connection
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""The life of a broker: start, requests and what they raise, calls to clients, and a stop that loses nothing."""
+"""The lifecycle of a broker: start, requests and their errors, requests to clients, and a stop that loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with the question or the directory: one sentence on standard error that says what to try, and status 2."""
+"""Invalid requests and directories: one sentence on standard error that suggests the next step, and status 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERBS = ("inspect", "verify", "messages", "topics", "groups")
 
 
 def sentence(outcome: Outcome, status: int = 2) -> str:
-    """The one sentence of a command that could not work."""
+    """Return the one-sentence error of a command that failed."""
     assert outcome.status == status, outcome
     assert outcome.stdout == ""
     assert outcome.stderr.startswith("mqstore: ")
@@ -92,7 +92,7 @@ def test_an_archive_that_would_write_elsewhere(tmp_path: Path) -> None:
 def test_no_permission(place: str) -> None:
     import tempfile
 
-    # under a root that any user may enter
+    # below a directory that any user may enter
     with tempfile.TemporaryDirectory(prefix="mqstore-test-") as name:
         Path(name).chmod(0o755)
         made = Store(Path(name) / "store")

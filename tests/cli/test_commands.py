@@ -1,4 +1,4 @@
-"""What the commands tell a person, and where each leads: found, not found, and why."""
+"""Text output of the commands, and the reasons that they give: found, not found, and why."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KILLED = case_named("4.9.3/b3-kill9-torn")
 
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are broken only for a terminal, or where COLUMNS asks for it."""
+    """Remove COLUMNS: lines are wrapped only for a terminal or if COLUMNS is set."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Six messages in two topics; the queues list five of them, the index four."""
+    """Create a store of six messages in two topics, five of them in the queues and four in the index."""
     made = Store(tmp_path / "store", listed=5, indexed=4, abort=True)
     for number in range(5):
         made.put(message("orders", f"body {number}".encode(), keys=f"k{number} all", tags="AB"[number % 2], queue_id=number % 2))

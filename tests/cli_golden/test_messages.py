@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.golden import CASES, DAMAGED, PLAIN, GoldenCase, case_id, case_named, expected, opened, run_cli, same_fields, unchanged
 
-# the table's columns that expectations can be held against; body_len and body_sha256 stand for the body
+# the columns that expectations can be compared with; body_len and body_sha256 represent the body
 FIELDS = (
     "topic",
     "queue_id",

@@ -1,4 +1,4 @@
-"""The command as a process of its own, as a shell runs it."""
+"""The command as a separate process, as a shell runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key queries on stores of real brokers: the index answers to the letter, and messages only where the key really is."""
+"""Key queries on stores of real brokers: exactly the broker's index hits, and messages only if they have the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 
 ASKED = tuple(case for case in CASES if has(case, "queries.jsonl"))
-SAMPLE = 12  # questions per case that go through the whole command
+SAMPLE = 12  # queries per case that go through the whole command
 
 
 @cache
@@ -24,7 +24,7 @@ def recovered(case: GoldenCase) -> tuple[RocketMQStore, View]:
 
 
 def meant(case: GoldenCase, query: dict[str, object]) -> set[int]:
-    """Of the index hits, those whose record is of the topic and has the key."""
+    """Return the index hits whose record is of the topic and has the key."""
     by_offset = {message["physical_offset"]: message for message in expected(case) if message.get("intact", True)}
     hits = query["index_offsets"]
     assert isinstance(hits, list)

@@ -103,7 +103,7 @@ def test_recovery_of_a_damaged_store_is_the_brokers(case: GoldenCase, abort: boo
         assert "Traceback" not in outcome.stderr
         assert outcome.stderr.strip()
         return
-    # without any consume queue left, only the configuration knows how large their files are
+    # without any consume queue, only the configuration has the size of their files
     view = mqstore.open(root, config=case.path / "store.properties").view("recovered", as_=case.version)
     assert view.log_range() == (wanted["min_phy_offset"], wanted["max_phy_offset_after_load"])
     bounds = [[queue.topic, queue.queue_id, queue.min_offset, queue.max_offset] for queue in view.queues()]

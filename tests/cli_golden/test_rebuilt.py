@@ -1,4 +1,4 @@
-"""What `mqstore rebuild` makes of the golden stores, looked at with the other commands."""
+"""Golden stores after `mqstore rebuild`, examined with the other commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.golden import PLAIN, GoldenCase, case_id, case_named, expected, key
 import mqstore
 from mqstore.rocketmq.lookup import explain
 
-# the broker's own limit on the answers to one query
+# the broker's own limit on the results of one query
 MOST = 64
 
 

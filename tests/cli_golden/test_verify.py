@@ -1,4 +1,4 @@
-"""`mqstore verify` on stores of real brokers: silent about what brokers leave behind, exact about every changed byte."""
+"""`mqstore verify` on stores of real brokers: no finding in what brokers leave, and one for every changed byte."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_torn_last_record_is_the_only_finding_of_a_torn_store() -> None:
 
 
 def _covered(report: dict[str, Any], file: str, start: int, stop: int) -> bool:
-    """Whether the findings of a file together cover its bytes start..stop-1."""
+    """Return whether the findings of a file together cover its bytes start..stop-1."""
     ranges = sorted((f["offset"], f["offset"] + f["length"]) for f in report["damage"] if f["file"] == file)
     for low, high in ranges:
         if low <= start < high:

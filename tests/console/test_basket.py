@@ -1,4 +1,4 @@
-"""The basket: what is put aside comes out as it is, and is written only where and when someone is sure."""
+"""The basket: messages come out unchanged, and are written only to a confirmed target."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_acknowledged_messages_are_put_in_only_if_chosen(visitor: Visitor) -> No
     page = visitor.get("/stores/1/queue?vhost=/&queue=prio.q")
     shown = set(re.findall(r'name="shown" value="([^"]+)"', page.text))
     chosen = set(re.findall(r'name="place" value="([^"]+)"', page.text))
-    assert len(chosen - shown) == words(page).count("acknowledged") - 2  # the tab and the button say it too
+    assert len(chosen - shown) == words(page).count("acknowledged") - 2  # the tab and the button show it too
     assert shown < chosen
 
 
@@ -130,7 +130,7 @@ def test_without_permission_to_write_there_is_no_replay(visitor: Visitor) -> Non
 
 
 def confirmed(visitor: Visitor, **fields: str) -> dict[str, str]:
-    """The fields of the confirmation page."""
+    """Return the fields of the confirmation page."""
     page = visitor.submit("/basket/replay", target="0")
     assert "cannot be undone" in words(page)
     found = dict(re.findall(r'<input type="hidden" name="(target|fingerprint)" value="([^"]*)"', page.text))

@@ -72,7 +72,7 @@ NARROW = tuple(page for page in PAGES if page.count("?") == 0 or "explain" in pa
 
 
 class Served:
-    """A console that answers on a free port. jobs: its jobs."""
+    """A console that listens on a free port. jobs: its jobs."""
 
     def __init__(self, *stores: str, **settings: Any) -> None:
         told = threading.Event()
@@ -116,7 +116,7 @@ def browser() -> Iterator[Any]:
 
 
 class Window:
-    """A browser window on a console. complaints: what the browser has said of pages, refused scripts and styles among it."""
+    """A browser window on a console. complaints: browser messages about pages, including refused scripts and styles."""
 
     def __init__(self, browser: Any, served: Served, **options: Any) -> None:
         self.context = browser.new_context(base_url=served.address, **options)
@@ -130,7 +130,7 @@ class Window:
         return self.page
 
     def faults(self) -> list[str]:
-        """What axe calls serious or critical on the page that is open."""
+        """Return what axe rates serious or critical on the current page."""
         self.page.evaluate(lzma.decompress(AXE.read_bytes()).decode())
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         return [
@@ -141,7 +141,7 @@ class Window:
 
     @property
     def overflows(self) -> bool:
-        """Whether the page is wider than the window."""
+        """Return whether the page is wider than the window."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
 
 
@@ -160,7 +160,7 @@ def window(browser: Any, served: Served) -> Iterator[Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def checked(served: Served, browser: Any) -> None:
-    """Verify and usage of every store that the pages show, started as a person does."""
+    """Run verify and usage of every displayed store through the pages, as a user does."""
     first = Window(browser, served)
     for path in ("/stores/2/verify", "/stores/5/verify", "/stores/0/usage", "/stores/4/usage"):
         first.open(path).click("main form button")
@@ -196,7 +196,7 @@ def test_dark_and_light_follow_the_reader(window: Any) -> None:
 
 
 def read_messages(page: Any) -> None:
-    """From the first page to a message, by topic, by key and by id, and why a key is not found."""
+    """Go from the first page to a message, by topic, by key and by id, and to the reason why a key is not found."""
     page.goto("/")
     page.click("main >> text=/b-kill9/")
     page.click("nav.tabs >> text=Messages")
@@ -225,7 +225,7 @@ def read_messages(page: Any) -> None:
 
 
 def read_queues(page: Any) -> None:
-    """From the queues of RabbitMQ to a message and its bytes."""
+    """Go from the queues of RabbitMQ to a message and its bytes."""
     page.goto("/stores/4/queues")
     page.click("tbody a >> text=lazy.mixed")
     page.click("tbody a >> nth=0")
@@ -236,7 +236,7 @@ def read_queues(page: Any) -> None:
 
 
 def read_damage(page: Any) -> None:
-    """The damage map of a store, and of a file of it."""
+    """Open the damage map of a store and of one of its files."""
     page.goto("/stores/2/verify")
     assert page.locator("svg.map .damage").count() > 5
     page.click("h3 a >> nth=0")
@@ -246,7 +246,7 @@ def read_damage(page: Any) -> None:
 
 
 def use_basket(page: Any, downloads: Path) -> None:
-    """Messages of both brokers into the basket, out as a file, and into another store."""
+    """Put messages of both brokers into the basket, export them as a file, and replay them into another store."""
     page.goto("/stores/0/messages?topic=TopicTest")
     page.check("tbody input[type=checkbox] >> nth=0")
     page.check("tbody input[type=checkbox] >> nth=2")

@@ -1,4 +1,4 @@
-"""The guide's page is true: its command, its addresses, its example."""
+"""The guide's page is correct: its command, its addresses, its example."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_example_of_the_guide_is_true(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def started(*argv: str) -> tuple[subprocess.Popen[str], str]:
-    """The command under way, and the address that it has printed."""
+    """Start the command and return it with the line that it has printed."""
     process = subprocess.Popen(
         [sys.executable, "-c", START, "console", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=None
     )

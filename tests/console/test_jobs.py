@@ -1,4 +1,4 @@
-"""Jobs: what they tell, how they end, and that nobody waits for them who did not ask."""
+"""Jobs: their progress, how they end, and that they do not block other requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def jobs() -> Iterator[Jobs]:
 
 
 class Gate:
-    """Work that goes on until it is let go, or told to stop."""
+    """Work that continues until it is released or cancelled."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

@@ -1,4 +1,4 @@
-"""What the pages tell is what the readers tell."""
+"""Pages show the same as the readers return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def visitor() -> Iterator[Visitor]:
 
 
 def rows(*argv: object) -> list[dict[str, object]]:
-    """Rows as the command prints them."""
+    """Return rows as the command prints them."""
     done = goldenkit.run_cli(*argv, "-o", "jsonl")
     return [json.loads(line) for line in done.stdout.splitlines()]
 

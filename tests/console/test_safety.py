@@ -1,4 +1,4 @@
-"""Who is let in, what a form must bring, and that nothing in a store or an address becomes more than text."""
+"""Access control, form tokens, and that nothing in a store or an address becomes more than text."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def visitor():  # type: ignore[no-untyped-def]
         yield found
 
 
-# hostile questions
+# hostile requests
 
 
 SOUND = {"topic": "TopicTest", "key": "K20", "offset": "0", "vhost": "/", "queue": "", "seq": "0", "name": ""}

@@ -1,4 +1,4 @@
-"""The durable layer on real directories: what is written, what is refused, and what remains after an error."""
+"""The durable layer on real directories: writes, refusals, and what remains after an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> Iterator[DurableDirectory]:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
+    """Yield a file system of 256 KiB."""
     place = tmp_path / "small-disk"
     place.mkdir()
     if shutil.which("mount") is None:
@@ -356,7 +356,7 @@ def test_tasks_in_threads_of_their_own_write_one_staged_file(tmp_path: Path) -> 
     assert np.array_equal(np.fromfile(tmp_path / "out/queue", ">i4"), np.arange(1000))
 
 
-# ---- what was written, replayed
+# ---- replaying recorded writes
 
 
 def test_a_recorded_run_replays_to_the_same_bytes(tmp_path: Path) -> None:
@@ -436,6 +436,6 @@ def test_a_crash_in_an_existing_directory_keeps_what_was_there(tmp_path: Path) -
 
 
 def test_every_sync_is_a_real_sync(tmp_path: Path) -> None:
-    """A path that cannot be synced is an error, never silence."""
+    """A path that cannot be synced is an error, never ignored."""
     with DurableDirectory(tmp_path) as directory, pytest.raises(TargetError, match=os.strerror(errno.ENOENT) + "|does not exist"):
         directory.sync("nothing")

@@ -1,4 +1,4 @@
-"""Stores by URL, in this process: the same results as from a path, by range requests alone, and one sentence on failure."""
+"""Stores by URL, in this process: the same results as from a path, by range requests only, and one-sentence errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
 
 
 def _told(printed: str, store: str) -> str:
-    """Return the output without the store's name and without what only a disk has: the space that files take."""
+    """Return the output without the store's name and the disk space of files, which only a local store has."""
     return re.sub(r'"(stored_bytes|seconds|changed_at)": [^,\n]+', "", printed.replace(store, "STORE"))
 
 
@@ -94,7 +94,7 @@ print(rows, peak() - before)
     done = subprocess.run([sys.executable, "-c", script, str(url), *options], capture_output=True, text=True, check=True, timeout=300)
     rows, kilobytes = map(int, done.stdout.split())
     assert rows == 1 + 2100
-    assert kilobytes < 132 << 10  # a batch of 16 MB of records with its copies; the log is 136 MB
+    assert kilobytes < 132 << 10  # a batch of 16 MB of records and its copies; the log is 136 MB
     asked = endpoint().fetched(url, "commitlog/")
     assert max(each.length or 1 << 40 for each in asked) <= 2 << 20
     assert sum(each.length or 0 for each in asked) < 2 * (150 << 20)

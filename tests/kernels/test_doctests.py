@@ -1,4 +1,4 @@
-"""The worked examples in the kernels' docstrings, on whatever runs here: machine code or plain Python."""
+"""The worked examples in the kernels' docstrings, on the kernels in use: machine code or plain Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Crash replay: the model against the plain replay, its states counted by hand, and each kind of state catching its bug.
 
-The program under test is a log of records framed by length and checksum, written as a crash-safe log is, and then with one
-mistake at a time.
+The program under test is a log of records framed by length and checksum, first written crash-safely and then with one mistake at
+a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def framed(record: bytes) -> bytes:
 
 
 def records(log: bytes, *, checked: bool = True) -> Iterator[bytes]:
-    """The records up to the first that is not whole."""
+    """Return the records up to the first incomplete one."""
     at = 0
     while at + FRAME.size <= len(log):
         length, crc = FRAME.unpack_from(log, at)
@@ -64,7 +64,7 @@ def written(steps: Callable[[DurableDirectory, RecordedWrites], None], base: Pat
 
 
 def log_written(*, sync: bool = True, sync_names: bool = True, size: int = 0, lengths: tuple[int, ...] = (90, 700, 5000)) -> RecordedWrites:
-    """Three records of those lengths, each acknowledged when it is safe."""
+    """Write three records of those lengths, each acknowledged when it is durable."""
 
     def steps(directory: DurableDirectory, recorded: RecordedWrites) -> None:
         directory.create("log/0", size)
@@ -86,7 +86,7 @@ def log_written(*, sync: bool = True, sync_names: bool = True, size: int = 0, le
 
 
 def log_check(directory: Path, state: CrashState) -> None:
-    """Nothing acknowledged is lost, nothing else than what was attempted is there, in order."""
+    """Check that nothing acknowledged is lost and that only attempted records are there, in order."""
     log = directory / "log/0"
     found = list(records(log.read_bytes())) if log.exists() else []
     assert found[: len(state.acknowledged)] == state.acknowledged, "an acknowledged record is lost"
@@ -94,7 +94,7 @@ def log_check(directory: Path, state: CrashState) -> None:
 
 
 def caught(recorded: RecordedWrites, check: Callable[[Path, CrashState], None]) -> Counter[LossKind]:
-    """How many states of each kind the check fails on."""
+    """Return the number of states of each kind on which the check fails."""
     failed: Counter[LossKind] = Counter()
     with scratch_directory() as place:
         for state in CrashStates(recorded):
@@ -106,7 +106,7 @@ def caught(recorded: RecordedWrites, check: Callable[[Path, CrashState], None]) 
     return failed
 
 
-# ---- the program that is right, and its mistakes
+# ---- the correct program, and its mistakes
 
 
 @pytest.mark.parametrize("size", [0, 16384], ids=["growing file", "preallocated file"])
@@ -152,7 +152,7 @@ def test_a_reader_that_checks_no_checksum_is_caught_by_torn_records(length: int)
 
 
 def test_a_reader_that_trusts_the_end_of_a_record_is_caught_by_a_missing_page() -> None:
-    """Pages reach the disk in any order: the first and the last of a record may be there without the one between."""
+    """Pages reach the disk in any order: the first and the last page of a record may be there without those between."""
     record = b"(" + b"x" * 10_000 + b")"
 
     def steps(directory: DurableDirectory, recorded: RecordedWrites) -> None:
@@ -170,7 +170,7 @@ def test_a_reader_that_trusts_the_end_of_a_record_is_caught_by_a_missing_page() 
 
 
 def test_a_log_that_appends_after_an_unsynced_cut_is_caught_by_the_missing_length() -> None:
-    """Two records are taken back and another is written in place of the first: the second may be there again behind it."""
+    """Two records are removed and another is written in place of the first: the second may be back after it."""
     first, taken, back, new = (framed(letter * 100) for letter in (b"f", b"t", b"b", b"n"))
 
     def steps(directory: DurableDirectory, recorded: RecordedWrites, *, sync: bool) -> None:
@@ -251,7 +251,7 @@ def test_a_replaced_file_without_its_draft_synced_is_caught() -> None:
 
 
 def test_a_cut_that_never_reached_the_disk_is_a_state() -> None:
-    """A torn tail is cut at recovery and new records written in its place; the cut and the new bytes may part."""
+    """A torn tail is cut at recovery and new records written in its place; the cut and the new bytes may be separated by a crash."""
 
     def steps(directory: DurableDirectory, recorded: RecordedWrites) -> None:
         directory.append("log", b"good" + b"torn" * 2000)
@@ -315,7 +315,7 @@ def test_equal_bytes_with_more_acknowledged_are_another_state() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_model_agrees_with_the_plain_replay_of_random_runs(seed: int) -> None:
-    """Everything and nothing are what `replay` leaves; a missing write or length is the replay of the run without it."""
+    """The states everything and nothing equal `replay`; a missing write or length equals the replay of the run without it."""
     run = random_run(random.Random(seed))
     recorded = RecordedWrites(run)
     disk = Disk(None)
@@ -356,7 +356,7 @@ def parent(path: str) -> str:
 
 
 def names_without(run: list[Operation], missing: int) -> set[str]:
-    """The names after a run of which one operation, and each that then has nothing to work on, is left out."""
+    """Return the names after a run without one operation and without those that depend on it."""
     names: set[str] = set()
     for number, operation in enumerate(run):
         match operation:
@@ -570,7 +570,7 @@ def test_a_check_whose_process_dies_is_a_failure_of_that_state() -> None:
 
 
 def test_the_speed_of_a_store_of_twenty_files_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """No limit: the figure depends on the machine. It is some thousands a second, and CI opens 20,000 states."""
+    """There is no limit, as the figure depends on the machine: a few thousand per second, and CI opens 20,000 states."""
 
     def steps(directory: DurableDirectory, recorded: RecordedWrites) -> None:
         for number in range(20):

@@ -1,4 +1,4 @@
-"""Injected faults: each takes the path of a real error, each change is met once, and a program that lies is caught."""
+"""Injected faults: each takes the path of a real error, each change fails once, and a program that hides a fault is caught."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_change_of_the_disk_can_fail_and_leaves_what_a_real_error_leaves(tm
             met.append(f"{operation} {'DRAFT' if '.mqstore-' in path else path}")
             after = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
             if operation == "truncate" and name == "ensure":
-                assert after.pop(place / path) == b""  # others may be at it, too
+                assert after.pop(place / path) == b""  # other processes may use it, too
             if operation == "sync directory" and not path:
                 assert after.pop(place / "small") == b"x"
             assert after == before
@@ -67,7 +67,7 @@ def test_each_change_of_the_disk_can_fail_and_leaves_what_a_real_error_leaves(tm
 
 
 def test_what_a_failed_run_has_recorded_is_what_is_there(tmp_path: Path) -> None:
-    """Whatever fails, the replay of the record is the directory: a failed change leaves no operation, its clean-up does."""
+    """Whatever fails, replaying the record gives the directory: a failed change records no operation, its clean-up does."""
 
     def steps(directory: DurableDirectory) -> None:
         directory.create("commitlog/0", 8192)
@@ -128,7 +128,7 @@ def append_twice(place: Path, disk: FailingDisk) -> list[bytes]:
 
 
 def test_each_fault_is_tried_once_and_counted() -> None:
-    """Five changes: the creation, two writes, two syncs."""
+    """There are five changes: the creation, two writes, two syncs."""
     seen: list[tuple[int, int, bool, str]] = []
     lines: list[str] = []
 

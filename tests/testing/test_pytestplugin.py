@@ -10,7 +10,7 @@ PLUGIN = ("-p", "mqstore.pytestplugin", "-p", "no:cacheprovider")
 
 
 def run(pytester: pytest.Pytester, code: str, *arguments: str) -> pytest.RunResult:
-    """Run a test module in a process of its own."""
+    """Run a test module in a separate process."""
     pytester.makepyfile(code)
     return pytester.runpytest_subprocess(*PLUGIN, *arguments)
 

@@ -1,4 +1,4 @@
-"""SQL92 expressions: what is let through, what is unknown, and what is no expression."""
+"""SQL92 expressions: true, false and unknown results, and invalid expressions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_messages_for_which_an_expression_is_true_are_let_through(expression: st
         "NOT missing",
         "n IS NULL",
         "word > 3",
-        "f > 4",  # 4.5 is no int
+        "f > 4",  # 4.5 is not an int
         "word = 4",
         "big > 5",
         "region > n",

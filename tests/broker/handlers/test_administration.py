@@ -1,4 +1,4 @@
-"""What administrators ask of a broker: settings, attributes, cleaning, metrics."""
+"""Administrative requests to a broker: settings, attributes, cleaning, metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fetched(served: BrokerThread, path: str = "/metrics", **how: Any) -> Any:
 
 
 def values_of(text: str, name: str) -> dict[frozenset[tuple[str, str]], float]:
-    """The values of a metric by its labels."""
+    """Return the values of a metric by its labels."""
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families[name].type == "gauge"
     return {frozenset(sample.labels.items()): sample.value for sample in families[name].samples}

@@ -1,4 +1,4 @@
-"""What the broker does with messages beyond the checklist: dead letters, replies, flushes, what consumers are asked and told."""
+"""Message handling beyond the checklist: dead letters, replies, flushes, requests to consumers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_a_client_sends_to_a_retry_topic_too_often_is_a_dead_letter(served:
     dispatched(served)
     dead = records(wire.pull(f"%DLQ%{group}", 0).body)
     assert [(one.body, one.property_map()["DELAY"]) for one in dead] == [(b"enough", "0")]
-    with Wire(served.address, 63) as old:  # a client so old does not have its limit honoured
+    with Wire(served.address, 63) as old:  # the limit of such an old client is ignored
         assert old.send(f"%RETRY%{group}", b"old", j="3", l="3").code == 0
     dispatched(served)
     assert [one.body for one in records(wire.pull(f"%DLQ%{group}", 0).body)] == [b"enough"]

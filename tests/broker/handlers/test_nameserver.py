@@ -1,4 +1,4 @@
-"""The name server: what other brokers and administrators change, beyond what the checklist asks."""
+"""The name server: changes by other brokers and administrators, beyond the checklist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON bodies in both forms, and the parser of what clients answer."""
+"""JSON bodies in both forms, and the parser of client responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_what_is_written_in_the_form_of_fastjson_is_read_back(value: dict[Any, A
 
 
 def _only_text_keys(value: dict[Any, Any]) -> bool:
-    """Strict JSON is read as such: number keys of maps in it are text there."""
+    """Return whether strict JSON parses to the same value: number keys of maps become text in it."""
     try:
         return bool(json.loads(encode(value)) == parse(encode(value)))
     except ValueError:

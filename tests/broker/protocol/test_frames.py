@@ -1,4 +1,4 @@
-"""Frames against those that were captured between real clients and brokers, and against any bytes at all."""
+"""Frames, against those captured between real clients and brokers and against arbitrary bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that are only read: every intact message is handed out, nothing changes, and what would change it is refused."""
+"""Stores served read-only: every intact message is delivered, nothing changes, and requests for changes are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def store(name: str, view: ViewName = "auto") -> ReadOnlyStore:
 
 
 def drained(served: ReadOnlyStore) -> dict[int, bytes]:
-    """Every message that can be pulled, by physical offset; every pull gets on."""
+    """Return every message that can be pulled, by physical offset; every pull makes progress."""
     found = {}
     for queue in served.queues():
         at = queue.min_offset

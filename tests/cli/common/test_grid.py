@@ -1,4 +1,4 @@
-"""Tables for a person: they fit the terminal, and no text from a store reaches it as a command."""
+"""Text tables: they fit the terminal, and no text from a store reaches it as a control sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole-store jobs from the command line, and the demo that tells their story."""
+"""The whole-store jobs from the command line, and the demo that shows them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TORN = case_named("4.9.3/b3-kill9-torn")
 
 @pytest.fixture(params=["threads", "spark"])
 def where(request: pytest.FixtureRequest) -> tuple[object, ...]:
-    """Options that run a job in this process, or on the session of all tests."""
+    """Return options that run a job in this process, or on the Spark session of all tests."""
     if request.param == "threads":
         return ("--threads", 2)
     request.getfixturevalue("spark")
@@ -44,7 +44,7 @@ def test_rebuild_completes_the_store_and_reports_its_work(where: tuple[object, .
 
 def test_a_small_log_is_rebuilt_in_this_process_and_the_command_reports_that(tmp_path: Path) -> None:
     told = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a")
-    words = " ".join(told.stdout.split())  # where a line breaks depends on how long the path is
+    words = " ".join(told.stdout.split())  # line breaks depend on the length of the path
     assert re.search(r"with \d+ threads? of this process: less than 10 GiB of log does not justify starting Spark\.", words)
     report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "b", "-o", "json").document
     assert report["runs_on"].endswith("of this process")

@@ -1,4 +1,4 @@
-"""`salvage` as a person and a program see it."""
+"""`salvage` as users and programs see it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""States that a real node loses silently or refuses, by the commands: each is told apart by its finding, and all that is whole comes out.
+"""States that a real node loses silently or refuses, through the commands: each has its finding, and everything intact comes out.
 
-The table of docs/guide/salvage.md has a row for each; numbers of issues are those of rabbitmq-server.
+The table of docs/guide/salvage.md has a row for each; issue numbers are those of rabbitmq-server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "salvage.md"
 
 
 class State(NamedTuple):
-    """files: of the vhost; kinds: what `verify` finds; whole: numbers of the messages that come out as intact."""
+    """One state. files: of the vhost; kinds: the findings of `verify`; whole: numbers of the messages that come out as intact."""
 
     files: Callable[[], dict[str, bytes]]
     kinds: set[Kind]
@@ -115,7 +115,7 @@ def test_each_state_is_identified_by_its_finding_and_intact_messages_come_out(na
     found = run_cli("verify", store, "-o", "json")
     assert found.status == 1
     assert {item["kind"] for item in found.document["damage"]} == state.kinds
-    nothing_missing = state.kinds == {Kind.BROKER_LOSES} and not state.v2  # the leftover of a merge is read as its file
+    nothing_missing = state.kinds == {Kind.BROKER_LOSES} and not state.v2  # the leftover of a merge is read in place of its file
     assert run_cli("salvage", store, "--to", tmp_path / "out.jsonl", "-q").status == (0 if nothing_missing else 1)
     assert _numbers(tmp_path / "out.jsonl", "intact") == state.whole
     for version in (1, 2):
@@ -145,7 +145,7 @@ def test_the_commands_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
     files = {f"{Q}/journal.jif": b"".join(map(in_journal, range(4))) + journal.acknowledge(1)}
     store = vhost(tmp_path / "msg_stores", files)
     commands = re.findall(r"^    mqstore (salvage .*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    here = [line for line in commands if "amqp://" not in line]  # that one runs against a real node, in tests/interop/rabbitmq
+    here = [line for line in commands if "amqp://" not in line]  # this one runs against a real node, in tests/interop/rabbitmq
     assert len(here) == len(commands) - 1 == 3
     for line in here:
         words = [str(store) if word == "/wreck/msg_stores" else "q" if word == "orders" else word for word in line.split()]

@@ -1,4 +1,4 @@
-"""`convert` as a person and a program see it."""
+"""`convert` as users and programs see it."""
 
 from __future__ import annotations
 

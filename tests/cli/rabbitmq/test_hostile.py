@@ -1,4 +1,4 @@
-"""RabbitMQ stores that somebody has made to do harm, through the commands: findings or one sentence, in bounded time and memory."""
+"""Maliciously crafted RabbitMQ stores, through the commands: findings or a one-sentence error, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MOST_MEMORY = 600 << 20
 
 
 def store(path: Path, files: dict[str, bytes]) -> Path:
-    """A vhost `/` with the queue `q`; files: below the vhost's directory."""
+    """Write a vhost `/` with the queue `q`. files: by path below the vhost's directory."""
     plain = {".vhost": b"/", ".config": b"{segment_entry_count, 2048}.\n", "msg_store_persistent/0.rdq": b""}
     plain[f"{QUEUE}/.queue_name"] = queue_name_file("/", "q")
     return write(path / "store", {f"msg_stores/vhosts/{VHOST}/{name}": raw for name, raw in (plain | files).items()})
 
 
 def asked(root: Path) -> dict[str, Outcome]:
-    """The answers of all reading commands, none of which may be a trace."""
+    """Return the results of all reading commands, none of which may be a traceback."""
     found = {verb: run_cli(verb, root, "-o", "jsonl") for verb in READING}
     found["queue"] = run_cli("queue", root, "/", "q", "-o", "jsonl")
     found["get"] = run_cli("get", root, "--id", message_id(1).hex(), "-o", "json")
@@ -58,7 +58,7 @@ def rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def kinds(root: Path) -> set[str]:
-    """The kinds of damage that verify finds."""
+    """Return the kinds of damage that verify finds."""
     return {row["kind"] for row in rows(run_cli("verify", root, "-o", "jsonl"))}
 
 
@@ -125,7 +125,7 @@ def test_hostile_terms_take_bounded_memory(verb: str, tmp_path: Path) -> None:
     program = (
         "import sys; from mqstore.cli.main import run\n"
         "status = run(sys.argv[1:])\n"
-        # not ru_maxrss: a process begins with that of the one that started it
+        # not ru_maxrss: a process inherits that of its parent
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM:'))\n"
         "print(int(peak) << 10, file=sys.stderr)\n"
         "sys.exit(status)"
@@ -163,7 +163,7 @@ def test_a_version_2_entry_that_points_past_the_end_of_its_store_has_no_message(
         },
     )
     found = [row["verdict"] for row in rows(asked(root)["messages"])]
-    assert found == ["unreachable"] * 3 + ["damaged"] * 2  # the last two begin inside the file
+    assert found == ["unreachable"] * 3 + ["damaged"] * 2  # the last two start inside the file
 
 
 # versions
@@ -196,11 +196,11 @@ def test_an_impossible_segment_entry_count_is_reported_and_the_default_used(tmp_
         assert "bad-config" in kinds(root)
 
 
-# what contradicts itself
+# contradictions
 
 
 def test_two_queues_that_claim_one_directory(tmp_path: Path) -> None:
-    """The name that the directory's digest proves counts; a second claim, in `.queue_name` or by a user's list, is no name."""
+    """The name that matches the directory's digest counts; a second claim, in `.queue_name` or in a user's list, is ignored."""
     stored = journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)
     for number, claim in enumerate((queue_name_file("/", "other"), queue_name_file("/", "q") * 2, b"VHOST: x\nQUEUE: q\n")):
         root = store(tmp_path / str(number), {f"{QUEUE}/journal.jif": stored, f"{QUEUE}/.queue_name": claim})
@@ -214,7 +214,7 @@ def test_two_queues_that_claim_one_directory(tmp_path: Path) -> None:
 
 
 def test_one_queue_in_two_directories_is_shown_twice_and_reported(tmp_path: Path) -> None:
-    """A directory copied under another name says what it is not."""
+    """A directory copied under another name has a `.queue_name` that does not match it."""
     stored = journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)
     root = store(tmp_path, {f"{QUEUE}/journal.jif": stored})
     place = root / "msg_stores" / "vhosts" / VHOST / "queues"
@@ -226,7 +226,7 @@ def test_one_queue_in_two_directories_is_shown_twice_and_reported(tmp_path: Path
 
 @pytest.mark.parametrize("where", ["journal", "segment"])
 def test_a_sequence_id_published_twice_is_reported(where: str, tmp_path: Path) -> None:
-    """In a journal both are shown; in a segment the second takes the place of the first, as for the broker."""
+    """In a journal both are shown; in a segment the second replaces the first, as in the broker."""
     first, second = term(message_id(1), b"first"), term(message_id(2), b"second")
     if where == "journal":
         raw = journal.publish(7, message_id(1), first, size=5) + journal.publish(7, message_id(2), second, size=6)
@@ -257,7 +257,7 @@ def test_an_acknowledgement_without_a_publish_is_reported_and_removes_nothing(wh
 
 
 def test_negative_numbers_in_the_files_of_a_clean_stop_are_ignored(tmp_path: Path) -> None:
-    """Counts and numbers of recovery.dets, and reference counts of message files: the messages are those of the index."""
+    """This covers counts in recovery.dets and reference counts of message files: the messages are those of the index."""
     stored = journal.publish(1, message_id(1), term(message_id(1), b"body"), size=4)
     said = QueueTerms({0: -5}, None, -1, -7, bytes(16), -3, -9)
     files = {f"{QUEUE}/journal.jif": stored, "recovery.dets": write_terms({queue_directory("/", "q"): said})}
@@ -268,7 +268,7 @@ def test_negative_numbers_in_the_files_of_a_clean_stop_are_ignored(tmp_path: Pat
 
 
 def test_negative_reference_counts_change_nothing(tmp_path: Path) -> None:
-    """The tables of a clean stop with every count turned to less than zero: the index says what is live."""
+    """The tables of a clean stop with every count made negative: the index decides which messages are live."""
     case = case_named("3.10.8/d-large-fanout")
     sound = unpack(case, tmp_path / "sound")
     wanted = rows(run_cli("messages", sound, "-o", "jsonl"))

@@ -1,4 +1,4 @@
-"""What RabbitMQ queues are called where their directories do not say: by the node's metadata, its Raft log, or a list of the user's."""
+"""Names of RabbitMQ queues whose directories do not record them: from the node's metadata, its Raft log, or a list given by the user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def named(case: GoldenCase) -> set[tuple[bytes, bytes]]:
 
 
 def node_of(case: GoldenCase, directory: Path) -> Path:
-    """A node's data directory with the messages of a case in queues that do not tell their names."""
+    """Create a node's data directory with the messages of a case in queues that do not record their names."""
     node = unpack(case, directory / "node")
     for file in node.rglob(".queue_name"):
         file.unlink()
@@ -41,7 +41,7 @@ def node_of(case: GoldenCase, directory: Path) -> Path:
 
 
 def tables(names: set[tuple[bytes, bytes]]) -> bytes:
-    """A log of Mnesia's that has just declared these queues."""
+    """Return a Mnesia log that has just declared these queues."""
     changes = []
     for vhost, name in sorted(names):
         resource = (Atom("resource"), vhost, Atom("queue"), name)

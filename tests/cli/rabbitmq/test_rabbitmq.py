@@ -1,4 +1,4 @@
-"""The reading commands on RabbitMQ stores: what they print is what the real broker delivered, and what is missing or damaged is said."""
+"""The reading commands on RabbitMQ stores: they print what the real broker delivered, and report what is missing or damaged."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_queue_names_can_be_given_if_directories_do_not_record_them(tmp_path: Pa
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_damage_ends_a_command_with_a_traceback(seed: int, tmp_path: Path) -> None:
-    """Bytes changed, files cut, filled with zeros or removed: rows or findings, never a trace."""
+    """Bytes changed, files truncated, zero-filled or removed: rows or findings, never a traceback."""
     choice = random.Random(seed)
     case = choice.choice([case for case in RABBITMQ if case.name[0] in "adefg"])
     root = unpack(case, tmp_path / "store")
@@ -346,7 +346,7 @@ def test_no_damage_ends_a_command_with_a_traceback(seed: int, tmp_path: Path) ->
 
 
 def exported(to: Path, kind: str) -> list[dict[str, Any]]:
-    """The rows of an export, put together in the order of its files."""
+    """Return the rows of an export, in the order of its files."""
     found: list[dict[str, Any]] = []
     for file in sorted(to.glob(f"part-*.{kind}")):
         if kind == "jsonl":

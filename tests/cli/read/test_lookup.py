@@ -24,7 +24,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["threads", "spark"])
 def where(request: pytest.FixtureRequest) -> tuple[object, ...]:
-    """Options that run a job in this process, or on the session of all tests."""
+    """Return options that run a job in this process, or on the Spark session of all tests."""
     if request.param == "threads":
         return ("--threads", 2)
     request.getfixturevalue("spark")
@@ -57,7 +57,7 @@ def test_lookup_writes_the_messages_and_reports_its_work(by: str, where: tuple[o
 def test_text_output_shows_what_was_found_what_was_not_and_how(keys: Path, tmp_path: Path) -> None:
     outcome = run_cli("lookup", opened(KILLED), "--keys", keys, "--to", tmp_path / "out.jsonl", "--by", "scan")
     assert outcome.status == 0
-    told = "".join(outcome.stdout.split())  # where a line breaks depends on how long the path is
+    told = "".join(outcome.stdout.split())  # line breaks depend on the length of the path
     assert told.startswith(f"Written to {tmp_path}/out.jsonl 3 keys (1 repetition left out): 2 messages of 2 keys.".replace(" ", ""))
     assert "not-in-store1" in told
     assert "Byscan:requested;765,528bytesoflogarereadfor3keys." in told

@@ -1,4 +1,4 @@
-"""`usage` as a person or a script runs it."""
+"""`usage` as users and scripts run it."""
 
 from __future__ import annotations
 

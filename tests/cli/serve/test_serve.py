@@ -1,4 +1,4 @@
-"""`mqstore serve`: the line that says clients may come, events on standard error, and an end in order."""
+"""`mqstore serve`: the line that announces readiness, events on standard error, and a clean shutdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mqstore.testing.client import Client, ClientError
 
 @contextmanager
 def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
-    """A process that serves, and what it says when it is ready."""
+    """Yield a serving process and the line that it prints when it is ready."""
     command = [sys.executable, "-m", "mqstore", "serve", "--listen", "127.0.0.1:0", "-o", "jsonl", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

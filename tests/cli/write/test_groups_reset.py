@@ -1,4 +1,4 @@
-"""`groups --reset`: where a group is moved, what is refused, and what a broker would load afterwards."""
+"""`groups --reset`: where a group is moved, which requests are refused, and what a broker would load afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BILLING = '{\n\t"offsetTable":{\n\t\t"orders@billing":{0:2,1:1\n\t\t},\n\t\t"ord
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Ten messages of topic orders, a second apart, by turns in queues 0 and 1. Group billing is at 2 and 1, audit at 5 in queue 0."""
+    """Create ten messages of topic orders, a second apart, alternating between queues 0 and 1; group billing at 2 and 1, audit at 5."""
     made = Store(tmp_path / "store")
     for number in range(10):
         made.put(message("orders", queue_id=number % 2), at=1000 * number)
@@ -46,7 +46,7 @@ def reset(root: Path, to: object, *more: object, group: str = "billing", status:
     return outcome
 
 
-# where it goes
+# destinations
 
 
 def test_earliest_is_the_minimum_and_the_predecessor_is_kept(store: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_time_selects_the_message_stored_then(store: Path, spell: str) -> None
 
 
 def test_a_time_after_the_last_message_follows_the_rule_of_each_version(store: Path) -> None:
-    """4.9.3 answers with the nearest message, 5.3.3 with the end of the queue."""
+    """4.9.3 returns the nearest message, 5.3.3 the end of the queue."""
     reset(store, BEGIN + 10**9, "--force", "--as", "4.9.3")
     assert offsets(store, "billing", "orders") == {0: 4, 1: 4}
     reset(store, BEGIN + 10**9, "--force", "--as", "5.3.3")
@@ -172,7 +172,7 @@ def test_a_time_selects_the_offset_that_the_brokers_own_lookup_returns(identity:
         assert [found["after"] for found in outcome.rows] == [row["offset" if case.version == "4.9.3" else "lower"]], (row, outcome)
 
 
-# what is refused
+# refused requests
 
 
 @pytest.mark.parametrize(

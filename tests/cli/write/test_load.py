@@ -1,4 +1,4 @@
-"""`load`: tables of messages into a store, and where it stood when it had to end."""
+"""`load`: tables of messages into a store, and the reported position when it has to stop."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ STORES = ["4.9.3/a-clean-small", "5.3.3/g-clean-small", "5.3.3/i-v2-codecs-crc"]
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A broker's settings that make small files."""
+    """Write broker settings that give small files."""
     path = tmp_path / "broker.conf"
     path.write_text(SMALL)
     return path
 
 
 def sentence(outcome: Outcome, status: int = 2) -> str:
-    """The one sentence of a command that could not work."""
+    """Return the one-sentence error of a command that failed."""
     assert outcome.status == status, outcome
     assert outcome.stdout == ""
     assert outcome.stderr.count("\n") == 1, outcome
@@ -45,7 +45,7 @@ def sentence(outcome: Outcome, status: int = 2) -> str:
 
 
 def lines(path: Path, *rows: object) -> Path:
-    """A file of JSON lines; a text is taken as it is."""
+    """Write a file of JSON lines; strings are written unchanged."""
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -59,7 +59,7 @@ def bodies(root: Path) -> list[str]:
 
 
 def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What of rows stays the same in another store; a checksum over the whole record is the store's own."""
+    """Return the fields of rows that stay the same in another store; a checksum over the whole record does not."""
     found = [{name: value for name, value in row.items() if name not in NEW} for row in rows]
     for row in found:
         row["properties"] = {name: value for name, value in (row["properties"] or {}).items() if name != "__CRC32#"}
@@ -75,7 +75,7 @@ def plain(number: int) -> Iterator[dict[str, object]]:
 
 
 def plain_text(row: dict[str, Any]) -> bool:
-    """Whether a row with its body in base64 can be printed with the body as text."""
+    """Return whether a row with its body in base64 can be printed with the body as text."""
     body = base64.b64decode(row["body"])
     return body.decode("utf-8", "replace").encode() == body
 
@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_what_is_loaded(tmp_path: Path) -> None:
     program = """
 import json, sys
 from mqstore.cli.main import run
-def peak():  # not ru_maxrss: a process begins with that of the one that started it
+def peak():  # not ru_maxrss: a process inherits that of its parent
     return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")))
 root, source = sys.argv[1:]
 assert run(["load", root, "--from", source, "--create"]) == 0
@@ -201,7 +201,7 @@ print(peak() - before)
     source = lines(tmp_path / "rows.jsonl", *({"topic": "orders", "body": "x" * 4000} for _ in range(25_000)))
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "new"), str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done
-    # 300 MB more of log; up to two stretches of 64 MiB between syncs may be mapped at once, and allocators keep some
+    # 300 MB more of log; up to two ranges of 64 MiB between syncs may be mapped at once, and allocators keep some memory
     assert int(done.stdout.split()[-1]) < 200 << 10
 
 
@@ -360,7 +360,7 @@ def test_on_a_full_disk_what_fitted_is_stored_and_the_rest_can_follow(
     assert run_cli("verify", tmp_path / "new").status == 0
 
 
-# the end by a signal
+# termination by a signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -375,7 +375,7 @@ def test_an_interrupt_keeps_what_is_stored_and_closes_the_store_cleanly(tmp_path
         assert time.monotonic() < end
         time.sleep(0.01)
     time.sleep(0.5)
-    loading.send_signal(number)  # while it waits for more lines, or puts some
+    loading.send_signal(number)  # while it waits for more lines or stores some
     out, err = loading.communicate(timeout=60)
     assert loading.returncode == 130, (out, err)
     found = len(bodies(tmp_path / "new"))

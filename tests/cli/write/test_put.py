@@ -1,4 +1,4 @@
-"""`put`: what it stores, what it prints, and what it refuses without changing anything."""
+"""`put`: what it stores and prints, and which requests it refuses without changing anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHash
 
 
 def sentence(outcome: Outcome, status: int = 2) -> str:
-    """The one sentence of a command that could not work."""
+    """Return the one-sentence error of a command that failed."""
     assert outcome.status == status, outcome
     assert outcome.stdout == ""
     assert outcome.stderr.count("\n") == 1, outcome
@@ -30,7 +30,7 @@ def sentence(outcome: Outcome, status: int = 2) -> str:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A broker's settings that make small files."""
+    """Write broker settings that give small files."""
     path = tmp_path / "broker.conf"
     path.write_text(SMALL)
     return path
@@ -38,7 +38,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, small: Path) -> Path:
-    """A store with one message."""
+    """Create a store with one message."""
     root = tmp_path / "store"
     assert run_cli("put", root, "-t", "orders", "--body", "first", "--create", "--config", small).status == 0
     return root
@@ -46,7 +46,7 @@ def store(tmp_path: Path, small: Path) -> Path:
 
 @pytest.fixture
 def held(store: Path) -> Iterator[Path]:
-    """A store that another process has open."""
+    """Yield a store that another process has open."""
     hold = """
 import sys
 from mqstore.rocketmq import MessageStore, StoreConfig
@@ -66,7 +66,7 @@ def rows(root: Path) -> list[dict[str, object]]:
     return run_cli("messages", root, "-o", "jsonl", "--body", "text").rows
 
 
-# what it stores
+# stored messages
 
 
 def test_a_message_has_what_the_options_say_and_is_found_by_its_keys(tmp_path: Path, small: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_store_of_a_killed_broker_is_recovered_first_and_that_is_reported(tm
     assert not (root / "abort").exists()
     assert "index files deleted" in told.stderr
     assert len(run_cli("messages", root, "-o", "jsonl").rows) == before + 1
-    # a broker drops the index of a killed one too, and fills the new one from where recovery begins
+    # like a broker, drop the index of a killed store and fill the new one from where recovery starts
     assert {found["kind"] for found in run_cli("verify", root, "-o", "json").document["damage"]} == {"missing-index-entry"}
 
 
@@ -178,7 +178,7 @@ def test_mqadmins_name_means_the_same(store: Path) -> None:
     assert rows(store)[-1]["properties"] == {"KEYS": "k", "TAGS": "tag"}
 
 
-# what it refuses
+# refused requests
 
 
 def test_a_missing_store_is_created_only_on_request(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The kernels of RabbitMQ files, compiled and as plain Python: both give the same for sound, damaged and random bytes."""
+"""The kernels of RabbitMQ files, compiled and as plain Python: both give the same for intact, damaged and random bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KERNELS = (terms, queue_index, message_store)
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, ModuleType]:
-    """The kernels loaded from their `.py` files, whatever was compiled from them."""
+    """Return the kernels loaded from their `.py` files, even if compiled ones exist."""
     return dict(zip(("terms", "queue_index", "message_store"), sources(*KERNELS), strict=True))
 
 
 def samples() -> list[bytes]:
-    """Files of all three kinds, whole, cut, with bytes changed, and noise."""
+    """Return files of all three kinds: whole, truncated, with bytes changed, and random."""
     chance = random.Random(5)
     stored = [term(message_id(k), bytes([k]) * (k * 7)) for k in range(5)]
     whole = [

@@ -1,4 +1,4 @@
-"""The fast path of message terms says what the decoder says, or leaves the term to it."""
+"""The fast path of message terms agrees with the decoder, or leaves the term to it."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def blocks_apart(kernel: Any, block: bytes) -> dict[str, Any] | None:
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=60), st.integers(0, 0xFFFE))
 def test_property_blocks_are_parsed_as_the_decoder_does(kernel: Any, rest: bytes, flags: int) -> None:
-    # as many bytes as the flags ask for, so that some blocks are sound
+    # as many bytes as the flags require, so that some blocks are valid
     block = flags.to_bytes(2, "big") + rest
     found = blocks_apart(kernel, block)
     try:

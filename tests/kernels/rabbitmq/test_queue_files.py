@@ -15,7 +15,7 @@ MESSAGES = st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=8)
 
 
 def laid(messages: list[bytes], overhead: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A buffer with these messages; where each is, how long it is, and where its entry goes."""
+    """Return a buffer with these messages, their positions and lengths, and the positions of their entries."""
     lengths = np.array([len(item) for item in messages], np.int64)
     at = np.cumsum(lengths) - lengths
     to = np.cumsum(lengths + overhead) - lengths - overhead
@@ -41,7 +41,7 @@ def test_a_changed_entry_is_not_valid(kernels: Kernels, messages: list[bytes], w
     assert sound.all()
     raw[where % len(raw)] ^= 1 << bit
     kernels.queue_files.sound_entries(raw, to, lengths, sound)
-    # without the flag there is no checksum, and the other bits of its byte mean nothing
+    # without the flag there is no checksum, and the other bits of its byte have no meaning
     hit = int(np.searchsorted(to, where % len(raw), "right")) - 1
     inside = where % len(raw) - int(to[hit])
     assert [k for k in range(len(messages)) if not sound[k]] == ([] if inside in (4, 7) else [hit])

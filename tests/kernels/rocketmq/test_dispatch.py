@@ -41,7 +41,7 @@ def laid(records: list[Record]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def model(data: np.ndarray, positions: np.ndarray, rules: DispatchRules) -> tuple[dict[tuple[str, int], list[Entry]], list[Key]]:
-    """Queue entries and index keys in plain Python, a record at a time."""
+    """Compute queue entries and index keys in plain Python, record by record."""
     queues: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     keys: list[Key] = []
     for at in positions.tolist():

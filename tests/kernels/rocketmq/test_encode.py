@@ -41,7 +41,7 @@ RECORDS = st.builds(
 
 
 def fitting(given: Record) -> Record:
-    """The record in the version that its topic needs."""
+    """Return the record in the version that its topic needs."""
     return replace(given, version=2 if len(given.topic.encode()) > 127 else 1)
 
 
@@ -71,7 +71,7 @@ def append(file: Any, position: int, limit: int, wanted: Record, property_crc: i
 
 
 def written(kernels: Kernels, wanted: Record, property_crc: int = 0) -> bytes:
-    """The bytes that `append` makes of a record in the middle of a page of 0xAA."""
+    """Return the bytes that `append` writes for a record in the middle of a page of 0xAA."""
     page = np.full(40_000, 0xAA, np.uint8)
     size = append(kernels.encode.LogFileWriter(page), 100, len(page), wanted, property_crc)
     assert (page[:100] == 0xAA).all()
@@ -83,13 +83,13 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def buffer(parts: Sequence[bytes]) -> tuple[np.ndarray, list[int]]:
-    """Parts one behind the other, and where each starts."""
+    """Return the parts one after the other, and where each starts."""
     ends = np.cumsum([0, *map(len, parts)])
     return np.frombuffer(b"".join(parts) or b"\0", np.uint8), ends[:-1].tolist()
 
 
 def columns(records: Sequence[Record]) -> Columns:
-    """(fields, hosts, bodies, topics, texts) of records, all to be computed left at -1."""
+    """Return (fields, hosts, bodies, topics, texts) of records, with values to be computed left at -1."""
     fields = np.full((frames.FIELD_COUNT, len(records)), -1, np.int64)
     born = [record.parse_host(each.born_host) for each in records]
     store = [record.parse_host(each.store_host) for each in records]
@@ -306,7 +306,7 @@ def test_measuring_a_batch_finds_the_column_that_makes_no_valid_record(kernels: 
     for row in (frames.BODY_LENGTH, frames.TOPIC_LENGTH, frames.PROPERTIES_LENGTH):
         for value in (-1, 10_000, 2**62, -(2**63)):
             assert first_bad(row, value) == 2
-    assert first_bad(frames.SYS_FLAG, 0x30) == 2  # 20 bytes of the last but one store host lie behind the buffer's end
+    assert first_bad(frames.SYS_FLAG, 0x30) == 2  # the 20 bytes of the last but one store host are past the end of the buffer
     made = columns([replace(WORKED, properties=32750 * b"p"), replace(WORKED, topic=33000 * "t")])
     assert kernels.encode.measure(*made) == 1
     assert kernels.encode.measure(*made, 1) == 0
@@ -404,7 +404,7 @@ def test_queue_offsets_count_up_in_each_group_and_skip_transactions(kernels: Ker
 
 
 def test_a_concurrent_reader_sees_whole_records_or_nothing() -> None:
-    """The reader walks the file as long as it is written: what it finds is always a run of whole records with fitting CRCs."""
+    """The reader walks the file while it is written: it always finds a run of whole records with matching CRCs."""
     page = np.zeros(4 << 20, np.uint8)
     file = INSTALLED.encode.LogFileWriter(page)
     stop, bad, seen = threading.Event(), [], 0

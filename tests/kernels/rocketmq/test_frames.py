@@ -19,7 +19,7 @@ IPV6 = "[2001:db8::1]:9876"
 
 
 def laid(records: list[Record], base: int = BASE) -> tuple[np.ndarray, list[int]]:
-    """The records one behind the other, each with its own physical offset; their bytes and positions."""
+    """Return the records one after the other, each with its own physical offset: their bytes and positions."""
     data = bytearray()
     positions = []
     for each in records:
@@ -31,7 +31,7 @@ def laid(records: list[Record], base: int = BASE) -> tuple[np.ndarray, list[int]
 def walked(
     kernels: Kernels, data: np.ndarray, *, room: int = 1 << 14, start: int = 0, base: int = BASE, strict: bool = True
 ) -> tuple[list[int], int, int]:
-    """A whole walk, call after call while `positions` is too small: (positions, next position, status)."""
+    """Walk completely, in repeated calls while `positions` is too small: (positions, next position, status)."""
     positions = np.empty(room, np.int64)
     found: list[int] = []
     at, status = start, kernels.frames.FULL
@@ -43,7 +43,7 @@ def walked(
 
 
 def model_walk(data: bytes, base: int) -> list[int]:
-    """The same with the codec: hop while a record decodes and stands where it says."""
+    """Do the same with the codec: continue while a record decodes and has its own physical offset."""
     found = []
     at = 0
     while at < len(data):
@@ -94,7 +94,7 @@ def test_zeros_or_fewer_than_eight_bytes_are_unwritten(kernels: Kernels, tail: b
 
 
 def damaged(at: int, raw: bytes, *, wide: bool = False) -> tuple[np.ndarray, list[int]]:
-    """Three records, bytes of the third one replaced."""
+    """Return three records with bytes of the third one replaced."""
     data, positions = laid([Record("T", b"body", properties=b"a\x01b\x02", version=2 if wide else 1)] * 3)
     changed = data.copy()
     changed[positions[2] + at : positions[2] + at + len(raw)] = np.frombuffer(raw, np.uint8)
@@ -164,11 +164,11 @@ def test_positions_outside_the_buffer_are_refused(kernels: Kernels) -> None:
     assert kernels.frames.status_at(data, len(data), BASE, True) == kernels.frames.UNWRITTEN
 
 
-# lanes: the walk follows several stretches of a megabyte at once
+# lanes: the walk follows several ranges of a megabyte at once
 
 
 def mixed(total: int, seed: int) -> list[Record]:
-    """Records of many sizes, some larger than a lane, about `total` bytes of them."""
+    """Return about `total` bytes of records of many sizes, some larger than a lane."""
     random = np.random.default_rng(seed)
     records = []
     size = 0
@@ -200,7 +200,7 @@ def test_more_records_than_a_lane_has_room_for_are_all_found(kernels: Kernels) -
 
 
 def forged_body(base: int, start: int, length: int) -> bytes:
-    """A body of `length` bytes at position `start` that is full of records whose own offsets are right."""
+    """Return a body of `length` bytes at position `start` that is full of records with correct offsets."""
     body = bytearray()
     while length - len(body) > 400:
         body += encode(Record("forged", b"not a record", physical_offset=base + start + len(body)))
@@ -208,7 +208,7 @@ def forged_body(base: int, start: int, length: int) -> bytes:
 
 
 def with_forged(lengths: list[int]) -> tuple[np.ndarray, list[int]]:
-    """Records whose bodies hold forged records in every place where a lane may look for its first one."""
+    """Return records whose bodies hold forged records wherever a lane may look for its first one."""
     data = bytearray()
     positions = []
     for length in lengths:
@@ -316,7 +316,7 @@ def test_fields_are_those_of_the_codec(records: list[Record]) -> None:
 
 
 def check_properties(kernels: Kernels, texts: list[bytes]) -> None:
-    """known_properties, count_pairs, pair_spans and odd_parts against the codec's own reading of a property text."""
+    """Check known_properties, count_pairs, pair_spans and odd_parts against the codec's parsing of a property text."""
     frames = kernels.frames
     data = np.frombuffer(b"".join(texts) + b"\0" * 16, np.uint8)
     lengths = np.array([len(text) for text in texts], np.int64)
@@ -395,12 +395,12 @@ def test_spans_outside_the_buffer_are_refused(kernels: Kernels) -> None:
     assert kernels.frames.copy_spans(np.array([200], np.uint8), np.array([0]), np.array([1]), offsets, out)
 
 
-# anything at all
+# arbitrary bytes
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Records with stretches of other bytes between and changes within."""
+    """Draw records with other bytes between them and changes in them."""
     data = bytearray()
     for _ in range(draw(st.integers(0, 5))):
         if draw(st.integers(0, 5)):
@@ -421,7 +421,7 @@ def test_on_any_bytes_both_kernels_agree_and_hop_as_the_codec_does(raw: bytes) -
     assert walked(INSTALLED, data, strict=False) == walked(uncompiled(), data, strict=False)
     model = model_walk(raw, BASE)
     assert first[0] == model[: len(first[0])]
-    if len(model) > len(first[0]):  # the codec takes negative lengths for none, as a broker does; a strict walk does not
+    if len(model) > len(first[0]):  # the codec treats negative lengths as zero, as a broker does; a strict walk does not
         assert first[2] == INSTALLED.frames.BAD_LENGTHS
     for start in range(0, len(raw), 37):
         assert INSTALLED.frames.first_record(data, start, len(raw), BASE) == uncompiled().frames.first_record(data, start, len(raw), BASE)

@@ -12,7 +12,7 @@ from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 
 
 def model(text: str) -> int:
-    """The hash from its definition, unsigned."""
+    """Compute the hash from its definition, unsigned."""
     h = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

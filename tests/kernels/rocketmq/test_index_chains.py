@@ -27,7 +27,7 @@ def seconds_after(time: int, begin: int) -> int:
 
 
 def model(rows: list[Row], begin: int, slots: int) -> tuple[bytes, dict[int, int]]:
-    """Entries and slots as a broker puts them, one key after the other."""
+    """Build entries and slots as a broker does, one key after the other."""
     newest: dict[int, int] = {}
     entries = b""
     for number, (key_hash, physical, time) in enumerate(rows, 1):

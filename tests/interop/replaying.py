@@ -1,4 +1,4 @@
-"""Operation scripts and questions, put to our own store engine; the answers have the oracle's fields (rocketmq/README.md)."""
+"""Operation scripts and queries, run by our own store engine; the answers have the oracle's fields (rocketmq/README.md)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mqstore.rocketmq.format.record import encode_properties
 from mqstore.rocketmq.format.tag_filter import TagFilter
 
 ENTRY_FIELDS = ("physical_offset", "size", "tags_code", "base_offset", "count")
-LONG_AGO = 1000 * 3600 * 1000  # ms: what a file's time is set back by so that it has expired
+LONG_AGO = 1000 * 3600 * 1000  # ms by which a file's time is set back to make it expire
 
 
 class Clock:
-    """A store's clock: the wall clock until it is set, then what it is set to, and a step more after each put."""
+    """A store's clock: the wall clock until it is set, then the time it is set to, advanced by a step after each put."""
 
     def __init__(self) -> None:
         self.fixed: int | None = None
@@ -51,13 +51,13 @@ class Clock:
 
 
 def settings(version: str, options: dict[str, str]) -> StoreConfig:
-    """The settings of a store that the caller drives, from the broker's own names."""
+    """Return the settings of a store without background services, from the broker's own option names."""
     config = StoreConfig(version=version, services=False, disk_ratio=lambda _: 0.5, store_host="127.0.0.1:10911")
     return config.with_broker(options)
 
 
 def answer(result: PutResult, version: str) -> Row:
-    """A put result as the oracle prints it."""
+    """Return a put result as the oracle prints it."""
     row: Row = {"status": result.status.spelled(version)}
     if result.stored:
         row |= {
@@ -71,12 +71,12 @@ def answer(result: PutResult, version: str) -> Row:
 
 
 def comparable(row: Row) -> Row:
-    """A put result of the oracle without what only its classes have."""
+    """Return a put result of the oracle without the fields that only its classes have."""
     return {name: value for name, value in row.items() if name != "append_status"}
 
 
 def property_text(operation: Operation, version: str) -> bytes:
-    """The property text of a message: the one given, or that of a Java map into which the given properties were put."""
+    """Return the property text of a message: the given text, or that of a Java map with the given properties."""
     if operation.get("properties_text") is not None:
         return str(operation["properties_text"]).encode()
     values: dict[str, str] = dict(operation.get("properties") or {})
@@ -89,7 +89,7 @@ def property_text(operation: Operation, version: str) -> bytes:
 
 
 def message(operation: Operation, version: str, clock: Clock) -> Message:
-    """The message that a put, or the envelope that a batch, is about."""
+    """Return the message of a put, or the envelope of a batch."""
     body = base64.b64decode(operation["body_base64"]) if "body_base64" in operation else operation.get("body", "").encode()
     return Message(
         operation["topic"],
@@ -117,7 +117,7 @@ class Replayer:
         self.store = MessageStore.open(path, self.config)
 
     def run(self, script: Iterable[Operation]) -> list[Row]:
-        """All operations, then a clean close. The answers to the puts."""
+        """Run all operations, then close cleanly; return the answers to the puts."""
         answers = []
         for operation in script:
             row = self.one(operation)
@@ -181,16 +181,16 @@ class Replayer:
 
 
 def apply(path: Path, version: str, options: dict[str, str], script: Iterable[Operation]) -> list[Row]:
-    """Run a script on a store of ours, made if need be, and close it. The answers to the puts, as `comparable` leaves the oracle's."""
+    """Run a script on our store, created if necessary, and close it; return the answers to the puts in the form of `comparable`."""
     path.mkdir(parents=True, exist_ok=True)
     return Replayer(path, version, options).run(script)
 
 
-# what a store holds
+# contents of a store
 
 
 def messages(store: MessageStore) -> list[Row]:
-    """Every message in log order, found by walking the log."""
+    """Return every message in log order, found by walking the log."""
     found: list[Row] = []
     at = store.log_min
     while at < store.log_max:
@@ -233,25 +233,25 @@ def _message_row(store: MessageStore, at: int, size: int) -> Row:
 
 
 def queues(store: MessageStore) -> list[Row]:
-    """Every consume queue that has files, with its entries from minimum to maximum."""
+    """Return every consume queue that has files, with its entries from minimum to maximum."""
     found: list[Row] = []
     for queue in store.queues():
         if queue.files:
             names = queue.row.names or ()
             rows = queue.entries(queue.min_offset, queue.max_offset).tolist()
             if not queue.batch and not any(file.start <= 20 * queue.min_offset < file.end for file in queue.files):
-                rows = []  # the minimum lies in a file that retention has removed: a walk from there finds nothing
+                rows = []  # the minimum is in a file that retention has removed: a walk from there finds nothing
             entries = [[value for name, value in zip(names, row, strict=True) if name in ENTRY_FIELDS] for row in rows]
             place: Row = {"topic": queue.topic, "queue_id": queue.queue_id}
             found.append(place | {"min_offset": queue.min_offset, "max_offset": queue.max_offset, "entries": entries})
     return found
 
 
-# questions
+# queries
 
 
 def reads(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
-    """Our answers to getMessage questions."""
+    """Return our answers to getMessage queries."""
     found = []
     for question in questions:
         tags = question["tags"]
@@ -270,7 +270,7 @@ def reads(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
                 "next_begin_offset": got.next_begin_offset,
                 "min_offset": got.min_offset,
                 "max_offset": got.max_offset,
-                # as the records say: where the log begins later, a broker answers offset 0 with the first record it has
+                # from the records: if the log starts later, a broker answers offset 0 with the first record it has
                 "physical_offsets": [int.from_bytes(raw[28:36], "big", signed=True) if len(raw) >= 36 else -1 for raw in got.slices],
                 "buffer_total_size": got.total_bytes,
             }
@@ -279,7 +279,7 @@ def reads(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
 
 
 def queries(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
-    """Our answers to key queries: physical offsets and the position of the index."""
+    """Return our answers to key queries: physical offsets and the position of the index."""
     found = []
     for question in questions:
         got = store.query(question["topic"], question["key"], question["max_num"], question["begin"], question["end"])
@@ -295,7 +295,7 @@ def queries(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
 
 
 def times(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
-    """Our answers to questions for a queue offset by time."""
+    """Return our answers to queries for a queue offset by time."""
     found = []
     for question in questions:
         asked = (question["topic"], question["queue_id"], question["timestamp"])
@@ -308,7 +308,7 @@ def times(store: MessageStore, questions: Sequence[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Questions:
-    """What to ask of a store; each list is one of the oracle's question files."""
+    """Queries to a store; each list is one of the oracle's query files."""
 
     reads: list[Row]
     queries: list[Row]
@@ -316,7 +316,7 @@ class Questions:
 
 
 def questions(store: MessageStore, path: Path, seed: int) -> Questions:
-    """Every queue at and around its ends, every key, times of messages and between."""
+    """Return queries for every queue at and around its ends, every key, and times of and between messages."""
     pick = random.Random(seed)
     ask_reads: list[Row] = []
     ask_times: list[Row] = []
@@ -331,7 +331,7 @@ def questions(store: MessageStore, path: Path, seed: int) -> Questions:
                 ask_reads.append(where | {"max_msg_nums": count, "tags": tags})
         stamps = [found.store_timestamp for found in store.get("", queue.topic, queue.queue_id, low, 32).records()]
         if store.version == "4.9.3" and len(list((path / "consumequeue" / queue.topic / str(queue.queue_id)).glob("*"))) != 1:
-            continue  # 4.9.3 picks the file by the file's own time
+            continue  # 4.9.3 selects the file by its modification time
         asked = sorted({0, *stamps, *(stamp + pick.choice((-1, 1, 100)) for stamp in stamps[:5]), 2**40})
         ask_times += [{"topic": queue.topic, "queue_id": queue.queue_id, "timestamp": stamp} for stamp in asked]
     ask_reads.append({"topic": "no-such-topic", "queue_id": 0, "offset": 0, "max_msg_nums": 32, "tags": None})

@@ -1,7 +1,7 @@
-"""Random operation scripts for a RocketMQ store: what a store must do alike, whoever runs it.
+"""Random operation scripts for a RocketMQ store, which every implementation must run with the same result.
 
-A script is a list of operations as the oracle's `append` mode takes them (rocketmq/README.md). The generator keeps count of
-where the log stands, so that it can aim at the edges: records that just fit into a file and that just do not, batches across
+A script is a list of operations as the oracle's `append` mode takes them (rocketmq/README.md). The generator tracks
+the end of the log, so that it can aim at the edges: records that just fit into a file and that just do not, batches across
 the end of a file. File sizes are small, so that a hundred messages roll every kind of file.
 
     >>> script = random_script(7, "4.9.3")
@@ -21,7 +21,7 @@ from typing import Any
 Operation = dict[str, Any]
 
 START = 1_640_995_200_123
-SNAPSHOT = "@snapshot"  # stands for the directory of a run's own
+SNAPSHOT = "@snapshot"  # placeholder for the directory of a run
 
 TAGS = ("TagA", "TagB", "polygenelubricants", "标签", "t" * 40, "😀", "")
 KEYS = ("Aa", "BB", "AaAa", "BBBB", "AaBB", "order-1", "order-2", "ключ", "订单号#42", "ogaQmc", "😀", "k" * 60)
@@ -32,9 +32,9 @@ HOSTS = ("10.1.2.3:40000", "[::1]:124", "[2001:db8::ff00:42:8329]:65535", "255.2
 
 @dataclass(frozen=True)
 class Script:
-    """options: the broker's own names. first ends with a copy of the directory (`snapshot`) and goes on from there to a clean end.
+    """options: by the broker's own names. first: includes a copy of the directory (`snapshot`), then continues to a clean close.
 
-    second: operations for a store that went through `first`, whoever opens it.
+    second: operations for a store after `first`, by either implementation.
     """
 
     seed: int
@@ -45,12 +45,12 @@ class Script:
 
 
 def placed(script: list[Operation], snapshot: str) -> list[Operation]:
-    """The operations with the snapshot's directory filled in."""
+    """Return the operations with the snapshot's directory filled in."""
     return [{**operation, "to": snapshot} if operation.get("op") == "snapshot" else operation for operation in script]
 
 
 def encoded_batch(messages: list[tuple[bytes, str, int]]) -> bytes:
-    """A producer's batch body: for each (body, property text, flag) its size, magic 0, crc 0, flag, body and properties."""
+    """Return a producer's batch body: for each (body, property text, flag) its size, magic 0, crc 0, flag, body and properties."""
     parts = []
     for body, text, flag in messages:
         properties = text.encode()
@@ -60,7 +60,7 @@ def encoded_batch(messages: list[tuple[bytes, str, int]]) -> bytes:
 
 
 def decoded_batch(encoded: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    """The (body, property text, flag) of each message in a producer's batch body."""
+    """Return the (body, property text, flag) of each message in a producer's batch body."""
     at = 0
     while at < len(encoded):
         _, _, _, flag, length = struct.unpack_from(">iiiii", encoded, at)
@@ -71,7 +71,7 @@ def decoded_batch(encoded: bytes) -> Iterator[tuple[bytes, bytes, int]]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """The pairs that a broker makes out of a property text."""
+    """Return the pairs that a broker parses from a property text."""
     found = {}
     for pair in text.split("\x02"):
         name, separator, value = pair.partition("\x01")
@@ -120,7 +120,7 @@ class _Generator:
             self.options |= {"enableMultiDispatch": "true", "enableLmq": "true"}
         if self.crc_property:
             self.options["enabledAppendPropCRC"] = "true"
-        self.at = 0  # where the log ends, as far as can be told beforehand
+        self.at = 0  # the end of the log, as far as it is known beforehand
         self.number = 0
         self.stopped = False
 
@@ -137,7 +137,7 @@ class _Generator:
         return self.random.choice((1, 1, 1, 1, 2, 2, 3, 7))
 
     def text(self) -> str:
-        """A property text: mostly what a producer sends, sometimes malformed, with or without the last separator."""
+        """Return a property text: mostly as a producer sends it, sometimes malformed, with or without the last separator."""
         roll = self.random.random
         pairs = []
         if roll() < 0.7:
@@ -159,7 +159,7 @@ class _Generator:
             names = self.random.sample(("%LMQ%one", "%LMQ%two", "%LMQ%three"), self.random.randrange(1, 4))
             pairs.append("INNER_MULTI_DISPATCH\x01" + ",".join(names))
         if self.multi and not _pairs("\x02".join(pairs)):
-            pairs.append("a\x01b")  # 4.9.3 stands still at a record without properties
+            pairs.append("a\x01b")  # 4.9.3 stops dispatching at a record without properties
         text = "\x02".join(pairs)
         return text + "\x02" if text and roll() < (0.9 if self.five else 0.1) else text
 
@@ -196,7 +196,7 @@ class _Generator:
         return 91 + wide + hosts + body + topic + properties
 
     def properties_size(self, operation: Operation) -> int:
-        """Bytes of the property text as it will be stored."""
+        """Return the size of the property text as it will be stored."""
         text = operation["properties_text"]
         size = _size(text)
         level = int(_pairs(text).get("DELAY", "0"))
@@ -210,7 +210,7 @@ class _Generator:
         return size
 
     def room(self) -> int:
-        """Bytes left in the current log file."""
+        """Return the bytes left in the current log file."""
         return self.file - self.at % self.file
 
     def advance(self, size: int) -> None:
@@ -221,7 +221,7 @@ class _Generator:
     # operations
 
     def put(self, fit: int | None = None) -> Operation:
-        """A message; with fit, one that leaves that many bytes of the file, if that can be."""
+        """Return a put; with fit, one that leaves that many bytes of the file, if possible."""
         operation = self.envelope()
         text = self.text()
         roll = self.random.random
@@ -248,7 +248,7 @@ class _Generator:
         return operation
 
     def batch(self, *, wide: bool = False) -> Operation:
-        """A producer's batch; wide: one that the current file most likely has no room for."""
+        """Return a put of a producer's batch; wide: one that most likely does not fit into the current file."""
         operation = {"op": "batch", **self.envelope()}
         count = self.random.randrange(1, 9)
         each = min(self.room() // count + 1, self.limit // (count + 1)) if wide else 60
@@ -277,7 +277,7 @@ class _Generator:
         return operation
 
     def inner_batch(self) -> Operation:
-        """One record that holds a whole batch, on a topic with a batch queue."""
+        """Return a put of one record that holds a whole batch, on a topic with a batch queue."""
         count = self.random.randrange(1, 7)
         messages = [(self.body(120), "KEYS\x01k\x02", 0) for _ in range(count)]
         operation = {
@@ -293,7 +293,7 @@ class _Generator:
         return operation
 
     def refused(self) -> Operation:
-        """A put that a broker refuses."""
+        """Return a put that a broker refuses."""
         operation = self.envelope() | {"properties_text": "KEYS\x01refused", "body": "x"}
         kinds = ["body", "topic", "batch-delay", "batch-transaction", "characters"]
         if not self.five:
@@ -319,7 +319,7 @@ class _Generator:
         return operation
 
     def long_text(self) -> Operation:
-        """A put whose property text is as long as one may be, or a little longer; characters of one byte or of three."""
+        """Return a put whose property text has the maximum length or a little more, in characters of one byte or of three."""
         operation = self.envelope() | {"topic": "TopicTest", "body": ""}
         room = 32767 - (20 if self.crc_property else 0)
         if self.random.random() < 0.7:
@@ -378,7 +378,7 @@ class _Generator:
 
 
 def random_script(seed: int, version: str) -> Script:
-    """The script of that number. Some two hundred operations, a hundred of them before the snapshot."""
+    """Return the script of that number: about two hundred operations, a hundred of them before the snapshot."""
     make = _Generator(seed, version)
     clock = {"op": "clock", "set": START, "step": make.random.choice((1, 7, 137, 1500))}
     first = [clock, *make.run(make.random.randrange(10, 90)), {"op": "snapshot", "to": SNAPSHOT}]

@@ -1,7 +1,7 @@
-"""What two store directories must have in common, byte for byte, whoever wrote them.
+"""What two store directories must have in common, byte for byte, whichever implementation wrote them.
 
-Left out is what means nothing or tells of the writer's own circumstances: bytes behind the end of the log, a BLANK beyond
-its first eight bytes, log files made ahead of time, the names of index files (the time they were made), process ids.
+Excluded is everything without meaning or specific to the writer: bytes past the end of the log, a BLANK after its first eight
+bytes, preallocated log files, the names of index files (their creation times), process ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHECKPOINT = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timesta
 
 
 def log_image(folder: Path) -> dict[str, bytes]:
-    """The used part of each log file, by name; a BLANK is followed by zeros."""
+    """Return the used part of each log file, by name; a BLANK is followed by zeros."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         raw = path.read_bytes()
@@ -36,36 +36,36 @@ def log_image(folder: Path) -> dict[str, bytes]:
 
 
 def folder_image(root: Path, folder: str) -> dict[str, bytes]:
-    """All files of a folder by their path below the root."""
+    """Return all files of a folder by their path below the root."""
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted((root / folder).rglob("*")) if path.is_file()}
 
 
 def index_image(root: Path) -> dict[str, bytes]:
-    """The index files in their order, by number."""
+    """Return the index files in order, by number."""
     return {f"index/{number}": raw for number, raw in enumerate(folder_image(root, "index").values())}
 
 
 def checkpoint_image(root: Path) -> dict[str, int]:
-    """The fields of the checkpoint."""
+    """Return the fields of the checkpoint."""
     path = root / "checkpoint"
     return dict(zip(CHECKPOINT, struct.unpack(">5q", path.read_bytes()[:40]), strict=True)) if path.exists() else {}
 
 
 def _end_and_count(raw: bytes) -> tuple[int, int]:
-    """An index file's end timestamp and index count."""
+    """Return an index file's end timestamp and index count."""
     _, end, _, _, _, count = struct.unpack_from(">qqqqii", raw)
     return end, count
 
 
 def full_index_times(root: Path, positions: int) -> list[int]:
-    """The end timestamps of the index files that are full."""
+    """Return the end timestamps of the full index files."""
     return [end for end, count in map(_end_and_count, index_image(root).values()) if count >= positions]
 
 
 def partial_index_survives(root: Path, positions: int) -> bool:
-    """Whether the real store keeps the unfinished index file of a killed one, as its end is not newer than the checkpoint says.
+    """Return whether the real store keeps the partial index file of a killed one, its end being no newer than the checkpoint.
 
-    With a clock that only goes forward that does not happen. Nothing ever synced such a file, so our engine makes it anew.
+    With a monotonic clock that does not happen. Such a file was never synced, so our engine rebuilds it.
     """
     files = list(index_image(root).values())
     if not files:
@@ -75,7 +75,7 @@ def partial_index_survives(root: Path, positions: int) -> bool:
 
 
 def differences(ours: Path, theirs: Path, *, index: bool = True) -> list[str]:
-    """What differs between two directories, each in one line; nothing if they are the same store."""
+    """Return the differences of two directories, one line each; none if they are the same store."""
     pairs = [(log_image(ours / "commitlog"), log_image(theirs / "commitlog"))]
     pairs += [(folder_image(ours, folder), folder_image(theirs, folder)) for folder in QUEUE_FOLDERS]
     if index:
@@ -91,7 +91,7 @@ def differences(ours: Path, theirs: Path, *, index: bool = True) -> list[str]:
 
 
 def first_difference(ours: bytes, theirs: bytes) -> str:
-    """Where two files begin to differ, in words."""
+    """Describe the first difference of two files."""
     at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     start = max(0, at - at % 4 - 8)
     both = " and ".join(raw[start : at + 24].hex(" ", 4) for raw in (ours, theirs))
@@ -99,6 +99,6 @@ def first_difference(ours: bytes, theirs: bytes) -> str:
 
 
 def copied(store: Path, target: Path) -> Path:
-    """A copy of a store, with file times."""
+    """Copy a store, with file times."""
     shutil.copytree(store, target)
     return target

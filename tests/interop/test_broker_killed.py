@@ -1,7 +1,7 @@
 """A broker killed under load: the real Java client sends with sync flush and consumes, our broker is killed with -9 and started again.
 
-Whatever was acknowledged is there afterwards, each message in its place; the consumer goes on from the offsets that were on disk, and sees
-every message; and the real store opens what the killed broker left.
+Everything acknowledged is there afterwards, each message in its position; the consumer continues from the offsets that were on disk and
+sees every message; and the real store opens what the killed broker left.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
 TOPIC = "killed"
 SETTINGS = {"mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "60000", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
-PATIENCE = 120.0  # seconds, on a busy machine
+PATIENCE = 120.0  # seconds on a busy machine
 KILLS = 2
 
 Place = tuple[int, int, int]  # queue id, queue offset, physical offset
 
 
 class Child:
-    """A process whose lines are kept as they come."""
+    """A child process whose output lines are kept as they arrive."""
 
     def __init__(self, command: list[str], directory: Path) -> None:
         with (directory / "errors.txt").open("ab") as errors:
@@ -48,7 +48,7 @@ class Child:
         self.lines.extend(line.rstrip("\n") for line in self.process.stdout if line.endswith("\n"))
 
     def told(self) -> list[list[str]]:
-        """The words of the lines that begin with >."""
+        """Return the words of the lines that begin with >."""
         return [line[2:].split(" ") for line in list(self.lines) if line.startswith("> ")]
 
     def kill(self) -> None:
@@ -60,7 +60,7 @@ class Child:
             self.process.stdin.close()
 
     def end(self) -> None:
-        """Let it finish by itself."""
+        """Let the process finish by itself."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(PATIENCE) == 0
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def children() -> Iterator[list[Child]]:
-    """Processes that a test has started; none outlives it."""
+    """Yield a list for child processes, which are killed after the test."""
     started: list[Child] = []
     yield started
     for child in started:
@@ -90,7 +90,7 @@ def children() -> Iterator[list[Child]]:
 
 
 def committed(store: Path) -> dict[int, int]:
-    """The consumer's offsets on disk by queue id."""
+    """Return the consumer's offsets on disk by queue id."""
     file = store / "config" / "consumerOffset.json"
     if not file.exists():
         return {}
@@ -99,7 +99,7 @@ def committed(store: Path) -> dict[int, int]:
     try:
         table = fastjson.parse(file.read_text(encoding="utf-8"))["offsetTable"]
     except (ValueError, KeyError):
-        return {}  # it is being written
+        return {}  # the file is being written
     return {int(queue): offset for queue, offset in table.get(f"{TOPIC}@killed-consumers", {}).items()}
 
 

@@ -1,6 +1,6 @@
-"""Three families of real clients on our broker: Java 4.9.3, Java 5.3.x and C++, and requests by hand, which real brokers pass as well.
+"""Three families of real clients on our broker: Java 4.9.3, Java 5.3.x and C++, and hand-made requests, which real brokers pass as well.
 
-What each scenario expects was seen with the same clients on real brokers of the same version (rocketmq-clients/README.md).
+The expected results were recorded with the same clients on real brokers of the same version (rocketmq-clients/README.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-clients")]
 
 
 class Fleet:
-    """A broker for each version, all started at once: the scenarios wait for the most part. reasons: why one has no Java clients."""
+    """A broker for each version, all started at once, as the scenarios mostly wait. reasons: why a version has no Java clients."""
 
     def __init__(self, directory: Path) -> None:
         self.reasons = {version: why_not(version) for version in VERSIONS}
@@ -41,7 +41,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def lines(running: Running, script: str, *arguments: str) -> list[dict[str, object]]:
-    """The JSON lines that a script of the folder prints when it is run against a broker."""
+    """Run a script of the folder against a broker and return the JSON lines that it prints."""
     command = [sys.executable, str(CLIENTS / script), running.address, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=running.directory)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""Our store and the real one shut each other out of a directory, by the real store's own lock file."""
+"""Our store and the real one lock each other out of a directory with the real store's own lock file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "20
 
 @contextlib.contextmanager
 def real_store(version: str, store: Path) -> Iterator[dict[str, Any]]:
-    """What the real store says when it is started on a directory, which it keeps until the end of the block."""
+    """Start the real store on a directory until the end of the block, and yield what it prints."""
     reason = why_not(version)
     if reason is not None:
         pytest.skip(reason)

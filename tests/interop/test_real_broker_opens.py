@@ -1,8 +1,8 @@
 """The store that `rebuild` wrote, opened by the real brokers.
 
 For each golden store three directories are made: what `rebuild` writes from seven splits on Spark, what the real store of
-the same version builds from the bare log, and copies of the former that both broker versions load, start and answer
-from. Queue and index files must be equal byte for byte, except for the names of index files, which tell when they were made.
+the same version builds from the bare log, and copies of the former that both broker versions load, start on and query.
+Queue and index files must be equal byte for byte, except for the names of index files, which are their creation times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Opened:
-    """What a real store says of a directory: boot.json, queues.jsonl, expected.jsonl and queries.jsonl of the oracle's report."""
+    """A real store's report on a directory: boot.json, queues.jsonl, expected.jsonl and queries.jsonl of the oracle."""
 
     boot: dict[str, Any]
     queues: Rows
@@ -53,7 +53,7 @@ class Laboratory:
 
 
 def bare_log(case: GoldenCase, target: Path) -> Path:
-    """A copy of the store with nothing but its log."""
+    """Copy only the log of a store."""
     unpack(case, target)
     for path in target.iterdir():
         if path.name != "commitlog":
@@ -161,7 +161,7 @@ def test_queues_and_answers_are_those_of_a_store_that_dispatched_the_log_itself(
     if version == case.version:
         assert found.queues == reference.queues
     else:
-        # a newer broker keeps the older one's entries; how it counts the newest indexed record of an empty queue is its own affair
+        # a newer broker keeps the older one's entries; it may count the newest indexed record of an empty queue differently
         names = ("topic", "queue_id", "max_offset", "entries")
         assert [[queue[name] for name in names] for queue in found.queues] == [
             [queue[name] for name in names] for queue in reference.queues

@@ -1,9 +1,9 @@
-"""Each golden store, put again record by record through our engine, is the same store: log, consume queues and index byte for byte.
+"""Each golden store, replayed record by record through our engine, is the same store: log, consume queues and index byte for byte.
 
 Times and hosts are the recorded ones, the clock is set to each record's store time. A record that begins a log file although the one
 before had room for it was part of a batch, and is put as one. Of a killed store, dispatch goes as far as the broker's had come.
 
-A store whose head was removed by retention is continued, not begun: its log starts with an empty file where the recorded one
+A store whose head was removed by retention is continued, not created: its log starts with an empty file where the recorded one
 starts, and its queues with the entries of removed records. Its index cannot be cut back to that moment, so it is not compared; stores
 whose files were never removed prove the index.
 """
@@ -28,19 +28,19 @@ from mqstore.rocketmq.format.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, Reco
 
 @dataclass(frozen=True)
 class Recorded:
-    """A record of a golden store, and how many bytes it takes in the log."""
+    """A record of a golden store and its size in the log."""
 
     record: Record
     size: int
 
     def shared(self) -> Record:
-        """What all messages of a batch have in common with it."""
+        """Return the fields that all messages of a batch share."""
         return replace(self.record, body=b"", properties=b"", flag=0, body_crc=0, queue_offset=0, physical_offset=0)
 
 
 @pytest.fixture(scope="module", params=PLAIN, ids=case_id)
 def replayed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenCase, Path]:
-    """The case and a directory with the same messages, written by us."""
+    """Return the case and a directory with the same messages, written by our engine."""
     case: GoldenCase = request.param
     target = tmp_path_factory.mktemp("replayed") / "store"
     target.mkdir()
@@ -62,7 +62,7 @@ def _records(case: GoldenCase) -> Iterator[Recorded]:
 
 
 def _lay_head(case: GoldenCase, records: list[Recorded], target: Path) -> None:
-    """An empty log file where the log starts, and queues that end before the first record that is there."""
+    """Create an empty log file where the log starts, and queues that end before the first existing record."""
     size = int(case.properties["mappedFileSizeCommitLog"])
     start = min(int(path.name) for path in (opened(case) / "commitlog").iterdir())
     (target / "commitlog").mkdir()
@@ -81,7 +81,7 @@ def _lay_head(case: GoldenCase, records: list[Recorded], target: Path) -> None:
 
 
 def _dispatched(case: GoldenCase) -> int:
-    """Physical offset of the last record that the broker's queues list."""
+    """Return the physical offset of the last record in the broker's queues."""
     import numpy as np
 
     last = -1
@@ -134,13 +134,13 @@ def _as_batch(batch: list[Recorded]) -> MessageBatch:
 
 
 def _own_properties(stored: Record) -> bytes:
-    """The property text without the CRC property that a store adds."""
+    """Return the property text without the CRC property that a store adds."""
     text = stored.properties
     return text[:-CRC_PROPERTY_SIZE] if text[-CRC_PROPERTY_SIZE:].startswith(CRC_PROPERTY) else text
 
 
 def _cut(files: dict[str, bytes], end: int) -> dict[str, bytes]:
-    """Log files up to a physical offset."""
+    """Return the log files up to a physical offset."""
     cut = {name: raw[: max(0, end - int(name))] for name, raw in files.items()}
     return {name: raw for name, raw in cut.items() if raw}
 

@@ -1,9 +1,9 @@
-"""Random scripts on our store engine and on the real one: the same answers, the same bytes, and each takes the other's store over.
+"""Random scripts on our store engine and on the real one: the same answers, the same bytes, and each can take over the other's store.
 
-Every script is run by both sides from nothing, through a copy of the directory as a kill would leave it, to a clean close. Then a
-second script is appended by the real store to what we left and by us to what it left, and by both to each killed store.
+Both sides run every script from an empty directory, through a copy of it as a kill would leave it, to a clean close. Then a second
+script is appended by the real store to our store and by us to the real one, and by both to each killed store.
 `--scripts N` sets how many scripts a version gets, `--first-script N` the number of the first; a failure names the script,
-which `random_script(number, version)` makes again.
+which `random_script(number, version)` generates again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
-THREADS = 64  # opening and closing a real store is mostly waiting
+THREADS = 64  # opening and closing a real store is mostly idle time
 SWAPPED, OURS_KILLED, THEIRS_KILLED = "swapped", "ours killed", "theirs killed"
 
 
 @dataclass
 class Laboratory:
-    """What both sides made of the scripts of one version. Directories are root/NAME/SIDE/number."""
+    """The results of both sides for the scripts of one version. Directories are root/NAME/SIDE/number."""
 
     version: str
     root: Path
@@ -45,7 +45,7 @@ class Laboratory:
         return self.root / name.replace(" ", "-") / side / str(script.seed)
 
     def each(self, check: Callable[[Script], list[str]]) -> None:
-        """Check every script; fail with all that is wrong, each line with its script."""
+        """Check every script; fail with all differences, each line with its script."""
         wrong = [f"script {script.seed}: {line}" for script in self.scripts for line in check(script)]
         if wrong:
             pytest.fail("\n".join([f"{len(wrong)} differences ({self.version}); the first:", *wrong[:40]]), pytrace=False)
@@ -70,7 +70,7 @@ def _report(lab: Laboratory, script: Script, asked: Questions) -> Job:
 
 
 def _asked(lab: Laboratory, script: Script) -> Job:
-    """Our answers about the store we wrote, from a copy, and the job that gets the real store's."""
+    """Return our answers about the store we wrote, from a copy, and the job that gets the real store's."""
     copy = copied(lab.place("first", "ours", script), lab.place("report", "ours", script))
     with MessageStore.open(copy, settings(lab.version, script.options)) as store:
         store.dispatch_now()
@@ -136,7 +136,7 @@ def _put_answers(lab: Laboratory, name: str) -> Callable[[Script], list[str]]:
 
 
 def _same_files(lab: Laboratory, name: str, killed: str | None = None) -> Callable[[Script], list[str]]:
-    """killed: whose killed store both sides recovered."""
+    """Compare the stores of both sides. killed: the side whose killed store both recovered."""
 
     def check(script: Script) -> list[str]:
         positions = int(script.options["maxIndexNum"])
@@ -160,7 +160,7 @@ def test_a_killed_store_is_byte_for_byte_that_of_the_real_one(laboratory: Labora
 
 
 def test_the_checkpoint_of_a_clean_close_confirms_what_the_real_store_confirms(laboratory: Laboratory) -> None:
-    """How far log and index count as flushed is a matter of time in the real store, and ours names full index files only."""
+    """How far the real store counts log and index as flushed depends on timing, and ours counts only full index files."""
 
     def check(script: Script) -> list[str]:
         ours, theirs = (checkpoint_image(laboratory.place("first", side, script)) for side in ("ours", "theirs"))

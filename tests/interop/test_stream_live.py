@@ -1,8 +1,8 @@
-"""A stream over a store that a real RocketMQ writes meanwhile, with kills on both sides.
+"""A stream over a store while a real RocketMQ writes to it, with kills on both sides.
 
-A killed broker process loses nothing that stood in its log: the pages belong to the operating system, and the recovery keeps every whole
-record. So a stream, which takes whole records only, has nothing that the recovered log does not hold. A power cut is another thing: what
-was not yet flushed is gone, and the broker writes other messages there. A stream that had read them stops and says so.
+A killed broker process loses nothing that was in its log: the pages belong to the operating system, and recovery keeps every complete
+record. So a stream, which reads complete records only, has nothing that the recovered log does not contain. After a power cut, unflushed
+records are lost and the broker writes other messages there. A stream that had read them stops with an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.xdist_group("i
 
 OPTIONS = {"mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "20000", "maxHashSlotNum": "500", "maxIndexNum": "100000"}
 COLUMNS = ("topic", "queue_id", "queue_offset", "physical_offset")
-PATIENCE = 120.0  # seconds, on a busy machine
+PATIENCE = 120.0  # seconds on a busy machine
 
 Rows = list[tuple[str, int, int, int]]
 
@@ -51,7 +51,7 @@ def until(come: Callable[[], bool], what: str) -> None:
 
 
 class Process:
-    """A child whose lines are kept as they come; killed as a crash kills it."""
+    """A child process whose output lines are kept as they arrive; it is ended by kill -9, like a crash."""
 
     def __init__(self, command: list[str], stream: str) -> None:
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | {stream: subprocess.PIPE}
@@ -75,7 +75,7 @@ class Process:
         self.child.stdin.close()
 
     def end(self) -> None:
-        """Ends a writer cleanly."""
+        """End a writer cleanly."""
         assert self.child.stdin is not None
         self.child.stdin.close()
         assert self.child.wait(PATIENCE) == 0
@@ -83,7 +83,7 @@ class Process:
 
 
 class Broker(Process):
-    """The real store, putting messages all the time."""
+    """The real store, continuously putting messages."""
 
     def __init__(self, version: str, store: Path) -> None:
         options = (f"-C{name}={value}" for name, value in OPTIONS.items())
@@ -119,7 +119,7 @@ class Following(Process):
 
 @pytest.fixture
 def started() -> Iterator[list[Process]]:
-    """Children that a test has started; none of them outlives it."""
+    """Yield a list for child processes, which are killed after the test."""
     children: list[Process] = []
     yield children
     for child in children:
@@ -135,7 +135,7 @@ def _built(version: str) -> None:
 
 
 def followed(out: Path) -> Rows:
-    """The rows of all batches, as they come: batch by batch, file by file."""
+    """Return the rows of all batches, in order: batch by batch, file by file."""
     found: Rows = []
     for path in sorted(out.glob("batch=*/*.parquet")):
         table = pq.ParquetFile(path).read(columns=list(COLUMNS))
@@ -144,7 +144,7 @@ def followed(out: Path) -> Rows:
 
 
 def recovered(version: str, store: Path, work: Path) -> Rows:
-    """All messages of the store, as the real one reads them after its recovery."""
+    """Return all messages of the store, as the real one reads them after its recovery."""
     done = run(version, [Job("dump", ("dump", str(store)), OPTIONS)], work)["dump"]
     assert done.code == 0, done.error
     return [tuple(row[name] for name in COLUMNS) for row in done.rows]
@@ -160,7 +160,7 @@ def test_every_recovered_message_comes_once_and_in_order_while_both_sides_are_ki
     started.append(broker)
 
     def kill_broker() -> Broker:
-        """At any moment, with a put under way more often than not; a new one recovers the directory and goes on."""
+        """Kill the broker at any moment, usually during a put; a new one recovers the directory and continues."""
         broker.put_more(chance.randrange(100, 500))
         broker.kill()
         acknowledged.extend(broker.acknowledged())
@@ -206,7 +206,7 @@ def test_a_tail_that_a_power_cut_removed_ends_the_stream_and_changes_nothing(
     broker.kill()
     follow(store, out, columns=COLUMNS, once=True, spark=spark)
     before = followed(out)
-    # the pages of the last messages had not come to the disk
+    # the pages of the last messages had not reached the disk
     cut = before[-50][3]
     with mqstore.open(store).log.mapped(mqstore.open(store).log.file_at(cut)).path.open("r+b") as file:
         start = cut % int(OPTIONS["mappedFileSizeCommitLog"])

@@ -1,4 +1,4 @@
-"""A broker in this process, and a client that knows nothing but sockets: frames by hand, so that both ends cannot share a mistake."""
+"""A broker in this process, and a client on bare sockets that builds frames itself, so that both ends cannot share a mistake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERSIONS = {"4.9.3": 399, "5.3.3": 479}
 
 
 class BrokerThread:
-    """A broker that serves in a thread of its own. address: where."""
+    """A broker that serves in a separate thread. address: where it listens."""
 
     def __init__(self, store: Path, *, settings: Settings = OPEN, config: StoreConfig = SMALL, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -54,7 +54,7 @@ class BrokerThread:
 
 @dataclass
 class Answer:
-    """A frame as it came. ser: 0 JSON, 1 ROCKETMQ. raw: all its bytes."""
+    """A received frame. ser: 0 JSON, 1 ROCKETMQ. raw: all its bytes."""
 
     code: int
     flag: int
@@ -77,7 +77,7 @@ class Answer:
 
 
 def lenient(body: bytes) -> Any:
-    """The value of a body in the brokers' dialect: unquoted numbers and objects as keys become strings."""
+    """Parse a body in the brokers' dialect: unquoted numbers and objects as keys become strings."""
     text = re.sub(r"([{,])(-?\d+):", r'\1"\2":', body.decode())
     text = re.sub(r"([{,])(\{[^{}]*\}):", lambda found: found[1] + json.dumps(found[2]) + ":", text)
     return json.loads(text)
@@ -92,7 +92,7 @@ def binary_header(code: int, opaque: int, version: int, flag: int, ext: dict[str
 
 
 def read_binary_header(raw: bytes) -> dict[str, Any]:
-    """The fields of a ROCKETMQ header, which must end where its lengths say."""
+    """Return the fields of a ROCKETMQ header, whose lengths must add up to its size."""
     code, _, version, opaque, flag, size = struct.unpack_from(">hbhiii", raw)
     at = 17 + size
     remark = raw[17:at].decode() or None
@@ -112,7 +112,7 @@ def read_binary_header(raw: bytes) -> dict[str, Any]:
 
 @dataclass
 class Wire:
-    """One connection. pushed: requests of the broker that came while something else was waited for."""
+    """One connection. pushed: requests of the broker that arrived while waiting for something else."""
 
     address: str
     version: int = 399
@@ -133,7 +133,7 @@ class Wire:
     def frame(
         self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", *, flag: int = 0, ser: int = 0, version: int | None = None
     ) -> tuple[bytes, int]:
-        """(a request, its opaque)."""
+        """Return (a request, its opaque)."""
         opaque, number = next(self._opaques), self.version if version is None else version
         if ser:
             header = binary_header(code, opaque, number, flag, ext or {})
@@ -143,7 +143,7 @@ class Wire:
         return framed(header, body, ser), opaque
 
     def post(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"", **how: Any) -> int:
-        """Send a request; returns its opaque."""
+        """Send a request and return its opaque."""
         raw, opaque = self.frame(code, ext, body, **how)
         self.socket.sendall(raw)
         return opaque
@@ -192,7 +192,7 @@ class Wire:
         self.socket.sendall(framed(header, body))
 
     def wait_pushed(self, code: int, seconds: float = 10.0) -> Answer:
-        """The next request of the broker with this code."""
+        """Return the next request of the broker with this code."""
         found = next((one for one in self.pushed if one.code == code), None)
         if found is not None:
             self.pushed.remove(found)
@@ -208,7 +208,7 @@ class Wire:
             self.socket.settimeout(30)
 
     def silent(self, seconds: float) -> bool:
-        """Whether nothing comes and the connection stays open."""
+        """Return whether nothing arrives and the connection stays open."""
         self.socket.settimeout(seconds)
         try:
             self.socket.recv(1, socket.MSG_PEEK)
@@ -219,7 +219,7 @@ class Wire:
         return False
 
     def closed(self, seconds: float = 10.0) -> bool:
-        """Whether the broker closes the connection without a byte."""
+        """Return whether the broker closes the connection without sending a byte."""
         self.socket.settimeout(seconds)
         try:
             return self.socket.recv(1) == b""
@@ -228,7 +228,7 @@ class Wire:
         except ConnectionError:
             return True
 
-    # what clients do
+    # client requests
 
     def make_topic(self, topic: str, queues: int = 2, perm: int = 6) -> str:
         ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": str(perm)}
@@ -284,7 +284,7 @@ class Wire:
         return self.call(34, {}, heartbeat_body(client_id, group, topics or {}, sub_version, producers))
 
     def route(self, topic: str) -> Any:
-        """The route's one entry of queueDatas; None without a route."""
+        """Return the route's single entry of queueDatas, or None without a route."""
         found = self.call(105, {"topic": topic})
         return found.json()["queueDatas"][0] if found.code == 0 else None
 
@@ -346,7 +346,7 @@ def properties(**named: str) -> str:
 
 
 def records(body: bytes) -> list[record.Record]:
-    """The records that a body is made of, one behind the other."""
+    """Split a body into its records."""
     found, at = [], 0
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big")
@@ -357,7 +357,7 @@ def records(body: bytes) -> list[record.Record]:
 
 
 def batch_body(messages: list[tuple[bytes, str]]) -> bytes:
-    """A producer's batch of (body, properties)."""
+    """Return a producer's batch of (body, properties)."""
     parts = []
     for body, text in messages:
         raw = text.encode()

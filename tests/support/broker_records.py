@@ -1,9 +1,9 @@
-"""Records that real brokers stored, for tests of what turns one record into the next.
+"""Records stored by real brokers, for tests of the code that derives one record from another.
 
 `golden(identity)` gives all records of a golden store. `brokerrun(version)` gives a choice of the records of another run of
 `tests/interop/rocketmq`, as hex in `rocketmq/brokerrun-<version>.jsonl.xz`: BrokerScenario `mixed` with seed 7 and
 transactionCheckInterval=1500, transactionTimeOut=1000, transactionCheckMax=3, so that its transactions were checked and
-given up. Of 5.3.3, whose op messages wait for 3 s, every transaction was.
+given up. In the 5.3.3 run, where op messages wait for 3 s, every transaction was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNS = Path(__file__).parent.parent / "rocketmq"
 
 @cache
 def golden(identity: str) -> tuple[Record, ...]:
-    """The records of a golden store, in log order."""
+    """Return the records of a golden store, in log order."""
     case = case_named(identity)
     files = sorted((opened(case) / "commitlog").iterdir())
     size = files[0].stat().st_size
@@ -39,19 +39,19 @@ def golden(identity: str) -> tuple[Record, ...]:
 
 @cache
 def brokerrun(version: str) -> tuple[Record, ...]:
-    """The chosen records of a run, in log order."""
+    """Return the chosen records of a run, in log order."""
     text = lzma.decompress((RUNS / f"brokerrun-{version}.jsonl.xz").read_bytes()).decode()
     return tuple(record.decode(bytes.fromhex(json.loads(line)["record"])) for line in text.splitlines())
 
 
 def all_of(version: str) -> tuple[Record, ...]:
-    """What there is of one version."""
+    """Return all records of one version."""
     stores = ("4.9.3/e-delay-transaction-batch", "4.9.3/f-broker-offsets") if version == "4.9.3" else ("5.3.3/j-broker-offsets",)
     return (*(found for store in stores for found in golden(store)), *brokerrun(version))
 
 
 def differing(message: Message, found: Record) -> dict[str, tuple[object, object]]:
-    """What of a message differs from what a broker stored of it: field -> (of the message, of the record)."""
+    """Return the differences of a message and the record a broker stored for it: field -> (of the message, of the record)."""
     names = ("topic", "queue_id", "flag", "sys_flag", "born_timestamp", "born_host", "reconsume_times", "prepared_transaction_offset")
     differences = {
         name: (getattr(message, name), getattr(found, name))

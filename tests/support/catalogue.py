@@ -1,4 +1,4 @@
-"""Stores for the cases of the original unit tests: small files, a clock that is set, no threads of their own."""
+"""Stores for the cases of the original unit tests: small files, a manual clock, no background threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = {
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that stands still until it is set."""
 
     def __init__(self, now: int = START) -> None:
         self.now = now
@@ -36,17 +36,17 @@ class Clock:
 
 
 def settings(version: str, **fields: Any) -> StoreConfig:
-    """8 KiB log files, queue files of ten entries."""
+    """Return settings with 8 KiB log files and queue files of ten entries."""
     return StoreConfig(**{"version": version, "services": False, "clock": Clock(), **SMALL, **fields})
 
 
 def opened(place: Path, version: str, **fields: Any) -> MessageStore:
-    """A store in `place`, made or taken over."""
+    """Open a store in `place`, created if necessary."""
     return MessageStore.open(place, settings(version, **fields))
 
 
 def put_some(store: MessageStore, count: int, topic: str = "FooBar", *, step: int = 0, **fields: Any) -> list[Any]:
-    """Put messages with bodies 0, 1, … and dispatch them; the store's clock is moved by step before each. Returns the results."""
+    """Put messages with bodies 0, 1, … and dispatch them; the store's clock is moved by step before each. Return the results."""
     clock = store.config.clock
     results = []
     for number in range(count):
@@ -60,7 +60,7 @@ def put_some(store: MessageStore, count: int, topic: str = "FooBar", *, step: in
 
 
 def bodies(store: MessageStore, topic: str = "FooBar", queue_id: int = 0) -> list[bytes]:
-    """The bodies of a queue from its minimum on, over as many pulls as it takes."""
+    """Return the bodies of a queue from its minimum on, in as many pulls as needed."""
     at, found = store.min_offset(topic, queue_id), []
     while at < store.max_offset(topic, queue_id):
         got = store.get("g", topic, queue_id, at)
@@ -71,7 +71,7 @@ def bodies(store: MessageStore, topic: str = "FooBar", queue_id: int = 0) -> lis
 
 
 class SlowDisk:
-    """A recorder that holds up each sync of the commit log while it is `closed`. waiting: set while one is held up."""
+    """A recorder that blocks each sync of the commit log while it is `closed`. waiting: set while one is blocked."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -91,11 +91,11 @@ class SlowDisk:
             self.waiting.clear()
 
     def record(self, operation: Operation) -> None:
-        """Nothing is kept."""
+        """Discard the operation."""
 
 
 class FailingPlace:
-    """A recorder that refuses every change below a place while it is `broken`."""
+    """A recorder that refuses every change below a path while it is `broken`."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -106,4 +106,4 @@ class FailingPlace:
             raise OSError(5, "Input/output error", relative)
 
     def record(self, operation: Operation) -> None:
-        """Nothing is kept."""
+        """Discard the operation."""

@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide" / "cluster.md"
 T = TypeVar("T")
 
-PATIENCE = 240.0  # seconds to wait for what takes a few on an idle machine
+PATIENCE = 240.0  # seconds to wait for what takes a few seconds on an idle machine
 
 
 def blocks(word: str) -> list[str]:
@@ -165,7 +165,7 @@ class Cluster:
         return {path.name for path in self.place.glob("worker*/app-*")}
 
     def kill_worker(self, pid: int) -> None:
-        """Kill a worker; what it started notices by itself."""
+        """Kill a worker; its executors notice by themselves."""
         process = next(each for each in self._processes.values() if each.pid == pid)
         process.kill()
         process.wait()

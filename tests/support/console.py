@@ -28,7 +28,7 @@ ADDRESS = "http://127.0.0.1:8082"
 
 
 class Visitor(TestClient):
-    """One visitor with the cookies of one session; redirects are followed."""
+    """One visitor with the cookies of one session, who follows redirects."""
 
     @property
     def console(self) -> Console:
@@ -36,42 +36,42 @@ class Visitor(TestClient):
         return found
 
     def csrf(self, page: str = "/basket") -> str:
-        """The form token of this session."""
+        """Return the form token of this session."""
         self.get(page)
         (session,) = [each for each in self.console.sessions._sessions.values() if each.id in self.cookies.values()]
         return session.csrf
 
     def submit(self, path: str, **fields: Any) -> Any:
-        """A form of this session."""
+        """Submit a form of this session."""
         return self.post(path, data={"csrf": self.csrf(), **fields})
 
 
 @contextmanager
 def visiting(*stores: object, **settings: Any) -> Iterator[Visitor]:
-    """A console over these stores, and a visitor."""
+    """Yield a visitor of a console over these stores."""
     app = create_app(Settings(tuple(str(store) for store in stores), **settings))
     with Visitor(app, base_url=ADDRESS) as visitor:
         yield visitor
 
 
 def golden(name: str) -> str:
-    """The directory of a golden store, by an id such as `4.9.3/b-kill9`."""
+    """Return the directory of a golden store, by an id such as `4.9.3/b-kill9`."""
     return str(goldenkit.opened(goldenkit.case_named(name)))
 
 
 def words(page: Any) -> str:
-    """What a page says, without its markup."""
+    """Return the text of a page, without its markup."""
     text = re.sub(r"<(script|style)\b.*?</\1>", "", page.text, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 def links(page: Any) -> list[str]:
-    """Where the links of a page lead."""
+    """Return the targets of the links of a page."""
     return [html.unescape(found) for found in re.findall(r'<a [^>]*?href="([^"#]+)', page.text)]
 
 
 def counted(page: Any) -> str:
-    """The line that says how much of how many is shown."""
+    """Return the line that shows how many of how many rows are on the page."""
     found = re.search(r'<p class="count"[^>]*>(.*?)</p>', page.text, re.DOTALL)
     assert found is not None, words(page)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", found[1])).split())

@@ -103,7 +103,7 @@ class _Script:
             self.promise()
 
     def promise(self) -> None:
-        """All that was done before is on the disk."""
+        """Note that everything done before is on the disk."""
         for each in self.published:
             self.recorded.mark("acknowledged", each)
         for each in self.gone:
@@ -111,7 +111,7 @@ class _Script:
         self.published, self.gone = [], []
 
     def forget(self, queue: str, deliveries: list[Delivery]) -> None:
-        """Somebody begins to acknowledge these."""
+        """Note that these are about to be acknowledged."""
         for delivery in deliveries:
             each = queue, tag_of(delivery)
             self.recorded.mark("forgetting", each)
@@ -145,7 +145,7 @@ class _Script:
             self.promise()
         else:
             self.store.abandon()
-        # what was not on the disk may be lost or not: it is not promised
+        # what was not on the disk may or may not be lost: nothing is promised
         self.published, self.gone = [], []
 
     def step(self) -> None:
@@ -190,7 +190,7 @@ def record_run(place: Path, seed: int, steps: int = 300) -> Run:
     return script.run
 
 
-SEEDS = (1, 2, 4, 5, 6, 8, 9, 10, 12, 18, 21, 24, 26, 28)  # of both test files; message store files are merged in each of these runs
+SEEDS = (1, 2, 4, 5, 6, 8, 9, 10, 12, 18, 21, 24, 26, 28)  # in both test files; message store files are merged in each of these runs
 
 
 def prove(seed: int, place: Path, request: pytest.FixtureRequest) -> None:

@@ -1,7 +1,7 @@
-"""The golden stores: directories that real brokers left behind, with what those brokers themselves read from them.
+"""The golden stores: directories left by real brokers, with what those brokers themselves read from them.
 
 `CASES` lists those of RocketMQ, `RABBITMQ` those of RabbitMQ; `opened(case)` gives the unpacked directory, once per test process and
-without write permission. What the expectations mean is told in golden/README.md. `run_cli` calls the command the way a person would.
+without write permission. The expectations are described in golden/README.md. `run_cli` runs the command as a user would.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ RABBITMQ: tuple[GoldenCase, ...] = tuple(
 
 
 def case_named(identity: str) -> GoldenCase:
-    """The case with an id such as `4.9.3/b-kill9` or `3.10.8/a-small-clean`."""
+    """Return the case with an id such as `4.9.3/b-kill9` or `3.10.8/a-small-clean`."""
     return next(case for case in (*CASES, *RABBITMQ) if case.id == identity)
 
 
 def case_id(case: object) -> str | None:
-    """For `pytest.mark.parametrize(..., ids=case_id)`."""
+    """Return the id of a case, for `pytest.mark.parametrize(..., ids=case_id)`."""
     return case.id if isinstance(case, GoldenCase) else None
 
 
@@ -98,7 +98,7 @@ def case_id(case: object) -> str | None:
 
 
 def unpack(case: GoldenCase, target: Path) -> Path:
-    """Unpack the store into target, which is made; holes stay holes and file times are kept. RabbitMQ: target gets `msg_stores`."""
+    """Unpack the store into target, which is created; holes and file times are kept. RabbitMQ: target gets `msg_stores`."""
     with tarfile.open(case.archive, "r:xz") as archive:
         archive.extractall(target, filter="tar")
     return target
@@ -120,7 +120,7 @@ def _scratch() -> Path:
 
 @cache
 def opened(case: GoldenCase) -> Path:
-    """The unpacked store, made once per process, without write permission. Tests that change a store unpack their own."""
+    """Return the unpacked store, made once per process, without write permission. Tests that change a store unpack their own."""
     target = unpack(case, _scratch() / case.id)
     for directory, _, files in os.walk(target, topdown=False):
         for name in files:
@@ -134,7 +134,7 @@ _ZEROS = bytes(_BLOCK)
 
 
 def _written(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The blocks of a file that hold anything but zeros; holes are not read."""
+    """Return the blocks of a file that are not all zeros; holes are not read."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         position = 0
@@ -154,7 +154,7 @@ def _written(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def tree_checksum(root: Path) -> str:
-    """One digest of a directory: names, kinds, permissions, sizes, modification times and contents of everything in it."""
+    """Return one digest of a directory: names, kinds, permissions, sizes, modification times and contents of everything in it."""
     digest = hashlib.sha256()
     for path in sorted((root, *root.rglob("*"))):
         found = path.lstat()
@@ -169,7 +169,7 @@ def tree_checksum(root: Path) -> str:
 
 @contextlib.contextmanager
 def unchanged(root: Path) -> Iterator[None]:
-    """Fails when anything in the directory is different afterwards."""
+    """Fail if anything in the directory is different afterwards."""
     before = tree_checksum(root)
     yield
     assert tree_checksum(root) == before, f"{root} was changed"
@@ -220,7 +220,7 @@ rdq_oracle = _document("rdq_oracle.json")
 
 
 def has(case: GoldenCase, name: str) -> bool:
-    """Whether the case has that file of expectations, such as `queries.jsonl`."""
+    """Return whether the case has that file of expectations, such as `queries.jsonl`."""
     return (case.path / name).exists() or (case.path / f"{name}.xz").exists()
 
 
@@ -230,7 +230,7 @@ HOSTS = frozenset({"born_host", "store_host"})
 
 
 def address(text: str | None) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int] | None:
-    """`ip:port` or `[ipv6]:port` as values, since one IPv6 address has many texts."""
+    """Parse `ip:port` or `[ipv6]:port`, since one IPv6 address can be written in many ways."""
     if text is None:
         return None
     host, _, port = text.rpartition(":")
@@ -238,7 +238,7 @@ def address(text: str | None) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Add
 
 
 def same_fields(found: Row, wanted: Row, names: Iterable[str]) -> list[str]:
-    """The names of the fields that differ, each with both values; addresses are compared as addresses."""
+    """Return the names of the fields that differ, each with both values; addresses are compared as addresses."""
     differences = []
     for name in names:
         if name not in found:
@@ -251,7 +251,7 @@ def same_fields(found: Row, wanted: Row, names: Iterable[str]) -> list[str]:
 
 
 def keys_of(message: Row) -> set[str]:
-    """The keys a message of expected.jsonl can be asked for by."""
+    """Return the keys by which a message of expected.jsonl can be queried."""
     found = set((message["keys"] or "").split(" ")) - {""}
     return found | ({message["uniq_key"]} if message["uniq_key"] else set())
 
@@ -260,7 +260,7 @@ def keys_of(message: Row) -> set[str]:
 
 
 class Outcome(NamedTuple):
-    """What a command left behind: exit status and both outputs."""
+    """The result of a command: exit status and both outputs."""
 
     status: int
     stdout: str
@@ -278,7 +278,7 @@ class Outcome(NamedTuple):
 
 
 def run_cli(*args: object, subprocess_: bool = False) -> Outcome:
-    """Run `mqstore` with these arguments, in this process unless a process of its own is asked for."""
+    """Run `mqstore` with these arguments, in this process unless a separate one is requested."""
     argv = [str(arg) for arg in args]
     if not subprocess_ and importlib.util.find_spec("mqstore.cli.main") is not None:
         from mqstore.cli.main import run

@@ -40,9 +40,9 @@ INSTALLED = Kernels(*MODULES)
 
 
 def sources(*kernels: ModuleType, given: Mapping[str, ModuleType] | None = None) -> tuple[Any, ...]:
-    """The modules loaded anew from their `.py` files, whatever was compiled from them.
+    """Load the modules again from their `.py` files, even if compiled ones exist.
 
-    Each sees those loaded before it. given: further modules, by full name, that they see in place of the installed ones.
+    Each sees those loaded before it. given: further modules, by full name, that replace the installed ones.
     """
     given = {} if given is None else given
     names = [kernel.__name__ for kernel in kernels]
@@ -65,10 +65,10 @@ def sources(*kernels: ModuleType, given: Mapping[str, ModuleType] | None = None)
 
 @cache
 def uncompiled() -> Kernels:
-    """The kernels loaded from their `.py` files."""
+    """Return the kernels loaded from their `.py` files."""
     return Kernels(*sources(*MODULES))
 
 
 def both() -> list[tuple[str, Kernels]]:
-    """The sets there are, by name."""
+    """Return the available sets, by name."""
     return [("compiled", INSTALLED), ("uncompiled", uncompiled())] if COMPILED else [("uncompiled", uncompiled())]

@@ -9,7 +9,7 @@
     ```
 
 Cells run in a separate process, in a directory that holds golden stores under plain names. Pictures that they save are compared with
-those beside the page, in the directory of its name, with a tolerance: other versions of matplotlib draw letters a little
+those beside the page, in the directory of its name, with a tolerance: other versions of matplotlib render text slightly
 differently.
 
     python tests/support/notebook.py        updates outputs and pictures of all pages

@@ -41,7 +41,7 @@ def in_store(number: int) -> bytes:
 
 
 def queue_store(numbers: list[int]) -> tuple[bytes, bytes]:
-    """`0.qi` and `0.qs` with these messages, each in the place of its number."""
+    """Return `0.qi` and `0.qs` with these messages, each at the position of its number."""
     index, store = index_v2.header(0, 4096), index_v2.header(0, 4096, store=True)
     for number in numbers:
         raw = stored(number)
@@ -51,7 +51,7 @@ def queue_store(numbers: list[int]) -> tuple[bytes, bytes]:
 
 
 def noted(next_seq: int, next_deliver: int, *, count: int, size: int = 0, segments: dict[int, int] | None = None) -> bytes:
-    """recovery.dets with the terms of the queue."""
+    """Return recovery.dets with the terms of the queue."""
     terms = QueueTerms(segments or {0: count}, None, next_seq, next_deliver, bytes(range(16)), count, size)
     return write_terms({Q.rpartition("/")[2]: terms})
 

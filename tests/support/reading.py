@@ -27,7 +27,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 
 @dataclass(frozen=True, eq=False)
 class Started:
-    """A broker's memory. log: up to the truncation point."""
+    """A broker's state. log: up to the truncation point."""
 
     case: GoldenCase
     store: RocketMQStore
@@ -35,7 +35,7 @@ class Started:
     log: LogFiles
 
     def queue(self, topic: str, queue_id: int) -> QueueImage | BatchQueueImage:
-        """The queue, empty where the broker has none: it makes one when it is asked for."""
+        """Return the queue, empty if the broker has none: it creates one on request."""
         for batch in (False, True):
             found = self.recovery.queues.get((topic, queue_id, batch))
             if found is not None:
@@ -47,7 +47,7 @@ class Started:
         return [queue for queue in self.recovery.queues.values() if queue.files]
 
     def tags_code_of(self, topic: str, queue_id: int) -> TagsCodeOf:
-        """The tags code at an address of the extended queue."""
+        """Return the tags code at an address of the extended queue."""
         size = self.case.properties.get("mappedFileSizeConsumeQueueExt")
         ext = ConsumeQueueExt(self.store.directory, topic, queue_id, file_size=int(size) if size else None)
 
@@ -68,7 +68,7 @@ class Started:
 
 @cache
 def started(case: GoldenCase) -> Started:
-    """A broker of the case's version, after load and start on the case's directory."""
+    """Return a broker of the case's version, after load and start on the case's directory."""
     store = mqstore.open(opened(case), config=case.config)
     assert isinstance(store, RocketMQStore)
     rules = store.rules(case.version)
@@ -91,7 +91,7 @@ class Made:
     sizes: list[int]
 
     def without_log_before(self, physical: int) -> LogFiles:
-        """The log after retention has deleted the files that end at or before an offset."""
+        """Return the log after retention has deleted the files that end at or before an offset."""
         size = self.log.file_size
         return LogFiles([(start, view) for start, view in self.log.files if start + size > physical], size)
 
@@ -99,7 +99,7 @@ class Made:
 def made(
     records: Sequence[Record], *, first: int = 0, log_file: int = 4096, queue_file: int = 10, codes: Sequence[int] | None = None
 ) -> Made:
-    """A queue of those records. first: queue offset of the first. log_file: bytes; queue_file: entries. codes: instead of hashes."""
+    """Make a queue of those records. first: queue offset of the first. log_file: bytes; queue_file: entries. codes: instead of hashes."""
     files: list[bytearray] = [bytearray()]
     rows = []
     for number, record in enumerate(records):
@@ -120,14 +120,14 @@ def made(
 
 
 def tagged(tag: str, **fields: object) -> Record:
-    """A record with a tag."""
+    """Return a record with a tag."""
     return Record("T", b"body", properties=encode_properties({"TAGS": tag}), **fields)  # type: ignore[arg-type]
 
 
 def batch_queue(
     counts: Sequence[int], *, size: int = 100, times: Sequence[int] | None = None, first: int = 0, per_file: int = 20
 ) -> BatchQueueImage:
-    """A batch queue whose units hold so many messages each; the record of unit k stands at k * size."""
+    """Return a batch queue with these numbers of messages per unit; the record of unit k is at k * size."""
     numbers = np.arange(len(counts))
     bases = first + np.concatenate([[0], np.cumsum(counts)[:-1]])
     units = np.zeros(len(counts), UNIT)

@@ -1,4 +1,4 @@
-"""What readers of other makes find in an exported directory: the rows of its Parquet files, of its Iceberg or its Delta table."""
+"""Other readers on an exported directory: the rows of its Parquet files, of its Iceberg or of its Delta table."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _MEASURED = re.compile(r"\d[\d,.]* (?:ms|min|s|[KMG]?i?B/s|[KMGT]iB|[KMGT]?B|byt
 
 @contextmanager
 def stores() -> Iterator[Path]:
-    """A directory with the golden stores under their plain names."""
+    """Yield a directory with the golden stores under their plain names."""
     with TemporaryDirectory() as place:
         for name, case in STORES.items():
             found = goldenkit.case_named(case)

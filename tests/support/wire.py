@@ -1,4 +1,4 @@
-"""What the tests of the broker share: a broker in the test, and raw sockets that speak to it in bytes."""
+"""Shared helpers of the broker tests: a broker in the test, and raw sockets connected to it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def running(path: Path, *, settings: Settings | None = None, **options: Any) -> AsyncIterator[Broker]:
-    """A broker over a small store."""
+    """Run a broker over a small store."""
     options = {"auto_create_topics": True, "config": SMALL} | options
     async with Broker(path / "store", settings=settings, **options) as broker:
         yield broker
 
 
 async def connected(broker: Broker) -> Pair:
-    """A connection to a broker."""
+    """Connect to a broker."""
     return await asyncio.open_connection(broker.host, broker.port)
 
 
 async def received(reader: asyncio.StreamReader, timeout: float = 10.0) -> Frame:
-    """The next frame."""
+    """Return the next frame."""
     async with asyncio.timeout(timeout):
         return decode(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
 
@@ -44,7 +44,7 @@ async def asked(pair: Pair, frame: Frame) -> Frame:
 
 
 async def ended(reader: asyncio.StreamReader, timeout: float = 10.0) -> bytes:
-    """All that still comes until the other side closes."""
+    """Return everything received until the other side closes."""
     async with asyncio.timeout(timeout):
         try:
             return await reader.read(-1)
@@ -53,7 +53,7 @@ async def ended(reader: asyncio.StreamReader, timeout: float = 10.0) -> bytes:
 
 
 async def alive(broker: Broker) -> None:
-    """That others are still served."""
+    """Check that other clients are still served."""
     pair = await connected(broker)
     assert (await asked(pair, Frame(106, opaque=77))).code == 0
     pair[1].close()

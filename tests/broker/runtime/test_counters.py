@@ -27,7 +27,7 @@ def test_rates_are_those_of_the_last_10_seconds_minute_and_10_minutes() -> None:
         counters.sample(second * SECOND)
         counters.stored("T", messages=10 if second >= 540 else 0, size=0, elapsed=0, now=second * SECOND)
     ten, minute, ten_minutes = counters.rates(["put"], 600 * SECOND)
-    assert (round(ten), round(minute), round(ten_minutes)) == (11, 10, 1)  # what was counted since the last sample is counted in
+    assert (round(ten), round(minute), round(ten_minutes)) == (11, 10, 1)  # counts since the last sample are included
 
 
 def test_every_duration_of_a_put_has_its_bucket() -> None:

@@ -47,7 +47,7 @@ def test_damage_is_reported_with_status_1() -> None:
         done = run_cli("usage", opened(case), "-o", "json")
         assert done.status == (1 if done.document["damage"] else 0)
         statuses.add(done.status)
-    assert statuses == {0, 1}  # queues and index may be damaged where the log is sound
+    assert statuses == {0, 1}  # queues and index may be damaged while the log is intact
 
 
 def test_an_archive_is_counted() -> None:

@@ -1,7 +1,7 @@
 """The real broker on a store: it boots on a copy, recovers the queues, and every message is drained over AMQP.
 
-Rows have the fields of the golden `expected.jsonl`. Two views of each message must agree: the delivery over AMQP, and what the queue
-process knows of what it has out (sequence id, place, expiry).
+Rows have the fields of the golden `expected.jsonl`. Two views of each message must agree: the delivery over AMQP, and the queue
+process's record of the unacknowledged message (sequence id, location, expiry).
 """
 
 from __future__ import annotations

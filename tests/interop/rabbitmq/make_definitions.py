@@ -1,10 +1,10 @@
-"""Writes tests/golden/rabbitmq-definitions: what a real node's Mnesia tables hold, in three states in which a node leaves them.
+"""Write tests/golden/rabbitmq-definitions: the Mnesia tables of a real node, in three states in which a node leaves them.
 
     PYTHONPATH=tests python -m interop.rabbitmq.make_definitions OUT
 
 `logged`: killed, the newest definitions are only in LATEST.LOG · `dumped`: killed, tables have change files, later changes are in the log ·
-`stopped`: a clean stop. Beside each, the records that the node itself holds, as base64 of their terms. Only tables of definitions are
-taken, and the log begins after the users were dumped into theirs: it would hold password hashes.
+`stopped`: a clean stop. Beside each are the records that the node itself holds, as base64 of their terms. Only tables of definitions are
+included, and the log starts after the users were dumped into their table: otherwise it would contain password hashes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A private, throw-away RabbitMQ 3.10.8 node: the referee of what our RabbitMQ code reads and writes (see README.md).
+"""A private, temporary RabbitMQ 3.10.8 node: the reference for what our RabbitMQ code reads and writes (see README.md).
 
-Everything of a node lies in one temporary directory; it listens on 127.0.0.1 only, on free ports, has an `epmd` and a cookie of its own,
-and only processes that it started are ended.
+All files of a node are in one temporary directory; it listens only on 127.0.0.1, on free ports, with a separate `epmd` and cookie,
+and only processes that it started are stopped.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Node:
         if self._questions is not None:
             self._questions.close()
             self._questions = None
-        for port in (self.port, self._dist, self._eval_port):  # the emulator may outlive its wrapper by a moment
+        for port in (self.port, self._dist, self._eval_port):  # the emulator may briefly outlive its wrapper
             end = time.monotonic() + 10
             while _listens(port) and time.monotonic() < end:
                 time.sleep(0.02)
@@ -231,7 +231,7 @@ class Node:
 def telling_lines(log: str) -> list[str]:
     """Return the lines on recovery, dropped messages, merging, conversion, warnings and errors.
 
-    Not those of a connection that ends while its channels are being ended: a report of several lines under the number of one process.
+    Omits those of a connection that ends while its channels are being closed: a report of several lines under one process id.
     """
     hung_up = {found[1] for found in _HUNG_UP.finditer(log)}
     told = [line for line in log.split("\n") if _TELLING.search(line) and not _NOISE.search(line)]

@@ -27,7 +27,7 @@ def declared(scripts: Sequence[Script]) -> list[Declared]:
 
 
 def play_phase_on_node(node: Node, script: Script, phase: int) -> None:
-    """One phase over one channel, which keeps the order; closing the connection requeues unacknowledged messages."""
+    """Play one phase over one channel, which keeps the order; closing the connection requeues unacknowledged messages."""
     import pika
 
     connection = node.connect(script.vhost)
@@ -57,7 +57,7 @@ def play_phase_on_node(node: Node, script: Script, phase: int) -> None:
                     channel.basic_reject(out.pop((operation.queue, tag)), requeue=True)
             case Purge():
                 channel.queue_purge(operation.queue)
-    for queue in script.queues:  # answered when everything before has been done
+    for queue in script.queues:  # answered after everything before it has been done
         channel.queue_declare(queue, passive=True)
     connection.close()
 

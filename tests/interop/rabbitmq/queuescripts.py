@@ -1,8 +1,8 @@
 """Random lives of queues: scripts that a real node and our engine both run.
 
 A script is a vhost with a few queues and some phases of operations; between two phases everything stops or is killed. Operations name
-messages by their tags, so that both sides acknowledge the same ones whatever they call them. The generator keeps a plain model
-of the queues, which also tells what must be there in the end.
+messages by their tags, so that both sides acknowledge the same ones even if their ids differ. The generator keeps a plain model
+of the queues, which also gives the final contents.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Writer:
         done: list[Operation] = []
         for _ in range(self.chance.randint(15, 45)):
             done += [kind() for kind in [self.chance.choices(kinds, weights)[0]] for _ in range(4 if kind == self.publish else 1)]
-        for queue in self.queues.values():  # a restart: what was out is ready again, transient messages are gone
+        for queue in self.queues.values():  # a restart: unacknowledged messages are ready again, transient messages are gone
             queue.ready.update({key: tag for tag, key in queue.out.items()})
             queue.out.clear()
             queue.ready = {key: tag for key, tag in queue.ready.items() if tag not in self.transient}
@@ -172,7 +172,7 @@ class _Writer:
 
 
 def script(seed: int, number: int, phases: int, versions: Sequence[int] = (1, 1, 2)) -> Script:
-    """versions: of the queues, each as often as it is named."""
+    """Return the script of that number. versions: queue versions to draw from; a repeated one is drawn more often."""
     writer = _Writer(seed, number, versions)
     done = tuple(writer.phase() for _ in range(phases))
     expected = {name: [queue.ready[key] for key in sorted(queue.ready)] for name, queue in writer.queues.items()}

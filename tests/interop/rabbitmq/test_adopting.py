@@ -1,4 +1,4 @@
-"""The test kit itself: a golden store, adopted by a node, yields what was recorded when it was made."""
+"""The test kit itself: a golden store adopted by a node yields what was recorded when the store was made."""
 
 from __future__ import annotations
 

@@ -36,20 +36,20 @@ def declared(case: GoldenCase) -> list[Declared]:
 
 
 def wanted(case: GoldenCase, version: int) -> list[dict[str, Any]]:
-    """The rows that the broker must deliver from a converted store: the golden rows with the locations of that version."""
+    """Return the rows that the broker must deliver from a converted store: the golden rows with the locations of that version."""
     return [
         row | {"location": PLACES[version].get(row["location"], row["location"])} for row in goldenkit.expected(case) if row["recovered"]
     ]
 
 
 def has_expired(row: dict[str, Any]) -> bool:
-    """Return whether a node of today drops the message instead of delivering it."""
+    """Return whether a node running now drops the message instead of delivering it."""
     return row["expiry_us"] is not None and row["expiry_us"] <= time.time_ns() // 1000
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["version 1", "version 2"])
 def node(request: pytest.FixtureRequest) -> Iterator[tuple[Node, int]]:
-    """A stopped node whose queues have that version, and which knows the queues of all golden stores."""
+    """Yield a stopped node that knows the queues of all golden stores, with queues of that version."""
     with new_node(SETTINGS | {"classic_queue_default_version": request.param}, boot_timeout=40) as node:
         node.start()
         declare(node, list({(q.vhost, q.queue): q for case in goldenkit.RABBITMQ for q in declared(case)}.values()))
@@ -111,7 +111,7 @@ def test_the_brokers_own_conversion_writes_the_same_bytes(names: list[str], tmp_
 
 
 def merged(stores: list[Path], target: Path) -> Path:
-    """Several stores in one, so that one boot shows all: queues side by side, message files under new numbers, terms in one table."""
+    """Merge several stores into one for a single boot: queues side by side, message files renumbered, terms in one table."""
     if len(stores) == 1:
         return stores[0]
     numbers: dict[Path, int] = {}

@@ -1,9 +1,10 @@
 """Random lives of queues, run by a real node and by our engine; then each opens the store of the other.
 
-Two kinds of batches share the boots of a node. In one the node dies when its journals are written (200 ms without work) and nothing
-is in segments yet; in the other, which has queues of both versions, when its queues hibernate: version 2 writes no earlier by itself.
+Two kinds of batches share the boots of a node. In one the node is killed when its journals are written (after 200 ms without work)
+and nothing is in segments yet; in the other, which has queues of both versions, when its queues hibernate: version 2 does not write
+earlier by itself.
 Four readings of the final messages must be equal in every field but the message id: the node's store by the node and by us, our store
-by us and by the node. The seed is printed; `--rabbit-scripts N` runs N scripts, `--first-script` says where they begin,
+by us and by the node. The seed is printed; `--rabbit-scripts N` runs N scripts, `--first-script` gives the first number,
 `--rabbit-seed` repeats a run.
 """
 

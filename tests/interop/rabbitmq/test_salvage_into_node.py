@@ -67,7 +67,7 @@ def url(node: Node, vhost: str = "%2F") -> str:
 
 
 def waiting(node: Node, queues: list[Declared]) -> dict[str, list[dict[str, Any]]]:
-    """The messages that a broker delivers from each queue, in order."""
+    """Return the messages that a broker delivers from each queue, in order."""
     found = Adopted()
     drain_all(node, queues, found)
     assert not found.failed, found.failed
@@ -128,7 +128,7 @@ def test_an_interrupted_run_is_resumed_after_the_last_confirm(broker: tuple[Node
     want = [row["payload_sha256"] for row in goldenkit.expected(B)]
     found = [row["payload_sha256"] for row in waiting(node, queues)["orders.b"]]
     assert found == want[:2500] + want[confirmed:]
-    # and there is nothing left to do
+    # and nothing is left to do
     assert Sender(url(node), resume=note, about="b").send(outgoing_messages(store, intact)).sent == 0
     purge(node, queues)
 

@@ -134,7 +134,7 @@ import os, sys
 from mqstore.pipeline.tail import delta
 from mqstore.pipeline.tail import iceberg
 from mqstore.pipeline.tail.follow import follow
-kind = followiceberg.IcebergBatches if sys.argv[3] == "iceberg" else followdelta.DeltaBatches
+kind = iceberg.IcebergBatches if sys.argv[3] == "iceberg" else delta.DeltaBatches
 add = kind.add
 def dying(self, batch):
     if batch.number == 2:

@@ -91,7 +91,7 @@ def parquet(stores: StoreList, places: Sequence[Place], family: str) -> bytes:
     else:
         batches = _queue_batches(stores, places, RABBITMQ_COLUMNS)
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for group in _grouped(batches):
+        for group in _combine_batches(batches):
             total += group.nbytes
             if total > LARGEST_PARQUET:
                 raise UsageError("the messages are too large for one download; use jsonl, or `mqstore export` for the whole store")
@@ -99,7 +99,7 @@ def parquet(stores: StoreList, places: Sequence[Place], family: str) -> bytes:
     return sink.getvalue()
 
 
-def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _combine_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Combine batches into tables, one per row group."""
     import pyarrow as pa
 

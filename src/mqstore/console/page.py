@@ -196,7 +196,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-def _failed(request: PageRequest, error: Exception) -> Response:
+def _error_page(request: PageRequest, error: Exception) -> Response:
     if isinstance(error, MqstoreError):
         status = next(code for kind, code in _STATUS if isinstance(error, kind))
         return request.show("error.html", status=status, sentence=str(error), status_code=status)
@@ -236,13 +236,13 @@ def endpoint(console: Console, page: PageFunction, *, csrf: bool = True) -> Call
             try:
                 return page(request)
             except Exception as error:
-                return _failed(request, error)
+                return _error_page(request, error)
 
         if http.method == "POST":
             try:
                 form = await _form(http)
             except UsageError as error:
-                return _failed(request, error)
+                return _error_page(request, error)
             given = form.get("csrf", [""])[0]
             if csrf and (session is None or not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode())):
                 return request.show(

@@ -286,7 +286,7 @@ class _SplitFindings:
             self.omitted += 1
 
 
-def _dispatched(walk: SplitWalk, rules: DispatchRules, findings: _SplitFindings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
+def _dispatches(walk: SplitWalk, rules: DispatchRules, findings: _SplitFindings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
     """Dispatch the records of a split in batches; yields each batch with the physical offset of its last record."""
     dispatcher: Dispatcher | None = None
     file_start = 0
@@ -334,7 +334,7 @@ def scan_split(task: DispatchTask) -> DispatchResult:
     key_file: str | None = None
     with DurableDirectory(task.stage) as stage:
         parts = _QueueParts(stage, task)
-        for found, offset in _dispatched(walk, task.settings.rules, findings, task.check_crc):
+        for found, offset in _dispatches(walk, task.settings.rules, findings, task.check_crc):
             records += found.records
             last_offset = offset
             last_store_timestamp = found.last_store_timestamp

@@ -110,7 +110,7 @@ def compile_expression(expression: str) -> SqlFilter:
     """Compile an expression. Raises UsageError with a sentence if it is not valid."""
     if len(expression) > MAX_LENGTH:
         raise UsageError(f"the expression has {len(expression)} characters; the maximum is {MAX_LENGTH}")
-    evaluate = _parsed(expression).evaluate
+    evaluate = _parse_expression(expression).evaluate
 
     def matches(properties: Properties) -> bool:
         try:
@@ -121,7 +121,7 @@ def compile_expression(expression: str) -> SqlFilter:
     return matches
 
 
-def _parsed(expression: str) -> Term:
+def _parse_expression(expression: str) -> Term:
     try:
         return cast("Term", _PARSER.parse(expression))
     except UnexpectedCharacters as error:

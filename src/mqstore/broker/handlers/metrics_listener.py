@@ -58,7 +58,7 @@ class MetricsListener(ThreadingMixIn, WSGIServer):
         self.setup_environ()
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
-        self.set_app(_limited(make_wsgi_app(registry)))
+        self.set_app(_limit_paths(make_wsgi_app(registry)))
         self._slots = threading.BoundedSemaphore(MAX_CONCURRENT)
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class MetricsListener(ThreadingMixIn, WSGIServer):
         log("metrics-request-failed", logging.DEBUG, why=repr(sys.exception()), peer=str(client_address))
 
 
-def _limited(serve_metrics: WSGIApplication) -> WSGIApplication:
+def _limit_paths(serve_metrics: WSGIApplication) -> WSGIApplication:
     """Wrap the library's application, which answers every path: GET and HEAD of two paths only; failures are logged."""
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

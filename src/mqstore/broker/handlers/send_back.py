@@ -62,7 +62,7 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
         if context.profile.is_v5:
             marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
             message = message.replaced(properties=reencode(message.encoded_properties(store.version), marks, store.version))
-    return _put(context, request, message, (name, origin), new=new)
+    return _put_message(context, request, message, (name, origin), new=new)
 
 
 def _message_id(found: Record) -> str:
@@ -70,7 +70,7 @@ def _message_id(found: Record) -> str:
     return decode_properties(found.properties).get("UNIQ_KEY") or offset_message_id(parse_host(found.store_host), found.physical_offset)
 
 
-async def _put(context: Context, request: Frame, message: Message, counted: tuple[str, str], *, new: bool) -> Frame:
+async def _put_message(context: Context, request: Frame, message: Message, counted: tuple[str, str], *, new: bool) -> Frame:
     """Put a message in a thread and return the response. counted: (group, topic) to count it under. new: a topic was created for it."""
     if new:
         await context.component(TopicsAndGroups).save()

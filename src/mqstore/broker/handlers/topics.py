@@ -53,7 +53,7 @@ def _wrong(text: str) -> ResponseError:
     return ResponseError(ResponseCode.SYSTEM_ERROR, text)
 
 
-def _checked(context: Context, topic: str) -> str:
+def _check_name(context: Context, topic: str) -> str:
     """Check that an administrator may create or delete a topic, and return its name. Raises ResponseError."""
     problem = topic_problem(topic)
     if problem is None and is_system_topic(topic, context.settings.cluster, context.settings.broker_name):
@@ -69,7 +69,7 @@ def _checked(context: Context, topic: str) -> str:
 async def update_topic(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 17: create or change a topic."""
     context.writable_store(ResponseCode.NO_PERMISSION)
-    topic = _checked(context, headers.text(request, "topic"))
+    topic = _check_name(context, headers.text(request, "topic"))
     before = context.store.topics.get(topic)
     attributes = dict(before.attributes) if before is not None else {}
     if context.profile.is_v5:
@@ -127,7 +127,7 @@ def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict
 async def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 215: delete a topic and its queues. Its messages stay in the log until retention removes them."""
     store = context.writable_store(ResponseCode.NO_PERMISSION)
-    topic = _checked(context, headers.text(request, "topic"))
+    topic = _check_name(context, headers.text(request, "topic"))
     context.store.topics.delete(topic)
     if context.profile.is_v5:
         context.store.offsets.remove_topic(topic)

@@ -199,7 +199,7 @@ def decode(raw: bytes | bytearray | memoryview, start: int = 0, stop: int | None
     raise FrameError(f"there is no serialization of type {kind}")
 
 
-def _parsed(header: bytes) -> Any:
+def _parse_json(header: bytes) -> Any:
     """Parse a header as `json.loads` does, with a fast path for a single object in UTF-8. Raises ValueError."""
     if header[:2] == b'{"':
         text = header.decode("utf-8", "surrogatepass")
@@ -211,7 +211,7 @@ def _parsed(header: bytes) -> Any:
 
 def _from_json(header: bytes, body: bytes) -> Frame:
     try:
-        value = _parsed(header)
+        value = _parse_json(header)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is not JSON: {error}") from None
     if type(value) is not dict:

@@ -315,7 +315,7 @@ def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Sour
                         place += batch.num_rows
                         if left_out < batch.num_rows:
                             rows = _with_path(batch.slice(left_out), of_path)
-                            yield from _checked(rows, place, done + size * (place - before) // max(1, total))
+                            yield from _rows_with_bodies(rows, place, done + size * (place - before) // max(1, total))
             except (OSError, pa.ArrowException) as error:
                 raise BadPlaceError(place + 1, f"{path} cannot be read further: {error}") from None
         done += size
@@ -331,7 +331,7 @@ def _with_path(batch: pa.RecordBatch, of_path: dict[str, str | None]) -> pa.Reco
     return batch
 
 
-def _checked(batch: pa.RecordBatch, end: int, done: int) -> Iterator[SourceRows]:
+def _rows_with_bodies(batch: pa.RecordBatch, end: int, done: int) -> Iterator[SourceRows]:
     """Yield the rows before one whose body the source store could not read, then raise the error for it."""
     import pyarrow.compute as pc
 

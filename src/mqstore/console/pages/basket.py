@@ -113,7 +113,7 @@ def _fingerprint(places: Sequence[Place]) -> str:
     return hashlib.sha256("\n".join(map(str, places)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _chosen(request: PageRequest) -> ReplayTarget:
+def _chosen_target(request: PageRequest) -> ReplayTarget:
     if not request.console.settings.allow_writes:
         raise UsageError("this console is read-only: start it with --allow-writes and --replay-to TARGET to replay messages")
     number = request.number("target")
@@ -125,7 +125,7 @@ def _chosen(request: PageRequest) -> ReplayTarget:
 
 def confirm(request: PageRequest) -> Response:
     """Show what would be written, before it is written."""
-    target, places = _chosen(request), _basket(request).places
+    target, places = _chosen_target(request), _basket(request).places
     if not places:
         raise UsageError("the basket is empty; add messages first")
     return request.show(
@@ -141,7 +141,7 @@ def confirm(request: PageRequest) -> Response:
 
 
 def run(request: PageRequest) -> Response:
-    target, places = _chosen(request), _basket(request).places
+    target, places = _chosen_target(request), _basket(request).places
     if request.text("sure") != "yes":
         raise UsageError("nothing was written: confirm on the previous page first")
     if not places or request.text("fingerprint") != _fingerprint(places):

@@ -49,7 +49,7 @@ def _log_end(opened: OpenStore) -> int | None:
     return opened.view("disk").log_range()[1] if isinstance(opened.store, RocketMQStore) else None
 
 
-def _written(name: str, size: int, log_end: int | None) -> int:
+def _written_bytes(name: str, size: int, log_end: int | None) -> int:
     """Return the bytes written: for a log file those before the end of the log, for other files all."""
     start = name.rpartition("/")[2]
     if log_end is None or not name.startswith("commitlog/") or not start.isdigit():
@@ -75,7 +75,7 @@ def files(request: PageRequest) -> Response:
             entry.size,
             entry.mtime_ms,
             len(mine := counts.get(name, [])),
-            map_of(name, entry.size, _written(name, entry.size, end), mine),
+            map_of(name, entry.size, _written_bytes(name, entry.size, end), mine),
         )
         for name, entry in entries[start : start + SHOWN]
     ]

@@ -11,7 +11,7 @@ from mqstore.console.pages.route import PageRoute
 __all__ = ["ROUTES"]
 
 
-def _target(job: Job) -> str | None:
+def _result_address(job: Job) -> str | None:
     """Return the address of the page that shows a job's result."""
     if job.store is None or job.state is not State.DONE:
         return None
@@ -19,13 +19,13 @@ def _target(job: Job) -> str | None:
 
 
 def jobs(request: PageRequest) -> Response:
-    found = [(job, _target(job)) for job in request.console.jobs.all() if job.kind != "look" or not job.over]
+    found = [(job, _result_address(job)) for job in request.console.jobs.all() if job.kind != "look" or not job.over]
     return request.show("jobs.html", section="jobs", found=found, refresh=any(not job.over for job, _ in found))
 
 
 def one(request: PageRequest) -> Response:
     job = request.console.jobs.get(str(request.http.path_params["job"]))
-    return request.show("job.html", section="jobs", job=job, target=_target(job), refresh=not job.over)
+    return request.show("job.html", section="jobs", job=job, target=_result_address(job), refresh=not job.over)
 
 
 def cancel(request: PageRequest) -> Response:

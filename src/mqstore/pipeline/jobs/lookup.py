@@ -108,7 +108,7 @@ def lookup(
     check_plan(by)
     chosen = tuple(name for name in check_columns(ROCKETMQ_COLUMNS if columns is None else columns) if name != "topic")  # the key has it
     local_target(to)
-    target = _target(to)
+    target = _answer_target(to)
     begun = time.perf_counter()
     key_set = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
     store = open_rocketmq(store_path, config=config)
@@ -129,7 +129,7 @@ def lookup(
             return job.write(target, SparkRunner(started), begun)
 
 
-def _target(to: str | os.PathLike[str]) -> NewDirectory | NewFile:
+def _answer_target(to: str | os.PathLike[str]) -> NewDirectory | NewFile:
     suffix = Path(to).suffix.lower()
     if suffix in (".json", ".csv", ".tsv", ".txt"):
         raise UsageError(f"{to}: answers are written as Parquet (a directory, or a .parquet file) or as a .jsonl file; choose such a name")

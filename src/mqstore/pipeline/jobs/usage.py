@@ -126,14 +126,14 @@ class UsageReport:
         if by == "retained":
             return list(self._retained())
         if by == "day":
-            days = self._grouped(lambda group: group[3])
+            days = self._sum_by(lambda group: group[3])
             return [{"day": _day(number), **self._counts(tally)} for number, tally in sorted(days.items())]
         if by == "topic":
-            return [{"topic": topic, **self._timed(tally)} for topic, tally in _largest(self._grouped(lambda group: group[1]))]
-        queues = self._grouped(lambda group: (group[1], group[2]))
+            return [{"topic": topic, **self._timed(tally)} for topic, tally in _largest(self._sum_by(lambda group: group[1]))]
+        queues = self._sum_by(lambda group: (group[1], group[2]))
         return [{"topic": topic, "queue_id": queue_id, **self._timed(tally)} for (topic, queue_id), tally in _largest(queues)]
 
-    def _grouped(self, label: Callable[[Group], Any]) -> dict[Any, Tally]:
+    def _sum_by(self, label: Callable[[Group], Any]) -> dict[Any, Tally]:
         found: dict[Any, Tally] = {}
         for group, tally in self.groups.items():
             add(found, {label(group): tally})
@@ -148,7 +148,7 @@ class UsageReport:
         return {**self._counts(tally), "oldest_store_timestamp": tally.oldest, "newest_store_timestamp": tally.newest}
 
     def _retained(self) -> Iterator[Row]:
-        queues = self._grouped(lambda group: group[:3])
+        queues = self._sum_by(lambda group: group[:3])
         for file in self.files:
             inside = {(topic, queue_id): tally for (start, topic, queue_id), tally in queues.items() if start == file.start}
             for (topic, queue_id), tally in sorted(inside.items(), key=lambda each: (each[1].oldest, each[0])):

@@ -68,11 +68,11 @@ def joined(
         asked = RabbitMQOptions.of({**given, "path": each})
         if asked.view != "messages" or asked.selection.everything:
             raise UsageError('a joined read returns only messages in queues; use spark.read.format("rabbitmq") for other views and for all')
-        found += [_joined(spark, place, asked, given) for place in asked.paths]
+        found += [_join(spark, place, asked, given) for place in asked.paths]
     return reduce(lambda left, right: left.unionByName(right), found)
 
 
-def _joined(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[str, str]) -> DataFrame:
+def _join(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[str, str]) -> DataFrame:
     store = open_rabbitmq(path, asked.names)
     planned = groups.plan_queues(store, asked.splits, asked.selection)
     wanted = {queue for group in planned for queue in group.queues}
@@ -86,8 +86,8 @@ def _joined(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[
     ]
     options = {name: value for name, value in given.items() if name not in ("columns", "view")}
     index = read(spark, path, format=FORMAT, **{**options, "view": "index"})
-    refusals = read(spark, path, format=FORMAT, **_without(options, "queue"), view="refusals")
-    records = read(spark, path, format=FORMAT, **_without(options, "queue"), view="store")
+    refusals = read(spark, path, format=FORMAT, **_without_option(options, "queue"), view="refusals")
+    records = read(spark, path, format=FORMAT, **_without_option(options, "queue"), view="store")
     vhosts = spark.createDataFrame(
         [(group.number, places[vhost]) for group in planned for vhost in sorted({vhost for vhost, _ in group.queues})],
         "group_number int, vhost_place string",
@@ -111,10 +111,10 @@ def _joined(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[
     schema = ddl_schema(fields("messages", asked.columns))
     plan = _JoinPlan(path, str(store.directory.root), asked, tuple(planned))
     parts = handed.repartition(max(1, len(planned)), "group_number").sortWithinPartitions("group_number", "msg_id")
-    return parts.mapInArrow(partial(_read, plan), schema)
+    return parts.mapInArrow(partial(_read_groups, plan), schema)
 
 
-def _without(options: dict[str, str], name: str) -> dict[str, str]:
+def _without_option(options: dict[str, str], name: str) -> dict[str, str]:
     return {known: value for known, value in options.items() if known != name}
 
 
@@ -140,7 +140,7 @@ def _best(records: DataFrame) -> DataFrame:
 # in tasks
 
 
-def _read(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_groups(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the groups in the input, one after the other."""
     freeze_gc_once()
     store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)

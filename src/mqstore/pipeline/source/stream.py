@@ -148,9 +148,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._turn = 0
 
     def _tail(self, path: str) -> LogTail:
-        return self._opened(path)[0]
+        return self._open_tail(path)[0]
 
-    def _opened(self, path: str) -> tuple[LogTail, BrokerConfig]:
+    def _open_tail(self, path: str) -> tuple[LogTail, BrokerConfig]:
         found = self._tails.get(path)
         if found is None:
             config = open_for_tasks(path, self._read.config).config
@@ -224,7 +224,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = -(-self._settings.pieces // len(self._paths)) if self._settings.pieces else 0
         found: list[LogRange] = []
         for path, after in ends.items():
-            tail, config = self._opened(path)
+            tail, config = self._open_tail(path)
             token = f"stream {after.generation} {after.offset}"
             pieces = tail.pieces(begins[path], after, least=least)
             found.extend(LogRange(path, config, token, piece, not self._read.fail_on_data_loss) for piece in pieces)

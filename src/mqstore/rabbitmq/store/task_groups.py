@@ -99,7 +99,7 @@ def plan_queues(store: RabbitMQStore, count: int | None = None, selection: Queue
     """Return the groups of the selected queues. count: maximum number of groups."""
     units: list[tuple[str, str | None]] = []
     sizes: list[int] = []
-    for vhost in _chosen(store, selection):
+    for vhost in _selected_vhosts(store, selection):
         seen: dict[str, int] = {}
         for queue in vhost.queues:
             if selection.queues is None or queue.name in selection.queues:
@@ -120,14 +120,14 @@ def plan_queues(store: RabbitMQStore, count: int | None = None, selection: Queue
 
 def plan_files(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[FileGroup]:
     """Return the groups of the message files of the selected vhosts."""
-    files = [file for vhost in _chosen(store, selection) for each in (vhost.persistent, vhost.transient) for file in each.files]
+    files = [file for vhost in _selected_vhosts(store, selection) for each in (vhost.persistent, vhost.transient) for file in each.files]
     sizes = [file.size for file in files]
     return [
         FileGroup(number, tuple(files[k].name for k in part), sum(sizes[k] for k in part)) for number, part in enumerate(cut(sizes, count))
     ]
 
 
-def _chosen(store: RabbitMQStore, selection: QueueSelection) -> list[Vhost]:
+def _selected_vhosts(store: RabbitMQStore, selection: QueueSelection) -> list[Vhost]:
     return [vhost for vhost in store.vhosts if selection.vhosts is None or vhost.name in selection.vhosts]
 
 

@@ -41,7 +41,7 @@ def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[
         checked.queue_entries += len(found) if found.indexed else 0
         checked.messages += int((found.table.source >= 0).sum())
         damage += _undecodable(found, data_of)
-        damage += _lost(found, refused)
+        damage += _unreachable(found, refused)
     if isinstance(store.directory, ConfinedDirectory):
         damage += [Damage(name, 0, 0, Kind.UNREADABLE, NOT_FOLLOWED) for name in store.directory.foreign_entries()]
     notes: list[str] = []
@@ -66,7 +66,7 @@ def _undecodable(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> I
             yield Damage(file, int(table.at[row]), int(table.length[row]), Kind.BAD_TERM, detail, 1)
 
 
-def _lost(rows: MessageRows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
+def _unreachable(rows: MessageRows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
     """Yield persistent messages that exist but that the broker would not find. Queues that it refuses are not listed message by message."""
     if not rows.indexed or (rows.vhost, rows.queue) in refused:
         return

@@ -151,7 +151,7 @@ class BatchColumns:
         import pyarrow as pa
 
         if isinstance(messages, pa.Table):
-            messages = _joined(messages)
+            messages = _as_one_batch(messages)
         by_name = _by_name(messages)
         n = messages.num_rows
         fields = np.zeros((frames.FIELD_COUNT, n), np.int64)
@@ -192,7 +192,7 @@ class BatchColumns:
                 raise bad_row("body", row, first_row, f"{what} takes {measured[row]} bytes, the store accepts {limit}")
 
 
-def _joined(table: pa.Table) -> pa.RecordBatch:
+def _as_one_batch(table: pa.Table) -> pa.RecordBatch:
     import pyarrow as pa
 
     batches = table.combine_chunks().to_batches()

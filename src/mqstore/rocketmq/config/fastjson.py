@@ -70,10 +70,10 @@ def parse(text: str) -> dict[str, Any]:
 def load(directory: ReadOnlyDirectory, relative: str) -> ConfigFile:
     """Read a configuration file as a broker does. Problems become findings; nothing raises."""
     findings: list[Damage] = []
-    main, present = _read(directory, relative, findings)
+    main, present = _read_json(directory, relative, findings)
     if main is not None:
         return ConfigFile(main, "main", tuple(findings))
-    bak, bak_present = _read(directory, f"{relative}.bak", findings)
+    bak, bak_present = _read_json(directory, f"{relative}.bak", findings)
     if bak is not None:
         if not present:
             findings.insert(0, Damage(relative, 0, 0, Kind.BAD_CONFIG, f"the file is missing; {relative}.bak is used instead"))
@@ -83,7 +83,7 @@ def load(directory: ReadOnlyDirectory, relative: str) -> ConfigFile:
     return ConfigFile({}, None, tuple(findings))
 
 
-def _read(directory: ReadOnlyDirectory, relative: str, findings: list[Damage]) -> tuple[dict[str, Any] | None, bool]:
+def _read_json(directory: ReadOnlyDirectory, relative: str, findings: list[Damage]) -> tuple[dict[str, Any] | None, bool]:
     """Return (value or None, whether the file exists)."""
     try:
         raw = directory.read(relative, LIMIT + 1)

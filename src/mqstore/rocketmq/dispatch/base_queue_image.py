@@ -154,7 +154,7 @@ class BaseQueueImage:
             if count < self.file_size // self.row.itemsize or number + 1 == len(self.files):
                 break
             number += 1
-        self._cut(file.start + count * self.row.itemsize)
+        self._truncate(file.start + count * self.row.itemsize)
         self._refresh_bounds()
 
     def _first_invalid(self, rows: Rows, start: int, below: int | None) -> int:
@@ -168,7 +168,7 @@ class BaseQueueImage:
                 return at + int(np.argmin(good))
         return len(rows)
 
-    def _cut(self, end: int) -> None:
+    def _truncate(self, end: int) -> None:
         """Cut the files at a logical byte offset: files past it are discarded, the file that holds it is written up to there."""
         kept, gone = [], []
         for file in self.files:

@@ -82,7 +82,7 @@ class Sink:
         ordered = tuple(sorted((part for part in parts if part.rows), key=lambda part: part.partition))
         while True:
             self.finish()
-            with self._opened(self.settings) as store:
+            with self._open_store(self.settings) as store:
                 manifest = load_manifest(self.root)
                 if manifest.intent is not None:
                     continue  # another process died in its commit just now
@@ -107,7 +107,7 @@ class Sink:
         intent = load_manifest(self.root).intent
         if intent is None:
             return None
-        with self._opened(intent.settings) as store:
+        with self._open_store(intent.settings) as store:
             manifest = load_manifest(self.root)
             if manifest.intent is None:
                 return None
@@ -129,7 +129,7 @@ class Sink:
     # steps
 
     @contextlib.contextmanager
-    def _opened(self, settings: SinkSettings) -> Iterator[MessageStore]:
+    def _open_store(self, settings: SinkSettings) -> Iterator[MessageStore]:
         end = time.monotonic() + self.patience
         while True:
             try:

@@ -198,7 +198,7 @@ class Answer:
         names = []
         with DurableDirectory(target.target.parent) as parent:
             for number, (part, mask) in enumerate(self.parts):
-                staged = part.staged if mask is None else self._cut(stage, part, mask)
+                staged = part.staged if mask is None else self._rewrite_part(stage, part, mask)
                 names.append(f"part-{number:05d}.parquet")
                 parent.rename(f"{stage.root.name}/{staged}", f"{new.root.name}/{names[-1]}")
         if self.misses or not names:
@@ -210,7 +210,7 @@ class Answer:
                 file.finish()
         return tuple(names)
 
-    def _cut(self, stage: DurableDirectory, part: PartFile, mask: Mask) -> str:
+    def _rewrite_part(self, stage: DurableDirectory, part: PartFile, mask: Mask) -> str:
         """Rewrite a staged part without the hits that `max_per_key` cuts; returns its name."""
         staged = f"{secrets.token_hex(6)}.cut"
         with stage.open_new(staged) as sink:

@@ -93,10 +93,10 @@ def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
 
 
 def _scan(store: RocketMQStore, why: str) -> PrunedScan:
-    return PrunedScan("scan", f"the log is scanned: {why}", _written(store.log))
+    return PrunedScan("scan", f"the log is scanned: {why}", _written_files(store.log))
 
 
-def _written(log: CommitLog) -> tuple[QueueFile, ...]:
+def _written_files(log: CommitLog) -> tuple[QueueFile, ...]:
     return log.files[: log.last_written() + 1]
 
 
@@ -106,7 +106,7 @@ def _written(log: CommitLog) -> tuple[QueueFile, ...]:
 def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
     """Return the log files all of whose records have queue entries; none if the entries of a queue do not ascend."""
     log = store.log
-    files = _written(log)
+    files = _written_files(log)
     starts = np.array([file.start for file in files], np.int64)
     listed = np.zeros(len(files), np.float64)
     ends = starts.copy()
@@ -185,7 +185,7 @@ def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     requested = {(topic, queue_id) for topic in selection.topics or () for queue_id in selection.queue_ids or ()}
     if requested & batch:
         return _scan(store, "the offsets of a batch queue are not those of its messages")
-    rest = tuple(file for file in _written(store.log) if file not in trusted)
+    rest = tuple(file for file in _written_files(store.log) if file not in trusted)
     kept = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
     found = PrunedScan("queue", "", rest, kept)
     return _with_reason(store, found, f"{found.records} records by their entries in the consume queue")
@@ -248,7 +248,7 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     points = np.unique(np.concatenate([listed[~known], *hits]))
     if len(points) > MAX_POINTS or len(points) * MAX_SHARE > len(listed) + 64 * MAX_SHARE:
         return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
-    rest = tuple(file for file in _written(store.log) if file not in sure)
+    rest = tuple(file for file in _written_files(store.log) if file not in sure)
     found = PrunedScan("index", "", rest, points=tuple(points.tolist()))
     return _with_reason(store, found, f"{len(points)} records by {valid} of {len(files)} index files")
 
@@ -280,7 +280,7 @@ def _inside(physical: Longs, files: Sequence[QueueFile]) -> Longs:
 
 
 def _with_reason(store: RocketMQStore, found: PrunedScan, what: str) -> PrunedScan:
-    files = len(_written(store.log))
+    files = len(_written_files(store.log))
     scanned = f"{len(found.files)} of {files} log files are scanned, because the queues do not account for all of their records"
     why = f"{what}; {scanned if found.files else 'nothing is scanned'}"
     return PrunedScan(found.how, why, found.files, found.ranges, found.points)

@@ -217,7 +217,7 @@ def scan_range(task: ScanTask) -> LookupResult:
     view, keys = _view_of(context), _keys_of(context)
     damage: list[Damage] = []
     found = _Hits()
-    for records, dispatched in _dispatched(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
+    for records, dispatched in _dispatches(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
         found.topics.update(run.topic for run in dispatched.runs if run.topic in keys.topics)
         wanted = keys.has(dispatched.keys["hash"].astype(np.int32))
         positions = np.unique(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
@@ -229,7 +229,7 @@ def scan_range(task: ScanTask) -> LookupResult:
     return _stage_hits(context, view, keys, found, f"s{task.split.number:06d}", task.split.start, read, damage)
 
 
-def _dispatched(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, DispatchOutput]]:
+def _dispatches(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, DispatchOutput]]:
     """Dispatch the records of a split, up to DISPATCHED_AT_ONCE at a time; yields the first records of each batch with the outcome."""
     pending: tuple[Records, Dispatcher] | None = None
     for event in walk:

@@ -9,6 +9,12 @@ cdef inline const unsigned char *first_byte(const unsigned char[::1] b) noexcept
 cdef inline unsigned int u8(const unsigned char *b, Py_ssize_t p) noexcept nogil:
     return b[p]
 
+cdef inline int i8(const unsigned char *b, Py_ssize_t p) noexcept nogil:
+    return <signed char> b[p]
+
+cdef inline int i16(const unsigned char *b, Py_ssize_t p) noexcept nogil:
+    return <short> ((b[p] << 8) | b[p + 1])
+
 cdef inline int i32(const unsigned char *b, Py_ssize_t p) noexcept nogil:
     return <int> mq_load32(b + p)
 
@@ -26,7 +32,7 @@ cdef inline Py_ssize_t find(const unsigned char *b, Py_ssize_t start, Py_ssize_t
     return stop if k < 0 else start + k
 
 cdef inline bint same(const unsigned char *a, Py_ssize_t p, const unsigned char *b, Py_ssize_t q, Py_ssize_t n) noexcept nogil:
-    return n <= 0 or memcmp(a + p, b + q, <size_t> n) == 0
+    return n <= 0 or (a[p] == b[q] and memcmp(a + p, b + q, <size_t> n) == 0)  # mostly, no call is needed
 
 cdef inline unsigned long long ascii_hash(const unsigned char *b, Py_ssize_t p, Py_ssize_t n, unsigned long long seed) noexcept nogil:
     return mq_ascii_hash(b + p, n, seed)

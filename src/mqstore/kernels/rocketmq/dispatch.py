@@ -324,7 +324,7 @@ def dispatch(
                 prefetch(b, positions[k + 7] - LINE)
                 prefetch(b, positions[k + 7] - 2 * LINE)
             p = positions[k]
-            parts = parts_of(b, p)
+            parts = parts_of(source, p)
             physical = i64(source, p + AT_PHYSICAL_OFFSET)
             stored_at = i64(source, p + parts.born_length + AT_STORE_TIMESTAMP)
             topic_hash = text_hash(source, parts.topic, parts.topic_length, 0)

@@ -12,7 +12,7 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     CRC_DIGITS, CRC_NAME_SIZE, CRC_PROPERTY_SIZE, FIXED_SIZE, FRAME_SIZE, IPV4_HOST_SIZE, IPV6_HOST_SIZE, MAGIC_BLANK, MAGIC_V1,
     MAGIC_V2, MAX_PROPERTIES, MAX_RECORD_SIZE, MAX_TOPIC_V1, MAX_TOPIC_V2, NAME_END, PAIR_END, PROPERTIES_LENGTH_SIZE, RecordValues,
     STORE_HOST_IPV6, Span, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, WORD_CRC_FIRST, WORD_CRC_SECOND,
-    born_host_size, store_host_size,
+    born_host_size, empty_values, store_host_size,
 )
 
 # the names of encode.py, where they are described; cpdef: Python sees them too

@@ -93,6 +93,7 @@ if not cython.compiled:
         RecordValues,
         Span,
         born_host_size,
+        empty_values,
         store_host_size,
     )
 
@@ -244,7 +245,10 @@ def size_of(
     texts: cython.const[cython.uchar][::1],
     property_crc: cython.int,
 ) -> cython.longlong:
-    """Return the bytes of the record of column k; 0 if a span is outside its buffer or a record cannot hold it."""
+    """Return the bytes of the record of column k; 0 if a span is outside its buffer or a record cannot hold it.
+
+    hosts, bodies, topics: bytes of the buffers.
+    """
     born: cython.longlong = born_host_size(fields[SYS_FLAG, k])
     store: cython.longlong = store_host_size(fields[SYS_FLAG, k])
     topic: cython.longlong = fields[TOPIC_LENGTH, k]
@@ -447,6 +451,13 @@ class LogFileWriter:
         # a reference to the buffer: `release` may be called while other threads run
         kept = self.file
         to = first_byte(kept)
+        # one struct, filled anew for each record: a struct literal is copied twice
+        values = empty_values()
+        values.born_host.buffer = host_start
+        values.store_host.buffer = host_start
+        values.body.buffer = body_start
+        values.topic.buffer = topic_start
+        values.properties.buffer = text_start
         with cython.nogil:
             while k < stop:
                 size = size_of(fields, k, hosts.shape[0], bodies.shape[0], topics.shape[0], texts, property_crc)
@@ -459,26 +470,29 @@ class LogFileWriter:
                     fields[BODY_CRC, k] = crc_on(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k], 0) & 0x7FFFFFFF
                 fields[SIZE, k] = size
                 fields[PHYSICAL_OFFSET, k] = physical_offset + (at - position)
-                values = RecordValues(
-                    size=size,
-                    version=2 if fields[TOPIC_LENGTH, k] > MAX_TOPIC_V1 else 1,
-                    queue_id=fields[QUEUE_ID, k],
-                    flag=fields[FLAG, k],
-                    sys_flag=fields[SYS_FLAG, k],
-                    queue_offset=fields[QUEUE_OFFSET, k],
-                    physical_offset=fields[PHYSICAL_OFFSET, k],
-                    born_timestamp=fields[BORN_TIMESTAMP, k],
-                    store_timestamp=fields[STORE_TIMESTAMP, k],
-                    reconsume_times=fields[RECONSUME_TIMES, k],
-                    prepared_offset=fields[PREPARED_TRANSACTION_OFFSET, k],
-                    body_crc=fields[BODY_CRC, k],
-                    crc_size=crc_property_size(property_crc, text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
-                    born_host=Span(host_start, fields[BORN_HOST, k], born_host_size(fields[SYS_FLAG, k])),
-                    store_host=Span(host_start, fields[STORE_HOST, k], store_host_size(fields[SYS_FLAG, k])),
-                    body=Span(body_start, fields[BODY_START, k], fields[BODY_LENGTH, k]),
-                    topic=Span(topic_start, fields[TOPIC_START, k], fields[TOPIC_LENGTH, k]),
-                    properties=Span(text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k]),
-                )
+                values.size = size
+                values.version = 2 if fields[TOPIC_LENGTH, k] > MAX_TOPIC_V1 else 1
+                values.queue_id = fields[QUEUE_ID, k]
+                values.flag = fields[FLAG, k]
+                values.sys_flag = fields[SYS_FLAG, k]
+                values.queue_offset = fields[QUEUE_OFFSET, k]
+                values.physical_offset = fields[PHYSICAL_OFFSET, k]
+                values.born_timestamp = fields[BORN_TIMESTAMP, k]
+                values.store_timestamp = fields[STORE_TIMESTAMP, k]
+                values.reconsume_times = fields[RECONSUME_TIMES, k]
+                values.prepared_offset = fields[PREPARED_TRANSACTION_OFFSET, k]
+                values.body_crc = fields[BODY_CRC, k]
+                values.crc_size = crc_property_size(property_crc, text_start, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k])
+                values.born_host.start = fields[BORN_HOST, k]
+                values.born_host.length = born_host_size(fields[SYS_FLAG, k])
+                values.store_host.start = fields[STORE_HOST, k]
+                values.store_host.length = store_host_size(fields[SYS_FLAG, k])
+                values.body.start = fields[BODY_START, k]
+                values.body.length = fields[BODY_LENGTH, k]
+                values.topic.start = fields[TOPIC_START, k]
+                values.topic.length = fields[TOPIC_LENGTH, k]
+                values.properties.start = fields[PROPERTIES_START, k]
+                values.properties.length = fields[PROPERTIES_LENGTH, k]
                 put_record(to, at, ref(values))
                 at += size
                 k += 1

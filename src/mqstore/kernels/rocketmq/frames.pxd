@@ -1,10 +1,10 @@
-from mqstore.kernels.common.loads cimport copy, find, i16, i32, i64, i8, mq_load32, mq_load64, prefetch, u8
-from mqstore.kernels.common.pointer_loads cimport first_byte
+from mqstore.kernels.common.loads cimport copy, mq_load32, mq_load64, prefetch, u8
+from mqstore.kernels.common.pointer_loads cimport find, first_byte, i16, i32, i64, i8
 from mqstore.kernels.rocketmq.record_layout cimport (
     AT_BODY, AT_BODY_CRC, AT_BODY_LENGTH, AT_BORN_HOST, AT_BORN_TIMESTAMP, AT_FLAG, AT_MAGIC, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET,
     AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_RECONSUME_TIMES, AT_SIZE, AT_STORE_HOST, AT_STORE_TIMESTAMP, AT_SYS_FLAG, CRC_NAME_SIZE,
     CRC_PROPERTY_SIZE, FIXED_SIZE, FRAME_SIZE, MAGIC_BLANK, MAGIC_FIRST_BYTE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, MIN_SIZE, NAME_END,
-    PAIR_END, RecordParts, WORD_CRC_FIRST, WORD_CRC_SECOND, WORD_KEYS, WORD_TAGS, WORD_UNIQ_KEY, born_host_size, parts_of, store_host_size,
+    PAIR_END, PROPERTIES_LENGTH_SIZE, WORD_CRC_FIRST, WORD_CRC_SECOND, WORD_KEYS, WORD_TAGS, WORD_UNIQ_KEY, born_host_size, store_host_size,
 )
 
 # the names of frames.py, where they are described; cpdef: Python sees them too
@@ -69,7 +69,7 @@ cdef enum:
     END = 2 * LANES
     COUNT = 3 * LANES
 
-cdef int check(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long base, bint strict) noexcept nogil
+cdef int check(const unsigned char *b, Py_ssize_t p, Py_ssize_t limit, long long base, bint strict) noexcept nogil
 cdef void read_fields(const unsigned char[::1] b, const long long[::1] positions, Py_ssize_t n, long long[:, ::1] out) noexcept nogil
 
 cdef inline int known_row(const unsigned char *b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:

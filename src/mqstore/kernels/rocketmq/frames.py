@@ -39,10 +39,10 @@ if not cython.compiled:
         MIN_SIZE,
         NAME_END,
         PAIR_END,
+        PROPERTIES_LENGTH_SIZE,
         WORD_CRC_FIRST,
         WORD_CRC_SECOND,
         born_host_size,
-        parts_of,
         store_host_size,
     )
 
@@ -116,7 +116,11 @@ if not cython.compiled:
 @cython.nogil
 @cython.exceptval(check=False)
 def check(
-    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, base: cython.longlong, strict: cython.bint
+    b: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    base: cython.longlong,
+    strict: cython.bint,
 ) -> cython.int:
     """Return the status of the record at p: VALID, or what is wrong. Never reads at or past limit."""
     size: cython.longlong
@@ -178,7 +182,7 @@ def status_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, base: cy
     """Return the status of the bytes at position p of the buffer (VALID: they are a record)."""
     if p < 0 or p >= b.shape[0]:
         return UNWRITTEN
-    return check(b, p, b.shape[0], base, strict)
+    return check(first_byte(b), p, b.shape[0], base, strict)
 
 
 @cython.cfunc
@@ -188,6 +192,7 @@ def synchronise(
     b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, base: cython.longlong
 ) -> cython.Py_ssize_t:
     """Return the first position in [start, stop) where a valid record starts, or -1."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     limit: cython.Py_ssize_t = b.shape[0]
     end: cython.Py_ssize_t = stop + AT_MAGIC
     k: cython.Py_ssize_t = start + AT_MAGIC
@@ -195,11 +200,11 @@ def synchronise(
     if end > limit - (FRAME_SIZE - AT_MAGIC):
         end = limit - (FRAME_SIZE - AT_MAGIC)
     while k < end:
-        k = find(b, k, end, MAGIC_FIRST_BYTE)
+        k = find(source, k, end, MAGIC_FIRST_BYTE)
         if k >= end:
             return -1
-        magic = i32(b, k)
-        if (magic == MAGIC_V1 or magic == MAGIC_V2) and check(b, k - AT_MAGIC, limit, base, True) == VALID:
+        magic = i32(source, k)
+        if (magic == MAGIC_V1 or magic == MAGIC_V2) and check(source, k - AT_MAGIC, limit, base, True) == VALID:
             return k - AT_MAGIC
         k += 1
     return -1
@@ -223,6 +228,7 @@ def hop(
     Each hop waits for memory: the size it needs is a cache miss away. Eight lanes wait at the same time. A lane starts at a
     record found by its magic number; its records count only if the lane before it ends exactly where it starts.
     """
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     limit: cython.Py_ssize_t = b.shape[0]
     lane: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -258,7 +264,7 @@ def hop(
                 continue
             size = 0
             if q < lanes[END + lane] and limit - q >= FRAME_SIZE:
-                size = i32(b, q + AT_SIZE)
+                size = i32(source, q + AT_SIZE)
             if size < MIN_RECORD_SIZE or size > limit - q or lanes[COUNT + lane] >= LANE_ROOM:
                 lanes[END + lane] = -1
                 running -= 1
@@ -303,6 +309,7 @@ def walk(
     positions: cython.longlong[::1],
 ):
     """Walk the valid records that start in [start, stop); return (count, next position, status)."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
@@ -329,17 +336,17 @@ def walk(
                     prefetch(b, positions[k + 8] + LINE)
                     prefetch(b, positions[k + 8] - LINE)
                     prefetch(b, positions[k + 8] - 2 * LINE)
-                status = check(b, positions[k], limit, base, strict)
+                status = check(source, positions[k], limit, base, strict)
                 if status != VALID:
                     p = positions[k]
                     n = k
                     break
                 k += 1
             if status == VALID and n == first and p < stop:
-                status = check(b, p, limit, base, strict)
+                status = check(source, p, limit, base, strict)
                 if status == VALID:
                     positions[n] = p
-                    p += i32(b, p + AT_SIZE)
+                    p += i32(source, p + AT_SIZE)
                     n += 1
     return n, p, status
 
@@ -350,35 +357,59 @@ def walk(
 def read_fields(
     b: cython.const[cython.uchar][::1], positions: cython.const[cython.longlong][::1], n: cython.Py_ssize_t, out: cython.longlong[:, ::1]
 ) -> cython.void:
-    """Fill the first n columns of out with the fields of n valid records."""
+    """Fill the first n columns of out with the fields of n valid records.
+
+    Each number is stored as soon as it is read. `parts_of` would find the parts first, but that takes a quarter more time.
+    """
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     k: cython.Py_ssize_t
     p: cython.Py_ssize_t
-    parts: RecordParts  # noqa: F821
+    born: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    length: cython.longlong
+    sys_flag: cython.int
     for k in range(n):
         if k + 6 < n:
             prefetch(b, positions[k + 6])
             prefetch(b, positions[k + 6] + LINE)
         p = positions[k]
-        parts = parts_of(b, p)
-        out[SIZE, k] = i32(b, p + AT_SIZE)
-        out[BODY_CRC, k] = i32(b, p + AT_BODY_CRC)
-        out[QUEUE_ID, k] = i32(b, p + AT_QUEUE_ID)
-        out[FLAG, k] = i32(b, p + AT_FLAG)
-        out[QUEUE_OFFSET, k] = i64(b, p + AT_QUEUE_OFFSET)
-        out[PHYSICAL_OFFSET, k] = i64(b, p + AT_PHYSICAL_OFFSET)
-        out[SYS_FLAG, k] = parts.sys_flag
-        out[BORN_TIMESTAMP, k] = i64(b, p + AT_BORN_TIMESTAMP)
+        sys_flag = i32(source, p + AT_SYS_FLAG)
+        born = born_host_size(sys_flag)
+        at = p + born + store_host_size(sys_flag)
+        out[SIZE, k] = i32(source, p + AT_SIZE)
+        out[BODY_CRC, k] = i32(source, p + AT_BODY_CRC)
+        out[QUEUE_ID, k] = i32(source, p + AT_QUEUE_ID)
+        out[FLAG, k] = i32(source, p + AT_FLAG)
+        out[QUEUE_OFFSET, k] = i64(source, p + AT_QUEUE_OFFSET)
+        out[PHYSICAL_OFFSET, k] = i64(source, p + AT_PHYSICAL_OFFSET)
+        out[SYS_FLAG, k] = sys_flag
+        out[BORN_TIMESTAMP, k] = i64(source, p + AT_BORN_TIMESTAMP)
         out[BORN_HOST, k] = p + AT_BORN_HOST
-        out[STORE_TIMESTAMP, k] = i64(b, p + parts.born_length + AT_STORE_TIMESTAMP)
-        out[STORE_HOST, k] = p + parts.born_length + AT_STORE_HOST
-        out[RECONSUME_TIMES, k] = i32(b, parts.after_hosts + AT_RECONSUME_TIMES)
-        out[PREPARED_TRANSACTION_OFFSET, k] = i64(b, parts.after_hosts + AT_PREPARED_OFFSET)
-        out[BODY_START, k] = parts.body
-        out[BODY_LENGTH, k] = parts.body_length
-        out[TOPIC_START, k] = parts.topic
-        out[TOPIC_LENGTH, k] = parts.topic_length
-        out[PROPERTIES_START, k] = parts.properties
-        out[PROPERTIES_LENGTH, k] = parts.properties_length
+        out[STORE_TIMESTAMP, k] = i64(source, p + born + AT_STORE_TIMESTAMP)
+        out[STORE_HOST, k] = p + born + AT_STORE_HOST
+        out[RECONSUME_TIMES, k] = i32(source, at + AT_RECONSUME_TIMES)
+        out[PREPARED_TRANSACTION_OFFSET, k] = i64(source, at + AT_PREPARED_OFFSET)
+        length = i32(source, at + AT_BODY_LENGTH)
+        if length < 0:
+            length = 0
+        at += AT_BODY
+        out[BODY_START, k] = at
+        out[BODY_LENGTH, k] = length
+        at += length
+        if i32(source, p + AT_MAGIC) == MAGIC_V1:
+            length = i8(source, at)
+            at += 1
+        else:
+            length = i16(source, at)
+            at += 2
+        out[TOPIC_START, k] = at
+        out[TOPIC_LENGTH, k] = length
+        at += length
+        length = i16(source, at)
+        if length < 0:
+            length = 0
+        out[PROPERTIES_START, k] = at + PROPERTIES_LENGTH_SIZE
+        out[PROPERTIES_LENGTH, k] = length
 
 
 def fields(b: cython.const[cython.uchar][::1], positions: cython.longlong[::1], out: cython.longlong[:, ::1]):
@@ -399,6 +430,7 @@ def known_properties(
 
     The last of equal names counts.
     """
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -419,10 +451,10 @@ def known_properties(
             i = starts[k]
             stop = i + lengths[k]
             while i < stop:
-                j = find(b, i, stop, PAIR_END)
-                name = find(b, i, j, NAME_END)
+                j = find(source, i, stop, PAIR_END)
+                name = find(source, i, j, NAME_END)
                 if name > i and name < j - 1:
-                    row = known_row(first_byte(b), i, name - i)
+                    row = known_row(source, i, name - i)
                     if row >= 0:
                         out[row, k] = name + 1
                         out[row + 1, k] = j - name - 1
@@ -431,6 +463,7 @@ def known_properties(
 
 def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.int[::1]):
     """Set out[k] to the number of name/value pairs in span k; return their sum."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -447,8 +480,8 @@ def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1]
             i = starts[k]
             stop = i + lengths[k]
             while i < stop:
-                j = find(b, i, stop, PAIR_END)
-                name = find(b, i, j, NAME_END)
+                j = find(source, i, stop, PAIR_END)
+                name = find(source, i, j, NAME_END)
                 if name > i and name < j - 1:
                     pairs += 1
                 i = j + 1
@@ -461,6 +494,7 @@ def pair_spans(
     b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.longlong[:, ::1]
 ):
     """Fill out[PAIR_ROW_COUNT, ...] with the spans of all pairs, in order. Returns how many were written."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     n: cython.Py_ssize_t = starts.shape[0]
     room: cython.Py_ssize_t = out.shape[1]
     k: cython.Py_ssize_t
@@ -476,8 +510,8 @@ def pair_spans(
             i = starts[k]
             stop = i + lengths[k]
             while i < stop:
-                j = find(b, i, stop, PAIR_END)
-                name = find(b, i, j, NAME_END)
+                j = find(source, i, stop, PAIR_END)
+                name = find(source, i, j, NAME_END)
                 if name > i and name < j - 1 and pairs < room:
                     out[NAME_START, pairs] = i
                     out[NAME_LENGTH, pairs] = name - i
@@ -493,6 +527,7 @@ def checksum_tails(b: cython.const[cython.uchar][::1], ends: cython.longlong[::1
 
     That is 20 bytes that begin with `__CRC32#` 01, or that consist of eight bytes, 01, ten digits and 02.
     """
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     n: cython.Py_ssize_t = ends.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -506,7 +541,7 @@ def checksum_tails(b: cython.const[cython.uchar][::1], ends: cython.longlong[::1
             p = ends[k] - CRC_PROPERTY_SIZE
             if lengths[k] < CRC_PROPERTY_SIZE or u8(b, p + CRC_NAME_SIZE) != NAME_END:
                 continue
-            if i32(b, p) == WORD_CRC_FIRST and i32(b, p + 4) == WORD_CRC_SECOND:
+            if i32(source, p) == WORD_CRC_FIRST and i32(source, p + 4) == WORD_CRC_SECOND:
                 out[k] = 1
                 continue
             if u8(b, p + CRC_PROPERTY_SIZE - 1) != PAIR_END:
@@ -546,6 +581,7 @@ def irregular_texts(
     b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]
 ):
     """Set out[k] to 1 if a non-empty part of property text k has no name or no separator, or if zeros were written over it."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -559,15 +595,15 @@ def irregular_texts(
             i = starts[k]
             stop = i + lengths[k]
             out[k] = 0
-            j = find(b, i, stop, 0)
+            j = find(source, i, stop, 0)
             while j < stop:
-                if j + 1 == stop or (j + 4 <= stop and i32(b, j) == 0):
+                if j + 1 == stop or (j + 4 <= stop and i32(source, j) == 0):
                     out[k] = 1
                     break
-                j = find(b, j + 1, stop, 0)
+                j = find(source, j + 1, stop, 0)
             while i < stop:
-                j = find(b, i, stop, PAIR_END)
-                name = find(b, i, j, NAME_END)
+                j = find(source, i, stop, PAIR_END)
+                name = find(source, i, j, NAME_END)
                 if j > i and (name == i or name == j):
                     out[k] = 1
                 i = j + 1

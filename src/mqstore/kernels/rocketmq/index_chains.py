@@ -6,7 +6,7 @@ A slot holds the number of its newest entry, an entry the number of the one befo
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64, put32, put64
+    from mqstore.kernels.common.loads import first_byte, i32, i64, put32, put64
     from mqstore.kernels.rocketmq.entry_layout import (
         INDEX_AT_HASH,
         INDEX_AT_OFFSET,
@@ -22,6 +22,12 @@ if not cython.compiled:
         MAX_INT,
         MILLISECONDS,
     )
+
+    def first_slot(slots):
+        return slots
+
+    def start_of(b):
+        return b
 
     def put_entry(out, at, key_hash, physical_offset, seconds, previous):
         """Write an entry."""
@@ -40,8 +46,57 @@ def seconds_after(timestamp: cython.longlong, begin_timestamp: cython.longlong) 
     difference: cython.longlong = timestamp - begin_timestamp
     if begin_timestamp <= 0 or difference < 0:
         return 0
-    difference = difference // MILLISECONDS
+    difference = cython.cast(cython.ulonglong, difference) // MILLISECONDS
     return difference if difference < MAX_INT else MAX_INT
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def newest_entry(slot_value: cython.longlong, number: cython.longlong) -> cython.longlong:
+    """Return the entry that a slot holds, 0 if the slot is empty or damaged; `number`: the next entry.
+
+    Which slots are empty is random, so only the test for damage is a branch.
+    """
+    return 0 if slot_value < 0 or slot_value > number else slot_value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def add_entries(
+    keys: cython.pointer[cython.const[cython.uchar]],
+    n: cython.Py_ssize_t,
+    begin_timestamp: cython.longlong,
+    first_number: cython.longlong,
+    slots: cython.pointer[cython.int],
+    slot_count: cython.uint,
+    out: cython.pointer[cython.uchar],
+) -> cython.longlong:
+    """Do what `build` does, without its arrays: slot_count has to stay in a register, or each division waits for the last slot."""
+    k: cython.Py_ssize_t
+    slot: cython.uint
+    h: cython.int
+    previous: cython.longlong
+    taken: cython.longlong = 0
+    for k in range(n):
+        h = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
+        if h < 0:
+            h = 0
+        slot = cython.cast(cython.uint, h) % slot_count
+        previous = newest_entry(slots[slot], first_number + k)
+        taken += previous == 0
+        slots[slot] = first_number + k
+        put_entry(
+            out,
+            INDEX_ENTRY_SIZE * k,
+            h,
+            i64(keys, KEY_SIZE * k + KEY_AT_OFFSET),
+            seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp),
+            previous,
+        )
+    return taken
 
 
 def build(
@@ -58,30 +113,13 @@ def build(
     Returns the number of slots that were empty before (the header's hashSlotCount grows by it).
     """
     n: cython.Py_ssize_t = keys.shape[0] // KEY_SIZE
-    slot_count: cython.longlong = slots.shape[0]
-    k: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    slot: cython.longlong
-    h: cython.longlong
-    previous: cython.longlong
-    seconds: cython.longlong
-    taken: cython.longlong = 0
-    if out.shape[0] < INDEX_ENTRY_SIZE * n or slot_count < 1:
+    taken: cython.longlong
+    if out.shape[0] < INDEX_ENTRY_SIZE * n or slots.shape[0] < 1:
         raise ValueError("arrays are too small")
+    if slots.shape[0] > MAX_INT:
+        raise ValueError(f"{slots.shape[0]} slots: an index file has at most {MAX_INT}")
     with cython.nogil:
-        for k in range(n):
-            h = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
-            if h < 0:
-                h = 0
-            slot = h % slot_count
-            previous = slots[slot]
-            if previous <= 0 or previous > first_number + k:
-                previous = 0
-                taken += 1
-            seconds = seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
-            at = INDEX_ENTRY_SIZE * k
-            put_entry(out, at, h, i64(keys, KEY_SIZE * k + KEY_AT_OFFSET), seconds, previous)
-            slots[slot] = first_number + k
+        taken = add_entries(first_byte(keys), n, begin_timestamp, first_number, first_slot(slots), slots.shape[0], start_of(out))
     return taken
 
 
@@ -107,22 +145,22 @@ def put(
     previous: cython.longlong
     seconds: cython.longlong
     taken: cython.longlong = 0
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(keys)
+    to: cython.pointer[cython.uchar] = start_of(file)
     if slot_count < 1 or first_number < 0 or base + INDEX_ENTRY_SIZE * n > file.shape[0] or (note and touched.shape[0] < n):
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            h = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
+            h = i32(source, KEY_SIZE * k + KEY_AT_HASH)
             if h < 0:
                 h = 0
             slot = h % slot_count
             at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slot
-            previous = i32(file, at)
-            if previous <= 0 or previous > first_number + k:
-                previous = 0
-                taken += 1
-            seconds = seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
-            put_entry(file, base + INDEX_ENTRY_SIZE * k, h, i64(keys, KEY_SIZE * k + KEY_AT_OFFSET), seconds, previous)
-            put32(file, at, first_number + k)
+            previous = newest_entry(i32(to, at), first_number + k)
+            taken += previous == 0
+            seconds = seconds_after(i64(source, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
+            put_entry(to, base + INDEX_ENTRY_SIZE * k, h, i64(source, KEY_SIZE * k + KEY_AT_OFFSET), seconds, previous)
+            put32(to, at, first_number + k)
             if note:
                 touched[k] = slot
     return taken
@@ -146,13 +184,14 @@ def check(
     h: cython.longlong
     slot: cython.longlong
     found: cython.longlong = 0
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(entries)
     if slot_count < 1:
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            h = i32(entries, INDEX_ENTRY_SIZE * k + INDEX_AT_HASH)
+            h = i32(source, INDEX_ENTRY_SIZE * k + INDEX_AT_HASH)
             slot = h % slot_count if h >= 0 else 0
-            if h < 0 or i32(entries, INDEX_ENTRY_SIZE * k + INDEX_AT_PREVIOUS) != slots[slot]:
+            if h < 0 or i32(source, INDEX_ENTRY_SIZE * k + INDEX_AT_PREVIOUS) != slots[slot]:
                 if found < room:
                     bad[found] = first_number + k
                 found += 1
@@ -172,19 +211,19 @@ def match(
     k: cython.Py_ssize_t = 0
     key: cython.Py_ssize_t
     entry: cython.Py_ssize_t
-    seconds: cython.longlong
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(keys)
+    written: cython.pointer[cython.const[cython.uchar]] = first_byte(entries)
     if m < n:
         n = m
     with cython.nogil:
         while k < n:
             key = KEY_SIZE * k
             entry = INDEX_ENTRY_SIZE * k
-            if i32(keys, key + KEY_AT_HASH) != i32(entries, entry + INDEX_AT_HASH):
+            if i32(source, key + KEY_AT_HASH) != i32(written, entry + INDEX_AT_HASH):
                 break
-            if i64(keys, key + KEY_AT_OFFSET) != i64(entries, entry + INDEX_AT_OFFSET):
+            if i64(source, key + KEY_AT_OFFSET) != i64(written, entry + INDEX_AT_OFFSET):
                 break
-            seconds = seconds_after(i64(keys, KEY_SIZE * k + KEY_AT_TIMESTAMP), begin_timestamp)
-            if seconds != i32(entries, entry + INDEX_AT_SECONDS):
+            if seconds_after(i64(source, key + KEY_AT_TIMESTAMP), begin_timestamp) != i32(written, entry + INDEX_AT_SECONDS):
                 break
             k += 1
     return k

@@ -1,7 +1,7 @@
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING
-from mqstore.kernels.common.loads cimport i32, i64, memcpy, prefetch, u8
-from mqstore.kernels.common.pointer_loads cimport find, first_byte, same
+from mqstore.kernels.common.loads cimport memcpy, prefetch
+from mqstore.kernels.common.pointer_loads cimport find, first_byte, i32, i64, same, u8
 from mqstore.kernels.rocketmq.frames cimport (
     BODY_CRC, BODY_LENGTH, BODY_START, BORN_HOST, BORN_TIMESTAMP, FIELD_COUNT, FLAG, KEYS_LENGTH, KEYS_START, KNOWN_ROW_COUNT,
     PHYSICAL_OFFSET, PREPARED_TRANSACTION_OFFSET, PROPERTIES_LENGTH, PROPERTIES_START, QUEUE_ID, QUEUE_OFFSET, RECONSUME_TIMES, SIZE,
@@ -135,16 +135,19 @@ cdef inline long long number(bytes rows, Py_ssize_t k):
     memcpy(&value, PyBytes_AS_STRING(rows) + 8 * k, 8)
     return value
 
-cdef inline void st32(unsigned char[::1] out, Py_ssize_t at, long long value) noexcept nogil:
+cdef inline unsigned char *start_of(unsigned char[::1] out) noexcept nogil:
+    return <unsigned char *> out._data
+
+cdef inline void st32(unsigned char *out, Py_ssize_t at, long long value) noexcept nogil:
     cdef int word = <int> value
-    memcpy(&out[at], &word, 4)
+    memcpy(out + at, &word, 4)
 
-cdef inline void st64(unsigned char[::1] out, Py_ssize_t at, long long value) noexcept nogil:
-    memcpy(&out[at], &value, 8)
+cdef inline void st64(unsigned char *out, Py_ssize_t at, long long value) noexcept nogil:
+    memcpy(out + at, &value, 8)
 
-cdef inline void put_ints(long long[:, ::1] fields, int field, Py_ssize_t n, Py_ssize_t at, unsigned char[::1] out) noexcept nogil:
+cdef inline void put_ints(long long[:, ::1] fields, int field, Py_ssize_t n, Py_ssize_t at, unsigned char *out) noexcept nogil:
     cdef const long long *values = &fields[field, 0]
-    cdef unsigned char *start = &out[0] + at
+    cdef unsigned char *start = out + at
     cdef Py_ssize_t k
     cdef int word
     for k in range(n):
@@ -152,29 +155,29 @@ cdef inline void put_ints(long long[:, ::1] fields, int field, Py_ssize_t n, Py_
         memcpy(start + 4 * k, &word, 4)
 
 cdef inline void put_longs(
-    long long[:, ::1] fields, int field, long long factor, Py_ssize_t n, Py_ssize_t at, unsigned char[::1] out
+    long long[:, ::1] fields, int field, long long factor, Py_ssize_t n, Py_ssize_t at, unsigned char *out
 ) noexcept nogil:
     cdef const long long *values = &fields[field, 0]
-    cdef unsigned char *start = &out[0] + at
+    cdef unsigned char *start = out + at
     cdef Py_ssize_t k
     cdef long long word
     for k in range(n):
         word = values[k] * factor
         memcpy(start + 8 * k, &word, 8)
 
-cdef inline void hexadecimal(unsigned char[::1] out, Py_ssize_t at, const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
-    mq_hexadecimal(&out[at], &b[p])
+cdef inline void hexadecimal(unsigned char *out, Py_ssize_t at, const unsigned char *b, Py_ssize_t p) noexcept nogil:
+    mq_hexadecimal(out + at, b + p)
 
-cdef inline bint ascii_only(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
-    return mq_ascii_only(&b[0] + p, n)
+cdef inline bint ascii_only(const unsigned char *b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
+    return mq_ascii_only(b + p, n)
 
-cdef inline void repeat(unsigned char[::1] out, Py_ssize_t at, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+cdef inline void repeat(unsigned char *out, Py_ssize_t at, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
     if n > 0:
-        mq_copy(&out[at], &out[start], n)
+        mq_copy(out + at, out + start, n)
 
-cdef inline void copy(unsigned char[::1] to, Py_ssize_t at, const unsigned char[::1] b, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+cdef inline void copy(unsigned char *to, Py_ssize_t at, const unsigned char *b, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
     if n > 0:
-        mq_copy(&to[at], &b[start], n)
+        mq_copy(to + at, b + start, n)
 
 cdef class Scratch:
     cdef Py_ssize_t count

@@ -159,6 +159,9 @@ if not cython.compiled:
     def new_buffer(length):
         return np.empty(length, np.uint8)
 
+    def start_of(out):
+        return out
+
     def st32(out, at, value):
         """Store a native 32-bit number."""
         out[at : at + 4] = tuple(int(value).to_bytes(4, sys.byteorder, signed=True))
@@ -251,7 +254,7 @@ def valid_positions(
             p = positions[k]
             if p < 0 or sizes[k] < FRAME_SIZE or sizes[k] > b.shape[0] - p:
                 continue
-            if check(b, p, p + sizes[k], 0, False) == VALID:
+            if check(first_byte(b), p, p + sizes[k], 0, False) == VALID:
                 out[count] = p
                 count += 1
     return count
@@ -307,7 +310,7 @@ def read_pairs(
 @cython.nogil
 @cython.exceptval(check=False)
 def measure(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     fields: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
     spans: cython.longlong[:, ::1],
@@ -345,7 +348,7 @@ def measure(
         topics += fields[TOPIC_LENGTH, k]
         bodies += fields[BODY_LENGTH, k]
         i = fields[PROPERTIES_START, k]
-        pairs = read_pairs(first_byte(b), i, i + fields[PROPERTIES_LENGTH, k], k, pairs, spans, room)
+        pairs = read_pairs(b, i, i + fields[PROPERTIES_LENGTH, k], k, pairs, spans, room)
         if pairs < 0:
             ordinary = False
             break
@@ -363,7 +366,7 @@ def measure(
             i = spans[KEYS_START, k]
             stop = i + spans[KEYS_LENGTH, k]
             while i <= stop:
-                j = find(first_byte(b), i, stop, KEY_SEPARATOR)
+                j = find(b, i, stop, KEY_SEPARATOR)
                 if j == i:
                     ordinary = False
                 key_items += 1
@@ -460,7 +463,7 @@ def lay_out(n: cython.longlong, totals: Totals, nodes: cython.longlong[:, ::1], 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def decimal(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+def decimal(out: cython.pointer[cython.uchar], at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
     """Write a number of at most 32 bits in decimal digits; return where they end."""
     rest: cython.uint
     stop: cython.Py_ssize_t
@@ -486,14 +489,14 @@ def decimal(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlon
 @cython.nogil
 @cython.exceptval(check=False)
 def put_texts(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     starts: cython.longlong[::1],
     lengths: cython.longlong[::1],
     n: cython.Py_ssize_t,
     offsets: cython.Py_ssize_t,
     text: cython.Py_ssize_t,
     bitmap: cython.Py_ssize_t,
-    out: cython.uchar[::1],
+    out: cython.pointer[cython.uchar],
 ) -> cython.void:
     """Write spans as a column of texts; a negative length is null. bitmap: -1 if nothing is null."""
     k: cython.Py_ssize_t
@@ -515,14 +518,14 @@ def put_texts(
 @cython.nogil
 @cython.exceptval(check=False)
 def put_keys(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     spans: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
     bitmap: cython.Py_ssize_t,
     offsets: cython.Py_ssize_t,
     item_offsets: cython.Py_ssize_t,
     text: cython.Py_ssize_t,
-    out: cython.uchar[::1],
+    out: cython.pointer[cython.uchar],
 ) -> cython.void:
     """Write the lists of keys. bitmap: -1 if nothing is null."""
     k: cython.Py_ssize_t
@@ -544,7 +547,7 @@ def put_keys(
             i = spans[KEYS_START, k]
             stop = i + spans[KEYS_LENGTH, k]
             while i <= stop:
-                j = find(first_byte(b), i, stop, KEY_SEPARATOR)
+                j = find(b, i, stop, KEY_SEPARATOR)
                 copy(out, text + at, b, i, j - i)
                 at += j - i
                 item += 1
@@ -557,13 +560,13 @@ def put_keys(
 @cython.nogil
 @cython.exceptval(check=False)
 def put_hosts(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     fields: cython.longlong[:, ::1],
     field: cython.int,
     n: cython.Py_ssize_t,
     offsets: cython.Py_ssize_t,
     text: cython.Py_ssize_t,
-    out: cython.uchar[::1],
+    out: cython.pointer[cython.uchar],
 ) -> cython.void:
     """Write IPv4 hosts as `address:port`; most are that of the record before."""
     k: cython.Py_ssize_t
@@ -595,14 +598,14 @@ def put_hosts(
 @cython.nogil
 @cython.exceptval(check=False)
 def fill(
-    b: cython.const[cython.uchar][::1],
+    b: cython.pointer[cython.const[cython.uchar]],
     fields: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
     spans: cython.longlong[:, ::1],
     nodes: cython.longlong[:, ::1],
     buffers: cython.longlong[:, ::1],
     base: cython.Py_ssize_t,
-    out: cython.uchar[::1],
+    out: cython.pointer[cython.uchar],
 ) -> cython.void:
     """Write the body that `lay_out` has laid out, from byte `base` of the output on, a multiple of eight."""
     k: cython.Py_ssize_t
@@ -710,30 +713,31 @@ def write_batch(b: cython.const[cython.uchar][::1], start: cython.longlong, rows
         for k in range(count):
             p = positions[0, k]
             size = positions[1, k]
-            if p >= 0 and size >= FRAME_SIZE and size <= b.shape[0] - p and check(b, p, p + size, 0, False) == VALID:
+            if p >= 0 and size >= FRAME_SIZE and size <= b.shape[0] - p and check(first_byte(b), p, p + size, 0, False) == VALID:
                 positions[0, n] = p
                 n += 1
         read_fields(b, positions[0], n, fields)
         for k in range(n):
             announce(b, fields[BODY_START, k], fields[BODY_LENGTH, k])  # it is copied much later
-        totals = measure(b, fields, n, spans, PAIRS_PER_RECORD * n)
+        totals = measure(first_byte(b), fields, n, spans, PAIRS_PER_RECORD * n)
         if totals.ordinary:
             length = lay_out(n, totals, nodes, buffers)
     out = None
     if length >= 0:
         out = new_buffer(base + length)
         to: cython.uchar[::1] = out
+        message: cython.pointer[cython.uchar] = start_of(to)
         with cython.nogil:
-            copy(to, 0, head.raw, 0, base)
-            st64(to, head.rows, n)
-            st64(to, head.body_length, length)
+            copy(message, 0, first_byte(head.raw), 0, base)
+            st64(message, head.rows, n)
+            st64(message, head.body_length, length)
             for k in range(NODES):
-                st64(to, head.nodes + 16 * k, nodes[k, ROWS])
-                st64(to, head.nodes + 16 * k + 8, nodes[k, NULLS])
+                st64(message, head.nodes + 16 * k, nodes[k, ROWS])
+                st64(message, head.nodes + 16 * k + 8, nodes[k, NULLS])
             for k in range(BUFFERS):
-                st64(to, head.buffers + 16 * k, buffers[k, BEGIN])
-                st64(to, head.buffers + 16 * k + 8, buffers[k, LENGTH])
-            fill(b, fields, n, spans, nodes, buffers, base, to)
+                st64(message, head.buffers + 16 * k, buffers[k, BEGIN])
+                st64(message, head.buffers + 16 * k + 8, buffers[k, LENGTH])
+            fill(first_byte(b), fields, n, spans, nodes, buffers, base, message)
     if scratch.count == KEPT_ROWS:
         head.free.append(scratch)
     return out

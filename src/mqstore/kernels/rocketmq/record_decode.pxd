@@ -1,5 +1,6 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from mqstore.kernels.common.loads cimport i32, i64, memcmp, memcpy
+from mqstore.kernels.common.pointer_loads cimport first_byte
 from mqstore.kernels.rocketmq.frames cimport VALID, check
 from mqstore.kernels.rocketmq.record_layout cimport (
     AT_BODY_CRC, AT_BORN_HOST, AT_BORN_TIMESTAMP, AT_FLAG, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,

@@ -15,7 +15,7 @@ import cython
 if not cython.compiled:
     import sys
 
-    from mqstore.kernels.common.loads import i32, i64
+    from mqstore.kernels.common.loads import first_byte, i32, i64
     from mqstore.kernels.rocketmq.frames import VALID, check
     from mqstore.kernels.rocketmq.record_layout import (
         AT_BODY_CRC,
@@ -157,9 +157,9 @@ class Decoder:
         parts: RecordParts  # noqa: F821
         born: cython.Py_ssize_t
         members: list = self.members
-        if check(b, p, limit, 0, False) != VALID:
+        if check(first_byte(b), p, limit, 0, False) != VALID:
             return None
-        parts = parts_of(b, p)
+        parts = parts_of(first_byte(b), p)
         born = parts.born_length
         made = new_object(self.kind)
         set_member(members[BODY_CRC], made, i32(b, p + AT_BODY_CRC))

@@ -1,5 +1,6 @@
 # The layout of a commit log record for compiled kernels: the same names and values as in record_layout.py, which describes them.
 # The constants are anonymous enums: the C compiler sees numbers, no Python object is made.
+from libc.string cimport memset
 from mqstore.kernels.common.loads cimport mq_load32
 
 cdef enum:
@@ -113,31 +114,39 @@ cdef struct RecordValues:
     Span topic
     Span properties
 
+cdef inline RecordValues empty_values() noexcept nogil:
+    cdef RecordValues values
+    memset(&values, 0, sizeof(values))
+    return values
+
 cdef inline Py_ssize_t born_host_size(long long sys_flag) noexcept nogil:
     return IPV6_HOST_SIZE if sys_flag & BORN_HOST_IPV6 else IPV4_HOST_SIZE
 
 cdef inline Py_ssize_t store_host_size(long long sys_flag) noexcept nogil:
     return IPV6_HOST_SIZE if sys_flag & STORE_HOST_IPV6 else IPV4_HOST_SIZE
 
-cdef inline RecordParts parts_of(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
-    cdef const unsigned char *start = &b[0]
+cdef inline RecordParts parts_of(const unsigned char *b, Py_ssize_t p) noexcept nogil:
     cdef RecordParts parts
     cdef Py_ssize_t at
-    parts.version = 1 if <int> mq_load32(start + p + AT_MAGIC) == MAGIC_V1 else 2
-    parts.sys_flag = <int> mq_load32(start + p + AT_SYS_FLAG)
+    parts.sys_flag = <int> mq_load32(b + p + AT_SYS_FLAG)
     parts.born_length = born_host_size(parts.sys_flag)
     parts.store_length = store_host_size(parts.sys_flag)
     parts.after_hosts = p + parts.born_length + parts.store_length
     parts.body = parts.after_hosts + AT_BODY
-    parts.body_length = <int> mq_load32(start + parts.after_hosts + AT_BODY_LENGTH)
+    parts.body_length = <int> mq_load32(b + parts.after_hosts + AT_BODY_LENGTH)
     if parts.body_length < 0:
         parts.body_length = 0
     at = parts.body + parts.body_length
-    parts.topic_length = <signed char> start[at] if parts.version == 1 else <short> ((start[at] << 8) | start[at + 1])
+    if <int> mq_load32(b + p + AT_MAGIC) == MAGIC_V1:
+        parts.version = 1
+        parts.topic_length = <signed char> b[at]
+    else:
+        parts.version = 2
+        parts.topic_length = <short> ((b[at] << 8) | b[at + 1])
     parts.topic = at + parts.version
     at = parts.topic + parts.topic_length
     parts.properties = at + PROPERTIES_LENGTH_SIZE
-    parts.properties_length = <short> ((start[at] << 8) | start[at + 1])
+    parts.properties_length = <short> ((b[at] << 8) | b[at + 1])
     if parts.properties_length < 0:
         parts.properties_length = 0
     return parts

@@ -31,6 +31,7 @@ where they are written down.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mqstore.kernels.common.loads import Array, i8, i16, i32
@@ -126,7 +127,8 @@ class RecordParts(NamedTuple):
     properties_length: int
 
 
-class Span(NamedTuple):
+@dataclass(slots=True)
+class Span:
     """Bytes of a buffer."""
 
     buffer: Any
@@ -134,7 +136,8 @@ class Span(NamedTuple):
     length: int
 
 
-class RecordValues(NamedTuple):
+@dataclass(slots=True)
+class RecordValues:
     """All that a record is made of. body_crc < 0: computed. crc_size: bytes of the checksum property, see `encode`."""
 
     size: int
@@ -155,6 +158,12 @@ class RecordValues(NamedTuple):
     body: Span
     topic: Span
     properties: Span
+
+
+def empty_values() -> RecordValues:
+    """Return values that are 0, with empty spans, to be filled in."""
+    spans = [Span(None, 0, 0) for _ in range(5)]
+    return RecordValues(0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, *spans)
 
 
 def born_host_size(sys_flag: Any) -> int:

@@ -6,7 +6,7 @@ for each round, with one connection to the broker. Sends are synchronous, 1 KiB 
 of warm-up. The push consumer drains a topic that was filled beforehand; the first fifth is not measured. Startup is measured from the
 start of the process until it accepts a message from a client that is already running and keeps retrying; resident memory is read right
 after that. Name server and real broker share one JVM with a heap of at most 1 GB. If enough memory is free, it is also started once
-with the heap of its own start script (8 GB, pre-touched).
+with the heap size of its start script (8 GB, pre-touched).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_the_first_record_at_a_time_is_the_one_that_a_scan_finds(case: GoldenCas
     ]
     times = [time for _, time in stored]
     if times != sorted(times):
-        pytest.skip("the clock of this store went back, and a bisection takes times to ascend")
+        pytest.skip("the clock of this store was set back, and bisection requires ascending times")
     moments = sorted({*times[:: max(1, len(times) // 9)], times[0] - 1, times[-1] + 1} if times else ())
     for moment in moments:
         scanned = next((place for place, time in stored if time >= moment), None)

@@ -70,7 +70,7 @@ class Child:
 def until(come: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not come():
-        assert time.monotonic() < end, f"{what} did not come"
+        assert time.monotonic() < end, f"timed out waiting for {what}"
         time.sleep(0.05)
 
 

@@ -59,7 +59,7 @@ def test_requests_by_hand_are_answered_as_by_a_real_broker(fleet: Fleet, version
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_in_cpp_sends_consumes_and_pulls(fleet: Fleet, version: str) -> None:
     if importlib.util.find_spec("rocketmq") is None:
-        pytest.skip("the wheel rocketmq 0.4.4 is not installed; `pip install rocketmq==0.4.4` brings the C++ client (x86_64 Linux)")
+        pytest.skip("the wheel rocketmq 0.4.4 is not installed; `pip install rocketmq==0.4.4` installs the C++ client (x86_64 Linux)")
     told = lines(fleet.running[version], "cpp_client.py")
     assert [each for each in told if not each["ok"]] == []
     assert len(told) == 2

@@ -150,7 +150,7 @@ def test_the_real_store_opens_what_we_rebuilt_and_loses_nothing(laboratory: Labo
     assert found.boot["walk_stopped_at"] is None
     assert [row["physical_offset"] for row in found.messages] == [row["physical_offset"] for row in expected(case)]
     assert found.boot["before"]["abort"] is False
-    assert found.boot["after"]["index"] == found.boot["before"]["index"], "a sound index is neither dropped nor grown"
+    assert found.boot["after"]["index"] == found.boot["before"]["index"], "an intact index is neither dropped nor grown"
 
 
 @pytest.mark.parametrize(("case", "version"), OPENINGS, ids=lambda value: case_id(value) or str(value))

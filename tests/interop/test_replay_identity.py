@@ -4,7 +4,7 @@ Times and hosts are the recorded ones, the clock is set to each record's store t
 before had room for it was part of a batch, and is put as one. Of a killed store, dispatch goes as far as the broker's had come.
 
 A store whose head was removed by retention is continued, not created: its log starts with an empty file where the recorded one
-starts, and its queues with the entries of removed records. Its index cannot be cut back to that moment, so it is not compared; stores
+starts, and its queues with the entries of removed records. Its index cannot be truncated to that moment, so it is not compared; stores
 whose files were never removed prove the index.
 """
 
@@ -166,5 +166,5 @@ def test_the_queues_of_a_replayed_store_are_the_broker_s(replayed: tuple[GoldenC
 def test_the_index_of_a_replayed_store_is_the_broker_s(replayed: tuple[GoldenCase, Path]) -> None:
     case, store = replayed
     if expected(case)[0]["physical_offset"]:
-        pytest.skip("the index of a store without its head cannot be cut back to where the replay begins")
+        pytest.skip("the index of a store without its head cannot be truncated to the start of the replay")
     _same(index_image(store), index_image(opened(case)))

@@ -46,7 +46,7 @@ Rows = list[tuple[str, int, int, int]]
 def until(come: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not come():
-        assert time.monotonic() < end, f"{what} did not come"
+        assert time.monotonic() < end, f"timed out waiting for {what}"
         time.sleep(0.02)
 
 

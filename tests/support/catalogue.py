@@ -26,7 +26,7 @@ SMALL = {
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that moves only when it is set."""
 
     def __init__(self, now: int = START) -> None:
         self.now = now

@@ -53,7 +53,7 @@ def until(find: Callable[[], T | None], what: str) -> T:
     end = time.monotonic() + PATIENCE
     while (found := find()) is None:
         if time.monotonic() > end:
-            pytest.fail(f"waited in vain for {what}")
+            pytest.fail(f"timed out waiting for {what}")
         time.sleep(0.01)
     return found
 
@@ -243,7 +243,7 @@ class Driver:
             found: dict[str, Any] = json.loads(line)
             return found
         self.kill()
-        pytest.fail(f"waited in vain for the driver:\n{self._errors.read_text(errors='replace')[-3000:]}")
+        pytest.fail(f"timed out waiting for the driver:\n{self._errors.read_text(errors='replace')[-3000:]}")
 
     def begin(self, job: str, **asked: Any) -> None:
         """Start a job."""

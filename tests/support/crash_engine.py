@@ -194,9 +194,11 @@ def check_store(store: MessageStore, run: Run) -> dict[bytes, int]:
         found = np.column_stack([entries[column].astype(np.int64) for column in ("physical_offset", "size", "tags_code")])
         lowest = expected[0, 0] - queue.min_offset
         assert lowest >= 0, f"{name} begins at {queue.min_offset}, the log with {expected[0, 0]}"
-        assert (found[lowest:] == expected[:, 1:]).all(), f"{name} does not list what the log holds"
+        assert (found[lowest:] == expected[:, 1:]).all(), f"{name} lacks entries for records of the log"
     for name, queue in queues.items():
-        assert name in listed or queue.max_offset == queue.min_offset or store.log_min > 0, f"{name} lists what is not in the log"
+        assert name in listed or queue.max_offset == queue.min_offset or store.log_min > 0, (
+            f"{name} has entries without a record in the log"
+        )
     for file in store.index_files():
         for number in range(1, file.index_count):
             entry = file.entry(number)

@@ -245,7 +245,7 @@ def check_state(directory: Path, state: CrashState, run: Run) -> None:
     lost = confirmed - set(state.marked("forgetting")) - set(there)
     assert not lost, f"{len(lost)} confirmed messages are lost, one is {min(lost)}"
     back = gone.intersection(there)
-    assert not back, f"{len(back)} messages are back whose acknowledgement was on the disk, one is {min(back)}"
+    assert not back, f"{len(back)} messages are back although their acknowledgement was on the disk, one is {min(back)}"
     assert len(set(there)) == len(there), "a message is in a queue twice"
     for queue, deliveries in found.items():
         order = [(-(each.level or 0), each.seq) for each in deliveries]

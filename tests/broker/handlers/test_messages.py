@@ -71,7 +71,7 @@ def test_a_topic_is_not_created_if_auto_creation_is_disabled(tmp_path: Path) -> 
         assert refused.code == 17
         assert refused.remark is not None
         assert refused.remark.startswith("topic[new] not exist, apply first please!")
-        assert client.send("%RETRY%g").code == 0, "topics for tries are made all the same"
+        assert client.send("%RETRY%g").code == 0, "retry topics are created nevertheless"
 
 
 def test_transactions_are_refused_if_so_configured(tmp_path: Path) -> None:

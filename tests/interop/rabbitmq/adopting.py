@@ -166,7 +166,7 @@ def drain(node: Node, queue: Declared) -> list[dict[str, Any]]:
     rows = [row for level in queue.levels for row in out_for_delivery(node, queue, level)] if ready else []
     connection.close()
     if len(rows) != len(delivered):
-        raise RuntimeError(f"AMQP delivered {len(delivered)}, the queue process has {len(rows)} out")
+        raise RuntimeError(f"AMQP delivered {len(delivered)}, the queue process has {len(rows)} unacknowledged")
     for place, (row, seen) in enumerate(zip(rows, delivered, strict=True)):
         routing_key = seen.pop("routing_key")
         if row["size"] != seen["payload_len"] or row["exchange"] != seen["exchange"] or row["routing_keys"][:1] != [routing_key]:

@@ -153,7 +153,7 @@ class Node:
         begun = time.monotonic()
         while time.monotonic() - begun < self.boot_timeout:
             if self._server.poll() is not None:
-                raise BootError("the node ended while it booted")
+                raise BootError("the node exited while it booted")
             if _listens(self.port) and _listens(self._eval_port) and self.eval("rabbit:is_running().") == "true":
                 self.boot_seconds = time.monotonic() - begun
                 return
@@ -179,7 +179,7 @@ class Node:
         while len(got) < count:
             part = self._questions.recv(count - len(got))
             if not part:
-                raise RuntimeError("the node has hung up")
+                raise RuntimeError("the node closed the connection")
             got += part
         return got
 

@@ -85,10 +85,10 @@ def _prove(node: Node, lives: list[Script], kind: Kind, place: Path) -> None:
     assert adopted.sound, (adopted.error, adopted.down, adopted.failed, adopted.log)
     expected = {(life.vhost, queue): tags for life in lives for queue, tags in life.expected.items() if tags}
     for name, rows in {
-        "the node, of its own store": by_node.rows,
-        "the node, of ours": adopted.rows,
-        "we, of ours": rows_by_engine(ours, lives, config(SETTINGS), place / "a"),
-        "we, of the node's": rows_by_engine(theirs, lives, config(SETTINGS), place / "b"),
+        "the node reads its own store": by_node.rows,
+        "the node reads our store": adopted.rows,
+        "we read our store": rows_by_engine(ours, lives, config(SETTINGS), place / "a"),
+        "we read the store of the node": rows_by_engine(theirs, lives, config(SETTINGS), place / "b"),
     }.items():
         found: dict[tuple[str, str], list[str]] = {}
         for row in rows:
@@ -107,7 +107,7 @@ def _end(node: Node, sides: list[OurSide], end: str, kind: Kind) -> None:
         time.sleep(0.8)
         stop = time.monotonic() + 30
         while kind.at_rest and node.eval("oracle:awake().") != "0":
-            assert time.monotonic() < stop, "the queues of the node do not come to rest"
+            assert time.monotonic() < stop, "the queues of the node do not hibernate"
             time.sleep(0.1)
         node.kill()
     for side in sides:

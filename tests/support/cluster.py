@@ -111,7 +111,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of a driver: where its settings are, and which Python executors run."""
+        """Return the environment of a driver: the location of its settings, and the Python that executors run."""
         return os.environ | {"SPARK_CONF_DIR": str(self.place / "conf"), "PYSPARK_PYTHON": str(self.python)}
 
     def _start(self, name: str, command: list[str]) -> None:

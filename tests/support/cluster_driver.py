@@ -29,7 +29,7 @@ Hold = dict[str, Any]
 
 
 def gate(hold: Hold, number: int) -> None:
-    """In a task: wait, fail or die as requested for the first attempt that arrives."""
+    """Wait, fail or die in a task, as requested for the first attempt that arrives."""
     import json
     import os
     import time

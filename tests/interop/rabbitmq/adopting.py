@@ -176,7 +176,7 @@ def drain(node: Node, queue: Declared) -> list[dict[str, Any]]:
 
 
 def out_for_delivery(node: Node, queue: Declared, level: int | None) -> list[dict[str, Any]]:
-    """The unacknowledged messages in the state of the queue process."""
+    """Return the unacknowledged messages in the state of the queue process."""
     path = node.base / "peek.txt"
     name = "none" if level is None else level
     answer = node.eval(f'oracle:peek({erlang_binary(queue.vhost)},{erlang_binary(queue.queue)},{name},"{path}").')

@@ -57,7 +57,7 @@ class TypedTable(list[list[Any]]):
         return True
 
     def get(self, _key: str, default: Any = None) -> Any:
-        """pika asks a server's capabilities like a dictionary."""
+        """Look up a field; pika reads a server's capabilities like a dictionary."""
         return default
 
 
@@ -68,7 +68,7 @@ def _decode(encoded: bytes, offset: int) -> tuple[TypedTable, int]:
 
 @contextlib.contextmanager
 def typed_tables() -> Iterator[None]:
-    """Within the block pika decodes tables to TypedTable, and sends a RawTable unchanged."""
+    """Make pika decode tables to TypedTable, and send a RawTable unchanged, within the block."""
     import pika.data
 
     encode, decode = pika.data.encode_table, pika.data.decode_table
@@ -87,7 +87,7 @@ def typed_tables() -> Iterator[None]:
 
 
 def json_bytes(octets: bytes) -> Any:
-    """Text, or {"b64": …} for what is not UTF-8."""
+    """Return text, or {"b64": …} for bytes that are not UTF-8."""
     try:
         return bytes(octets).decode()
     except UnicodeDecodeError:

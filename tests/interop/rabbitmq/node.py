@@ -191,7 +191,7 @@ class Node:
         self._gone()
 
     def kill(self) -> None:
-        """kill -9 of the emulator, by the process group that this object made."""
+        """Send kill -9 to the emulator, by the process group that this object created."""
         if self._server is not None and self._server.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._server.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The page on the remoting protocol says what the broker does: its tables are the broker's, and its required fields are required."""
+"""The page on the remoting protocol matches the broker: its tables are those of the broker, and its required fields are required."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def section(title: str) -> str:
 
 
 REQUESTS = [row for title in ("2.2 ", "3.1 ") for row in _ROW.findall(section(title))]
-TAKEN = {int(code): fields for arrow, code, _, fields, _ in REQUESTS if not arrow}
+SERVED = {int(code): fields for arrow, code, _, fields, _ in REQUESTS if not arrow}
 SECTIONS = set(re.findall(r"^#+ (\d+(?:\.\d+)?)\.? ", TEXT, re.MULTILINE))
 
 
@@ -39,21 +39,21 @@ def test_the_examples_of_the_page_are_true() -> None:
     assert outcome.failed == 0
 
 
-def test_the_requests_of_the_page_are_those_that_are_answered() -> None:
+def test_the_requests_of_the_page_are_those_that_are_served() -> None:
     served = {code: RequestCode(code).name for code in handler_table()}
     assert {int(code): name for arrow, code, name, *_ in REQUESTS if not arrow} == served
-    assert len(TAKEN) == sum(1 for arrow, *_ in REQUESTS if not arrow)  # each once
+    assert len(SERVED) == sum(1 for arrow, *_ in REQUESTS if not arrow)  # each once
 
 
-def test_what_the_broker_asks_of_clients_is_all_that_is_left() -> None:
+def test_the_other_codes_are_requests_of_the_broker_to_clients() -> None:
     asked = {int(code): name for arrow, code, name, *_ in REQUESTS if arrow}
     assert all(RequestCode(code).name == name for code, name in asked.items())
     assert {*asked, *handler_table()} == {code.value for code in RequestCode}
 
 
-def test_the_response_codes_of_the_page_are_those_there_are() -> None:
-    told = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", section("1.8 "), re.MULTILINE)
-    assert {int(code): name for code, name in told} == {code.value: code.name for code in ResponseCode}
+def test_the_response_codes_of_the_page_are_those_of_the_broker() -> None:
+    listed = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", section("1.8 "), re.MULTILINE)
+    assert {int(code): name for code, name in listed} == {code.value: code.name for code in ResponseCode}
 
 
 def test_the_checklist_has_every_number_once() -> None:
@@ -91,9 +91,9 @@ def required(fields: str) -> list[str]:
     return re.findall(r"(\w+)!", fields)
 
 
-@pytest.mark.parametrize("code", [code for code, fields in TAKEN.items() if required(fields)])
-def test_a_field_said_to_be_required_is_required(wire: Wire, code: int) -> None:
-    fields = dict.fromkeys(required(TAKEN[code]), "1")
+@pytest.mark.parametrize("code", [code for code, fields in SERVED.items() if required(fields)])
+def test_a_field_marked_as_required_is_required(wire: Wire, code: int) -> None:
+    fields = dict.fromkeys(required(SERVED[code]), "1")
     for name in fields:
         found = wire.call(code, {other: value for other, value in fields.items() if other != name})
         nameless = code in (100, 101, 102) and name != "value"

@@ -60,6 +60,13 @@ cdef inline void copy(unsigned char *to, Py_ssize_t at, const unsigned char *b, 
     if n > 0:
         memcpy(to + at, b + start, <size_t> n)
 
+# an IPv4 host without a call
+cdef inline void copy_host(unsigned char *to, Py_ssize_t at, const unsigned char *b, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    if n == IPV4_HOST_SIZE:
+        memcpy(to + at, b + start, IPV4_HOST_SIZE)
+    else:
+        copy(to, at, b, start, n)
+
 cdef inline bint overlap(const unsigned char *to, Py_ssize_t at, Py_ssize_t n, const unsigned char *b, Py_ssize_t start, Py_ssize_t m) noexcept nogil:
     return n > 0 and m > 0 and to + at < b + start + m and b + start < to + at + n
 

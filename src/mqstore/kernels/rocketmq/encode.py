@@ -126,6 +126,8 @@ if not cython.compiled:
     def publish():
         """Nothing to do: a fence between the stores before and those after it."""
 
+    copy_host = copy
+
     def overlap(to, at, n, b, start, m):
         """Return whether n bytes of `to` and m bytes of b have one in common."""
         return bool(np.may_share_memory(to[at : at + n], b[start : start + m]))
@@ -195,10 +197,10 @@ def put_record(to, at, r):
     put64(to, at + AT_PHYSICAL_OFFSET, r.physical_offset)
     put32(to, at + AT_SYS_FLAG, sys_flag)
     put64(to, at + AT_BORN_TIMESTAMP, r.born_timestamp)
-    copy(to, p, r.born_host.buffer, r.born_host.start, r.born_host.length)
+    copy_host(to, p, r.born_host.buffer, r.born_host.start, r.born_host.length)
     p = at + r.born_host.length
     put64(to, p + AT_STORE_TIMESTAMP, r.store_timestamp)
-    copy(to, p + AT_STORE_HOST, r.store_host.buffer, r.store_host.start, r.store_host.length)
+    copy_host(to, p + AT_STORE_HOST, r.store_host.buffer, r.store_host.start, r.store_host.length)
     p += r.store_host.length
     put32(to, p + AT_RECONSUME_TIMES, r.reconsume_times)
     put64(to, p + AT_PREPARED_OFFSET, r.prepared_offset)

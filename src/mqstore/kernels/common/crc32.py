@@ -1,8 +1,8 @@
-"""CRC-32 of many spans of a buffer: the kernel's own for short ones, ISA-L's, where its wheel is there, for all others.
+"""CRC-32 of many spans of a buffer: the kernel's own for short spans, ISA-L's, if its wheel is installed, for all others.
 
-Calling ISA-L by way of the interpreter costs some 150 ns a span and waits for the interpreter's lock. Its function is a symbol of the
-wheel's extension module, so the kernel is told its address and calls it itself. Where there is no such symbol, or no compiled kernel,
-the library is called in the ordinary way, for long spans. Time of a span in ns, measured side by side:
+Calling ISA-L through the interpreter costs some 150 ns per span and needs the interpreter's lock. Its function is a symbol of the
+wheel's extension module, so the kernel gets its address and calls it directly. If there is no such symbol, or no compiled kernel,
+the library is called in the ordinary way, for long spans. Time per span in ns, measured side by side:
 
     bytes                         100    300   1024   4096
     kernel alone                   38     85    250    949

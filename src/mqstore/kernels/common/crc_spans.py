@@ -37,7 +37,7 @@ def use_library(address: cython.size_t):
 
 
 def _fill_tables():
-    """Row k of NEAR (of FAR): what each value of byte k of a word does to the CRC at the end of the word (32 bytes behind its end)."""
+    """Row k of NEAR (of FAR): what each value of byte k of a word does to the CRC at the end of the word (32 bytes after its end)."""
     n: cython.uint
     k: cython.int
     crc: cython.uint

@@ -1,15 +1,15 @@
-"""A table of message ids that has few bytes an id and grows where it stands: 16-byte ids, how many refer to each, and a place.
+"""A compact table of message ids that grows in place: for each 16-byte id its reference count and its position.
 
 A row is four words of 64 bits; a row whose third word is 0 is empty:
 
     0  1   the id, as two big-endian halves
     2      number of a file (upper 32 bits), references (lower 32 bits)
-    3      offset in that file (upper 32 bits), bytes there (lower 32 bits); 0 bytes: no place is known yet
+    3      offset in that file (upper 32 bits), bytes there (lower 32 bits); 0 bytes: the position is not known yet
 
-The rows stand in the order of a hash of the id. The home of a hash h among `homes` rows is h * homes / 2^32; a row stands there or behind
-it, with nothing empty between. There are more rows than homes, for what the last homes cannot hold. So a search ends at the first row
+Rows are sorted by a hash of the id. The home of a hash h among `homes` rows is h * homes / 2^32; a row is at its home or after it, with
+no empty row between. There are more rows than homes, for rows that the last homes cannot hold. A search therefore ends at the first row
 that is empty or has a larger hash, and a larger table has the same order: `stretch` moves every row once and needs no second table.
-The salt of the hash is chosen by who makes the table: ids come from others.
+The creator of the table chooses the salt of the hash, because ids come from other parties.
 """
 
 import cython
@@ -24,7 +24,7 @@ FULL = -2
 @cython.nogil
 @cython.exceptval(check=False)
 def spread(hi: cython.ulonglong, lo: cython.ulonglong, salt: cython.ulonglong) -> cython.ulonglong:
-    """A hash of an id, 32 bits."""
+    """Return a 32-bit hash of an id."""
     x: cython.ulonglong = (hi ^ salt) & LOW32
     x = ((x ^ (x >> 16)) * 0x45D9F3B) & LOW32
     x = x ^ (hi >> 32)
@@ -43,7 +43,7 @@ def spread(hi: cython.ulonglong, lo: cython.ulonglong, salt: cython.ulonglong) -
 def where(
     table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cython.ulonglong, hi: cython.ulonglong, lo: cython.ulonglong
 ) -> cython.Py_ssize_t:
-    """The row of an id; where there is none, -1 - the row before which it would stand."""
+    """Return the row of an id, or -1 - the row before which it would be inserted."""
     h: cython.ulonglong = spread(hi, lo, salt)
     p: cython.Py_ssize_t = (h * homes) >> 32
     rows: cython.Py_ssize_t = table.shape[0]
@@ -79,7 +79,7 @@ def insert(
     third: cython.ulonglong,
     fourth: cython.ulonglong,
 ) -> cython.bint:
-    """Put a row at p; those from there to the next empty one move on. False: there is no empty one."""
+    """Insert a row at p; rows from there to the next empty one move up. Return False if there is no empty row."""
     rows: cython.Py_ssize_t = table.shape[0]
     e: cython.Py_ssize_t = p
     while e < rows and cell(table, e, 2) != 0:
@@ -104,7 +104,7 @@ def add(
     third: cython.ulonglong,
     fourth: cython.ulonglong,
 ):
-    """Put an id into the table that is not in it. False: the table is full."""
+    """Insert an id that is not in the table. Return False if the table is full."""
     p: cython.Py_ssize_t
     if len(message_id) != 16:
         raise ValueError("an id has 16 bytes")
@@ -115,7 +115,7 @@ def add(
 
 
 def get(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cython.ulonglong, message_id: cython.const[cython.uchar][::1]):
-    """The third and fourth word of an id, or None."""
+    """Return the third and fourth word of an id, or None."""
     p: cython.Py_ssize_t
     if len(message_id) != 16:
         raise ValueError("an id has 16 bytes")
@@ -130,7 +130,7 @@ def count(
     message_id: cython.const[cython.uchar][::1],
     references: cython.longlong,
 ):
-    """Add to the references of an id; with the last one it goes. Returns its third and fourth word after that, or None."""
+    """Change the reference count of an id; at 0 the id is removed. Return its third and fourth word afterwards, or None."""
     rows: cython.Py_ssize_t = table.shape[0]
     p: cython.Py_ssize_t
     q: cython.Py_ssize_t
@@ -150,7 +150,7 @@ def count(
     third = ((third >> 32) << 32) | word64(left)
     table[p, 2] = third
     if left == 0:
-        # those behind it move up that do not stand at home
+        # rows after it that are not at their home move up
         table[p, 2] = 0
         q = p + 1
         while q < rows and cell(table, q, 2) != 0:
@@ -162,9 +162,9 @@ def count(
 
 
 def stretch(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cython.ulonglong):
-    """Put all rows, which stand anywhere but in order, to the places they have among so many homes. Returns the rows placed.
+    """Move all rows, which are in order but anywhere, to their places among this many homes. Return the number of rows placed.
 
-    FULL: the rows do not fit; they are all there still, and a larger table may be stretched.
+    FULL: the rows do not fit; all of them are still there, and a larger table may be stretched.
     """
     rows: cython.Py_ssize_t = table.shape[0]
     source: cython.Py_ssize_t
@@ -194,7 +194,7 @@ def stretch(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cyth
 
 
 def drop_unplaced(table: cython.ulonglong[:, ::1]):
-    """Empty the rows without a place; the table has to be stretched then. Returns how many."""
+    """Clear the rows without a position and return their number; the table must be stretched afterwards."""
     p: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
     with cython.nogil:
@@ -214,9 +214,9 @@ def refer(
     start: cython.Py_ssize_t,
     room: cython.Py_ssize_t,
 ):
-    """Count a reference to each id from `start` on, adding ids without a place; at most `room` of them.
+    """Add a reference to each id from `start` on; ids not in the table are added without a position, at most `room` of them.
 
-    Returns (ids looked at, ids added); the first is short of all when the table has no room.
+    Return (ids processed, ids added). Fewer than all ids are processed if the table has no room.
     """
     n: cython.Py_ssize_t = hi.shape[0]
     k: cython.Py_ssize_t = start
@@ -248,7 +248,7 @@ def place(
     total: cython.const[cython.longlong][:],
     wanted: cython.ulonglong,
 ):
-    """Give each id that is in the table a place in `file`, if it has none or one in `wanted`. Returns how many had none."""
+    """Set the position of each id that is in the table to `file`, if it has none or one in `wanted`. Return how many had none."""
     n: cython.Py_ssize_t = hi.shape[0]
     k: cython.Py_ssize_t
     p: cython.Py_ssize_t
@@ -279,7 +279,7 @@ def stands(
     at: cython.const[cython.longlong][:],
     result: cython.uchar[:],
 ):
-    """For each id whether its place is that offset of `file`."""
+    """Store for each id whether its position is that offset of `file`."""
     n: cython.Py_ssize_t = hi.shape[0]
     k: cython.Py_ssize_t
     p: cython.Py_ssize_t
@@ -301,7 +301,7 @@ def placed(
     lo: cython.const[cython.longlong][:],
     result: cython.uchar[:],
 ):
-    """For each id whether it has a place."""
+    """Store for each id whether it has a position."""
     n: cython.Py_ssize_t = hi.shape[0]
     k: cython.Py_ssize_t
     p: cython.Py_ssize_t

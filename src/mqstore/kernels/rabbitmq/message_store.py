@@ -1,4 +1,4 @@
-"""Message store files of RabbitMQ (`N.rdq`): where their records are, the broker's way and the careful way; records found by id.
+"""Message store files of RabbitMQ (`N.rdq`): scans for records, as the broker does and carefully, and look-up of records by id.
 
 A record is its size S, 16 bytes of id, a term, and a byte 255 (section 6.1 of the specification of the stores).
 """
@@ -10,14 +10,14 @@ if not cython.compiled:
     from mqstore.kernels.rabbitmq.terms import shape_at, unsigned32
 
 # bits of a record's quality
-MARKED = 1  # the byte behind it is 255
+MARKED = 1  # the byte after it is 255
 PROVED = 2  # its term is a message with the record's own id
 
 
 def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
-    """The broker's scan up to 3.13.0 (section 6.8): position and total size of each record, as many as the columns hold.
+    """Scan as the broker does up to 3.13.0 (section 6.8): position and total size of each record, as many as the columns hold.
 
-    Returns (records found, of which the first are in the columns, and the position where the scan stopped).
+    Return (records found, of which the first are in the columns, position where the scan stopped).
     """
     limit: cython.Py_ssize_t = b.shape[0]
     room: cython.Py_ssize_t = at.shape[0]
@@ -29,7 +29,7 @@ def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at
     with cython.nogil:
         while limit - p >= 8:
             size = i64(b, p)
-            # a negative size is one beyond 2^63: beyond every file
+            # a negative size is one of 2^63 or more: larger than any file
             if size <= 0 or size > limit - p - 9:
                 break
             if u8(b, p + 8 + size) == 255 and size >= 16:
@@ -48,10 +48,10 @@ def careful_scan(
     total: cython.longlong[:],
     quality: cython.uchar[:],
 ):
-    """Every record that can be believed, whatever stands between (section 14, 6 and 7).
+    """Find every valid record, whatever is between them (section 14, 6 and 7).
 
-    Believed is what holds its own id a second time, inside its term; a record whose neighbours are sound and whose end mark is
-    right is listed too, without PROVED. Returns (records found, position where it stopped: the columns are full, or the end).
+    A record is valid if it holds its own id a second time, inside its term. A record with valid neighbours and a correct end mark
+    is returned too, without PROVED. Return (records found, position where the scan stopped: columns full, or end of file).
     """
     limit: cython.Py_ssize_t = b.shape[0]
     room: cython.Py_ssize_t = at.shape[0]
@@ -87,7 +87,7 @@ def careful_scan(
                 p += size + 9 if marked or follows(b, p + size + 9, limit) else size + 8
                 chained = True
             elif chained and marked and follows(b, p + size + 9, limit):
-                # a client-death mark of old stores is no message
+                # a client-death mark of old stores is not a message
                 if not (size == 22 and u8(b, p + 24) == 131 and u8(b, p + 25) == 109 and unsigned32(b, p + 26) == 0):
                     at[n] = p
                     total[n] = size + 9
@@ -104,7 +104,7 @@ def careful_scan(
 @cython.nogil
 @cython.exceptval(check=False)
 def follows(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.bint:
-    """Whether the file ends at p, or what stands there has the frame of a record."""
+    """Return whether the file ends at p, or the bytes there have the frame of a record."""
     size: cython.longlong
     if p == limit:
         return True
@@ -115,9 +115,9 @@ def follows(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cyt
 
 
 def resynchronising_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
-    """The broker's scan since 3.13.1 (section 13.2): any frame with its mark, searched for byte by byte. Returns as `strict_scan`.
+    """Scan as the broker does since 3.13.1 (section 13.2): search byte by byte for any frame with its mark. Return as `strict_scan`.
 
-    A second copy of an id is listed too; the broker would step through it byte by byte and find nothing more than its own nested frames.
+    A second copy of an id is returned too; the broker would step through it byte by byte and find only its nested frames.
     """
     limit: cython.Py_ssize_t = b.shape[0]
     room: cython.Py_ssize_t = at.shape[0]
@@ -141,7 +141,7 @@ def resynchronising_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ss
 
 
 def record_ids(b: cython.const[cython.uchar][::1], at: cython.longlong[:], hi: cython.longlong[:], lo: cython.longlong[:]):
-    """The id of each record. Raises ValueError for a place outside the file."""
+    """Store the id of each record. Raises ValueError for a position outside the file."""
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = at.shape[0]
     limit: cython.Py_ssize_t = b.shape[0]
@@ -166,7 +166,7 @@ def find_ids(
     wanted_lo: cython.const[cython.longlong][:],
     found: cython.longlong[:],
 ):
-    """For each wanted id its first place among ids sorted by (hi, lo), or -1."""
+    """Store for each wanted id its first index among ids sorted by (hi, lo), or -1."""
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = hi.shape[0]
     low: cython.Py_ssize_t

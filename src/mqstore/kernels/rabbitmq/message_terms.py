@@ -1,7 +1,7 @@
-"""Messages as clients sent them, taken apart where they stand: spans of exchange, keys, properties and body of many stored terms at once.
+"""Stored messages parsed in place: spans of exchange, routing keys, properties and body of many stored terms at once.
 
-`fields` reads the shape that brokers up to 3.12 store (basic_message with its encoded properties); whatever has another one gets the
-status SLOW and is for `mqstore.rabbitmq.message.message_term.read_message`, which is the truth of both. `listed` turns routing keys and
+`fields` reads the shape that brokers up to 3.12 store (basic_message with its encoded properties). Any other term gets the status SLOW
+and is left to `mqstore.rabbitmq.message.message_term.read_message`, which defines both. `listed` turns routing keys and
 body frames into spans, `properties` the property blocks.
 
 >>> import numpy as np
@@ -29,11 +29,11 @@ if not cython.compiled:
 
 # status
 FAST = 0  # every field is set
-SLOW = 1  # another shape, or damage: for the decoder
+SLOW = 1  # another shape, or damage: left to the decoder
 
 # fields; spans count from the buffer's first byte
 STATUS = 0
-END = 1  # position behind the term
+END = 1  # position after the term
 VHOST_START = 2
 VHOST_LENGTH = 3
 EXCHANGE_START = 4
@@ -67,7 +67,7 @@ def atom(
     at: cython.Py_ssize_t,
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Position behind the atom at p if it has the name of n bytes at `at` of names, else -1. Passes a p of -1 on."""
+    """Return the position after the atom at p if its name is the n bytes at `at` of names, else -1. A p of -1 is passed on."""
     if p < 0 or limit - p < n + 2:
         return -1
     if u8(b, p) == 100 or u8(b, p) == 118:
@@ -85,7 +85,7 @@ def atom(
 @cython.nogil
 @cython.exceptval(check=False)
 def octets(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Length of the binary at p if it is one and whole, else -1. Its bytes start at p + 5."""
+    """Return the length of the binary at p, or -1 if it is not a complete binary. Its bytes start at p + 5."""
     n: cython.longlong
     if p < 0 or limit - p < 5 or u8(b, p) != 109:
         return -1
@@ -105,7 +105,7 @@ def binaries(
     k: cython.Py_ssize_t,
     column: cython.int,
 ) -> cython.Py_ssize_t:
-    """Position behind the list of binaries at p, or -1. Sets its start and its count, and for the body the length of all."""
+    """Return the position after the list of binaries at p, or -1. Sets its start, its count, and for the body the total length."""
     n: cython.longlong
     count: cython.longlong
     j: cython.longlong
@@ -143,7 +143,7 @@ def binaries(
 @cython.nogil
 @cython.exceptval(check=False)
 def tuple_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, arity: cython.int) -> cython.Py_ssize_t:
-    """Position of the first element of the tuple at p if it has this arity, else -1."""
+    """Return the position of the first element of the tuple at p if it has this arity, else -1."""
     return p + 2 if p >= 0 and limit - p >= 2 and u8(b, p) == 104 and u8(b, p + 1) == arity else -1
 
 
@@ -158,7 +158,7 @@ def message(
     out: cython.longlong[:, ::1],
     k: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Fields of the message whose term starts at p into row k; false if it has another shape."""
+    """Store the fields of the message whose term starts at p in row k. Return False if it has another shape."""
     n: cython.Py_ssize_t
     q: cython.Py_ssize_t
     if limit - p < 1 or u8(b, p) != 131:
@@ -204,9 +204,9 @@ def fields(
     length: cython.longlong[:],
     out: cython.longlong[:, ::1],
 ):
-    """Takes the terms apart that stand in `length` bytes at `start`, one row of `out` each. Returns how many are SLOW.
+    """Parse the terms in `length` bytes at `start`, one row of `out` each. Return how many are SLOW.
 
-    The row of a SLOW one holds nothing else. Bytes behind a term are ignored.
+    The row of a SLOW term holds nothing else. Bytes after a term are ignored.
     """
     k: cython.Py_ssize_t
     j: cython.int
@@ -241,9 +241,9 @@ def listed(
     starts: cython.longlong[:],
     lengths: cython.longlong[:],
 ):
-    """Spans of the binaries of lists that `fields` found, row by row; backwards within each list, as the frames of a body are.
+    """Store the spans of the binaries of lists that `fields` found, row by row, and within each list in reverse, as body frames are.
 
-    Returns how many there are. `starts` and `lengths` have room for the sum of the counts.
+    Return their number. `starts` and `lengths` have room for the sum of the counts.
     """
     k: cython.Py_ssize_t
     j: cython.longlong
@@ -280,9 +280,9 @@ def properties(
     length: cython.longlong[:],
     out: cython.longlong[:, ::1],
 ):
-    """Takes property blocks apart, one row of `out` each: status, then for each of the 14 properties start (or number) and length (or -1).
+    """Parse property blocks, one row of `out` each: status, then for each of the 14 properties start (or number) and length (or -1).
 
-    The header table is a span of its fields, behind its own length. Returns how many blocks are SLOW: not what they should be.
+    The header table is the span of its fields, after its length. Return how many blocks are SLOW: not valid here.
     """
     k: cython.Py_ssize_t
     p: cython.Py_ssize_t
@@ -331,7 +331,7 @@ def properties(
                     out[k, 1 + 2 * j] = u8(b, p)
                 elif j == 9:
                     out[k, 1 + 2 * j] = i64(b, p)
-                    # beyond 2^63 only the decoder has room
+                    # only the decoder handles values of 2^63 and more
                     if i64(b, p) < 0:
                         p = -1
                         continue

@@ -1,6 +1,7 @@
-"""Stored messages of RabbitMQ put into queue files of either version: entries of a `.qs` with their checksums, publishes of a segment.
+"""Queue files written from stored messages: entries of a `.qs` with their checksums, publishes of a segment.
 
-The messages are taken from one buffer by place and length; the caller has computed where each entry goes. Both check every place.
+Messages are taken from one buffer by position and length; the caller has computed where each entry goes. Both functions check every
+position.
 
     >>> import numpy as np
     >>> source, page = np.frombuffer(b"..\\x83j", np.uint8), np.zeros(10, np.uint8)
@@ -34,7 +35,7 @@ MARK = 2
 @cython.nogil
 @cython.exceptval(check=False)
 def outside(at: cython.longlong, length: cython.longlong, size: cython.longlong) -> cython.bint:
-    """Whether length bytes at `at` are not all inside size bytes."""
+    """Return whether length bytes at `at` are not all inside size bytes."""
     return at < 0 or length < 0 or at > size or length > size - at
 
 
@@ -45,7 +46,7 @@ def store_entries(
     to: cython.uchar[::1],
     to_at: cython.longlong[:],
 ):
-    """Entries of a queue store: size, flag, low 16 bits of the CRC-32, message. Raises ValueError for a place outside a buffer."""
+    """Write entries of a queue store: size, flag, low 16 bits of the CRC-32, message. Raises ValueError for a position outside a buffer."""
     n: cython.Py_ssize_t = at.shape[0]
     k: cython.Py_ssize_t
     crc: cython.uint
@@ -74,7 +75,7 @@ def sound_entries(
     length: cython.longlong[:],
     out: cython.uchar[:],
 ):
-    """Of each entry of a queue store: 1 if it is whole, has this size and fits its checksum where it has one, else 0."""
+    """Store for each entry of a queue store 1 if it is complete, has this size and matches its checksum if it has one, else 0."""
     n: cython.Py_ssize_t = at.shape[0]
     k: cython.Py_ssize_t
     p: cython.longlong
@@ -111,9 +112,9 @@ def publishes(
     to: cython.uchar[::1],
     to_at: cython.longlong[:],
 ):
-    """Entries of a segment: a persistent publish with its embedded message (none: length 0), its delivery behind it.
+    """Write entries of a segment: a persistent publish with its embedded message (none: length 0), followed by its delivery.
 
-    Raises ValueError for a place outside a buffer.
+    Raises ValueError for a position outside a buffer.
     """
     n: cython.Py_ssize_t = at.shape[0]
     k: cython.Py_ssize_t

@@ -1,7 +1,7 @@
-"""Index files of RabbitMQ classic queues, version 1: journal and segments from bytes to columns, and what the actions add up to.
+"""Index files of RabbitMQ classic queues, version 1: journal and segments from bytes to columns, and the combined effect of their actions.
 
 All functions take the file as bytes and fill columns that the caller allocates. The rules are those of sections 3.1, 4.1
-and 5.2 of the specification of the stores; where the broker would crash, the entry is flagged and the sensible state kept.
+and 5.2 of the specification of the stores; where the broker would crash, the entry is flagged and the plausible state kept.
 """
 
 import cython
@@ -52,9 +52,9 @@ def journal_walk(
     seq: cython.longlong[:],
     at: cython.longlong[:],
 ):
-    """Records from `start` on: kind, sequence id and position of each, as many as the columns hold.
+    """Read records from `start` on: kind, sequence id and position of each, as many as the columns hold.
 
-    Returns (records, position behind the last, status).
+    Return (records, position after the last, status).
     """
     limit: cython.Py_ssize_t = b.shape[0]
     room: cython.Py_ssize_t = kind.shape[0]
@@ -96,9 +96,9 @@ def journal_walk(
 
 
 def journal_resume(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t):
-    """Position of the next publish behind damage that can be believed, or -1.
+    """Return the position of the next valid publish after damage, or -1.
 
-    Believed is a publish whose embedded message has the id of the record, and one without a message whose delivery follows at once.
+    Valid is a publish whose embedded message has the id of the record, and one without a message whose delivery follows directly.
     """
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
@@ -139,9 +139,9 @@ def publish_fields(
     size: cython.longlong[:],
     embedded: cython.longlong[:],
 ):
-    """Fields of the publishes at `at`, whose message id stands `fixed` bytes behind the start (8 in a journal, 2 in a segment).
+    """Store the fields of the publishes at `at`, whose message id is `fixed` bytes after the start (8 in a journal, 2 in a segment).
 
-    The positions are those of a walk: the fixed part is there. Raises ValueError for a place outside the file.
+    The positions come from a walk: the fixed part is complete. Raises ValueError for a position outside the file.
     """
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = at.shape[0]
@@ -174,7 +174,7 @@ def segment_walk(
 ):
     """Add the entries from `start` on to the state (bits P, D, A, CRASH, REPEATED) and publish position of each of `count` rels.
 
-    Returns (entries, position of the first entry that is not whole or not believable, status).
+    Return (entries, position of the first entry that is incomplete or invalid, status).
     """
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
@@ -222,7 +222,7 @@ def segment_walk(
 @cython.nogil
 @cython.exceptval(check=False)
 def same_publish(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, q: cython.Py_ssize_t) -> cython.bint:
-    """Whether two whole publishes of a segment have the same bytes."""
+    """Return whether two complete publishes of a segment have the same bytes."""
     n: cython.Py_ssize_t = 34 + unsigned32(b, p + 30)
     k: cython.Py_ssize_t
     for k in range(34):
@@ -235,7 +235,7 @@ def same_publish(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, q: cy
 
 
 def segment_resume(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, count: cython.Py_ssize_t):
-    """Position of the next publish behind damage whose embedded message has the id of the entry, or -1."""
+    """Return the position of the next publish after damage whose embedded message has the id of the entry, or -1."""
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
     size: cython.longlong
@@ -264,11 +264,11 @@ def fold(
     repeat: cython.longlong[:],
     bad: cython.longlong[:],
 ):
-    """Add the actions of each sequence id up as the broker's journal map does (section 5.2).
+    """Combine the actions of each sequence id as the broker's journal map does (section 5.2).
 
     order: the actions by sequence id, those of one id in file order. Filled for each id: `first`, its first action; `state`: what
     the map holds in bits P, D, A, and REMOVED, CRASH; `publish`, the action that published it (REMOVED: that had), or -1; `repeat`,
-    a second publish, or -1; `bad`, the action at which the broker would crash, or -1. Returns the number of ids.
+    a second publish, or -1; `bad`, the action at which the broker would crash, or -1. Return the number of ids.
 
     Where it would crash: of two publishes the first counts, an acknowledgement takes effect, anything repeated changes nothing.
     """

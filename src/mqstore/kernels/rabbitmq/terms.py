@@ -1,7 +1,7 @@
-"""Stored message terms of RabbitMQ, looked at without making objects: where a term ends, whether a message is what its place says.
+"""Stored message terms of RabbitMQ, examined without creating objects: where a term ends, whether a message has the expected id.
 
-`end` walks one term of the External Term Format, whatever it nests, with a count in place of a stack. `shape` tells of a
-stored message whether it is a term, whether the id inside is the id beside it, and its own persistent mark.
+`end` walks one term of the External Term Format, whatever it nests, with a count in place of a stack. `shape` returns for
+a stored message whether it is a term, whether the id inside equals the id beside it, and its persistent flag.
 (docs/formats: shared specification of RabbitMQ stores, sections 9 and 10.)
 """
 
@@ -11,19 +11,19 @@ if not cython.compiled:
     from mqstore.kernels.common.loads import i32, i64, u8
 
 # bits of a shape
-TERM = 1  # one whole term
+TERM = 1  # one complete term
 MESSAGE = 2  # a basic_message or an mc tuple
 SAME_ID = 4  # its id is the one asked for
-PERSISTENT = 8  # its own persistent mark is set
-PACKED = 16  # compressed: only the decoder can tell
-CONTAINER = 32  # an mc tuple: only the decoder can tell whether it is persistent
+PERSISTENT = 8  # its persistent flag is set
+PACKED = 16  # compressed: only the decoder can read it
+CONTAINER = 32  # an mc tuple: only the decoder can determine whether it is persistent
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def unsigned32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    """The unsigned 32-bit number at p."""
+    """Return the unsigned 32-bit number at p."""
     return (cython.cast(cython.longlong, u8(b, p)) << 24) | (u8(b, p + 1) << 16) | (u8(b, p + 2) << 8) | u8(b, p + 3)
 
 
@@ -31,7 +31,7 @@ def unsigned32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Position behind the term (without its 131) at p, or -1. Reads nothing at or behind limit; never more steps than bytes."""
+    """Return the position after the term (without its 131) at p, or -1. Reads nothing at or after limit; takes no more steps than bytes."""
     todo: cython.longlong = 1
     n: cython.longlong
     fixed: cython.longlong
@@ -133,7 +133,7 @@ def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython
 @cython.nogil
 @cython.exceptval(check=False)
 def skip_atom(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Position behind the atom at p, or -1."""
+    """Return the position after the atom at p, or -1."""
     n: cython.Py_ssize_t
     if limit - p < 3:
         return -1
@@ -150,7 +150,7 @@ def skip_atom(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: c
 @cython.nogil
 @cython.exceptval(check=False)
 def atom_text(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the text of the atom at p starts, or -1. Its end is `skip_atom`."""
+    """Return where the text of the atom at p starts, or -1. It ends at `skip_atom`."""
     if skip_atom(b, p, limit) < 0:
         return -1
     return p + 3 if u8(b, p) == 100 or u8(b, p) == 118 else p + 2
@@ -160,7 +160,7 @@ def atom_text(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: c
 @cython.nogil
 @cython.exceptval(check=False)
 def is_basic_message(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the 13 bytes at p are `basic_message`."""
+    """Return whether the 13 bytes at p are `basic_message`."""
     return i32(b, p) == 1650553705 and i32(b, p + 4) == 1667198309 and i32(b, p + 8) == 1936941415 and u8(b, p + 12) == 101
 
 
@@ -170,7 +170,7 @@ def is_basic_message(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -
 def is_id(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, hi: cython.longlong, lo: cython.longlong
 ) -> cython.bint:
-    """Whether a 16-byte binary with these bytes stands at p."""
+    """Return whether there is a 16-byte binary with these bytes at p."""
     return limit - p >= 21 and u8(b, p) == 109 and i32(b, p + 1) == 16 and i64(b, p + 5) == hi and i64(b, p + 13) == lo
 
 
@@ -180,7 +180,7 @@ def is_id(
 def shape_at(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, hi: cython.longlong, lo: cython.longlong
 ) -> cython.int:
-    """Bits that tell what stands in [p, limit)."""
+    """Return the shape bits of the bytes in [p, limit)."""
     q: cython.Py_ssize_t
     r: cython.Py_ssize_t
     k: cython.int
@@ -230,7 +230,7 @@ def shape_at(
 
 
 def end(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t):
-    """Position behind the external term (with its 131) that starts at p, or -1 if none stands there whole."""
+    """Return the position after the external term (with its 131) that starts at p, or -1 if there is no complete term."""
     if p < 0 or limit > b.shape[0] or limit - p < 2 or u8(b, p) != 131:
         return -1
     return skip(b, p + 1, limit)
@@ -244,7 +244,7 @@ def shapes(
     lo: cython.longlong[:],
     out: cython.uchar[:],
 ):
-    """Shape of each stored message: `length` bytes at `at`, expected to hold the id (hi, lo). Places outside the buffer have shape 0."""
+    """Store the shape of each stored message: `length` bytes at `at`, expected to hold the id (hi, lo). Positions outside the buffer: 0."""
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = at.shape[0]
     size: cython.Py_ssize_t = b.shape[0]

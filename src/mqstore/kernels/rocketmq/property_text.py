@@ -43,7 +43,7 @@ def put_pairs(
     cursors: cython.longlong[::1],
     out: cython.uchar[::1],
 ):
-    """Write the pair of each row that has one at out[cursors[k]], and move the cursor behind it."""
+    """Write the pair of each row that has one at out[cursors[k]], and move the cursor past it."""
     n: cython.Py_ssize_t = starts.shape[0]
     k: cython.Py_ssize_t
     at: cython.longlong

@@ -453,7 +453,7 @@ class LogFileWriter:
         # a reference to the buffer: `release` may be called while other threads run
         kept = self.file
         to = first_byte(kept)
-        # one struct, filled anew for each record: a struct literal is copied twice
+        # one struct, refilled for each record: a struct literal is copied twice
         values = empty_values()
         values.born_host.buffer = host_start
         values.store_host.buffer = host_start

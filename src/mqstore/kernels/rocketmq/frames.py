@@ -2,7 +2,7 @@
 
 A record announces its size and a magic number and holds its own physical offset (docs/formats/rocketmq.md, section 2).
 `check` alone decides whether bytes are a record: only if *every* inner length adds up to its size. `walk` goes from record to
-record and checks each, so the kernels that read fields need no check of their own.
+record and checks each, so the kernels that read fields need no further checks.
 """
 
 import cython

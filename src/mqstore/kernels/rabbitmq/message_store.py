@@ -65,7 +65,7 @@ def careful_scan(
         raise ValueError("the columns differ in length")
     with cython.nogil:
         while limit - p >= 30 and n < room:
-            # no file has 2^48 bytes
+            # files are smaller than 2^48 bytes
             if u8(b, p) or u8(b, p + 1):
                 chained = False
                 p += 1

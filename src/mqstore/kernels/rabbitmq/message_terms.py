@@ -49,7 +49,7 @@ ID_START = 13
 PERSISTENT = 14
 FIELD_COUNT = 15
 
-# columns of `properties`: 1 + 2k is where property k starts, or the number itself; 2 + 2k its length, -1 where it is not set
+# columns of `properties`: 1 + 2k is where property k starts, or the number itself; 2 + 2k its length, -1 if it is not set
 PROPERTY_COLUMNS = 29
 
 _NAMES = b"basic_messageresourceexchangecontentnonerabbit_framing_amqp_0_9_1truefalse"
@@ -307,7 +307,7 @@ def properties(
             limit = p + length[k]
             flags = (u8(b, p) << 8) | u8(b, p + 1)
             p += 2
-            # a second word of flags never comes with basic properties
+            # basic properties never have a second word of flags
             if flags & 1:
                 p = -1
             for j in range(14):

@@ -18,7 +18,7 @@ ACKNOWLEDGE = 3
 
 # status of a walk
 DONE = 0  # the end of the file
-ZEROS = 1  # journal: forty zero bytes, which is what a crash leaves behind
+ZEROS = 1  # journal: forty zero bytes, as a crash leaves them
 TORN = 2  # fewer bytes than the record needs
 BAD = 3  # segment: a word that is neither publish nor del/ack, or one for an entry the segment cannot have
 FULL = 4

@@ -39,7 +39,7 @@ def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython
     while todo > 0:
         if p >= limit:
             return -1
-        # every outstanding term takes a byte at least
+        # every outstanding term takes at least a byte
         if todo > limit - p:
             return -1
         todo -= 1

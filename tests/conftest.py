@@ -26,6 +26,7 @@ LEFT_OUT = {
     "cluster": "on a Spark cluster",
     "browser": "in a browser",
     "long": "long proofs and sweeps",
+    "spark": "with Spark, beyond the first of each file",
 }
 SLOW = "that take many minutes"
 
@@ -63,8 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.markexpr or any("::" in word for word in config.args):
         return
     kept, counts = [], Counter[str]()
+    first_with_spark: dict[Path, pytest.Item] = {}
     for item in items:
-        reason = _left_out(item, config)
+        if _left_out(item, config) == LEFT_OUT["spark"]:
+            first_with_spark.setdefault(item.path, item)
+    for item in items:
+        reason = None if first_with_spark.get(item.path) is item else _left_out(item, config)
         if reason is None:
             kept.append(item)
         else:

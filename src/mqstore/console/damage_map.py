@@ -1,6 +1,6 @@
 """Damage map of a file: which bytes are written and which are damaged, drawn to scale.
 
->>> drawn = Map(1000, 800, (Extent(100, 50, "zeroed"), Extent(900, 0, "torn-record")))
+>>> drawn = DamageMap(1000, 800, (Extent(100, 50, "zeroed"), Extent(900, 0, "torn-record")))
 >>> [(bar.x, bar.width, bar.what) for bar in drawn.bars]
 [(100.0, 50.0, 'zeroed'), (900.0, 3.0, 'torn-record')]
 >>> drawn.written_width

@@ -4,9 +4,9 @@ An orderly consumer locks its queues with LOCK_BATCH_MQ (41) and renews them eve
 seconds expires. UNLOCK_BATCH_MQ (42) releases a client's own queues. A lost connection releases nothing.
 
     >>> locks = QueueLocks()
-    >>> queue = Queue("T", "broker-a", 0)
+    >>> queue = MessageQueue("T", "broker-a", 0)
     >>> locks.lock("g", [queue], "c@1", now=0), locks.lock("g", [queue], "c@2", now=60_000), locks.lock("g", [queue], "c@2", now=60_001)
-    ([Queue(topic='T', broker_name='broker-a', queue_id=0)], [], [Queue(topic='T', broker_name='broker-a', queue_id=0)])
+    ([MessageQueue(topic='T', broker_name='broker-a', queue_id=0)], [], [MessageQueue(topic='T', broker_name='broker-a', queue_id=0)])
 
 Pulls are not checked against locks: they are an agreement between clients.
 

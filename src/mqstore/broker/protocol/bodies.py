@@ -5,7 +5,7 @@ r"""JSON bodies, in the two forms that brokers use for maps whose keys are not s
 
 Such keys are `int` and `MessageQueue` here. None values are omitted; names are in alphabetical order.
 
-    >>> queue = Queue("T", "b", 0)
+    >>> queue = MessageQueue("T", "b", 0)
     >>> encode({"offsetTable": {queue: {"maxOffset": 3}}}).decode()
     '{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":3}}}'
     >>> encode({"brokerAddrs": {0: "127.0.0.1:10911"}, "cluster": None}, strict=True).decode()

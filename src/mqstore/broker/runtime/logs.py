@@ -2,7 +2,7 @@
 
     >>> import logging
     >>> record = logging.makeLogRecord({"levelname": "INFO", "created": 0.0, "msg": "connection-closed", "facts": {"peer": "127.0.0.1:5"}})
-    >>> Lines().format(record)
+    >>> JsonLogFormatter().format(record)
     '{"time":"1970-01-01T00:00:00.000Z","level":"INFO","event":"connection-closed","peer":"127.0.0.1:5"}'
 
 Events are short constant names; whatever varies is a fact. `log` passes events to the logger `mqstore.broker`; the program that runs the

@@ -6,7 +6,7 @@ There are three kinds of start, depending on the last stop:
     terms, store unclean  everything is checked as after a crash; numbers and redelivered marks come from the terms
     dirty                 no terms: everything is checked, every message is redelivered, numbering continues at the next segment
 
-    >>> dirty = Start(None, store_clean=False)
+    >>> dirty = QueueStart(None, store_clean=False)
     >>> entries = np.zeros(3, ENTRY)
     >>> entries["seen"], entries["flags"], entries["length"], entries["seq"] = 1, (1, 1, 0), (9, 0, 9), (4, 5, 6)
     >>> keeps(entries, dirty, 1, own_persistent=np.array([True, True, False]), in_store=np.array([False, False, False]))

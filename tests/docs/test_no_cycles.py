@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from graphlib import CycleError, TopologicalSorter
 
+import grimp
 import pytest
 
 
 def test_no_module_imports_another_in_a_circle() -> None:
-    grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("mqstore", exclude_type_checking_imports=True, cache_dir=None)
     sorter = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
     try:

@@ -8,6 +8,7 @@ called before each long sequential read (brokers never shrink log files; they un
 from __future__ import annotations
 
 import builtins
+import errno
 import mmap
 import os
 import stat
@@ -99,33 +100,55 @@ class MappedFile:
             return b""
         return self._map[start : start + _INT32.unpack_from(self._map, start)[0]]
 
+    def data_extents(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of stored blocks at or after start, as (from, to): everything between them is zeros.
+
+        Without support of the file system every byte counts as stored.
+        """
+        if start >= self.size:
+            return
+        descriptor = self._reopen() if hasattr(os, "SEEK_DATA") else None
+        if descriptor is None:
+            yield start, self.size
+            return
+        at = start
+        try:
+            while at < self.size:
+                try:
+                    low = os.lseek(descriptor, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:  # ENXIO: only a hole follows
+                        yield at, self.size
+                    return
+                if low >= self.size:
+                    return
+                try:
+                    high = os.lseek(descriptor, low, os.SEEK_HOLE)
+                except OSError:
+                    high = self.size
+                at = min(self.size, max(high, low + 1))
+                yield low, at
+        finally:
+            os.close(descriptor)
+
+    def _reopen(self) -> int | None:
+        """Return a descriptor of the mapped file, or None if its path leads to another one by now."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        except OSError:
+            return None
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) == self.identity:
+            return descriptor
+        os.close(descriptor)
+        return None
+
     def data_end(self, start: int) -> int:
         """Return the end of the last stored block at or after start, at most size; start if only a hole follows.
 
         Without support of the file system every byte counts as stored. Bytes after the result are zeros.
         """
-        if not hasattr(os, "SEEK_DATA") or start >= self.size:
-            return max(start, self.size)
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except OSError:
-            return self.size
-        try:
-            status = os.fstat(descriptor)
-            if (status.st_dev, status.st_ino) != self.identity:
-                return self.size
-            end = start
-            while end < self.size:
-                try:
-                    extent = os.lseek(descriptor, end, os.SEEK_DATA)
-                except OSError:
-                    return end
-                end = min(self.size, os.lseek(descriptor, extent, os.SEEK_HOLE))
-            return end
-        except OSError:
-            return self.size
-        finally:
-            os.close(descriptor)
+        return max((end for _, end in self.data_extents(start)), default=start)
 
     def last_nonzero(self, start: int, stop: int) -> int:
         """Return the position of the last byte in [start, stop) that is not zero, or -1. Holes are not read."""

@@ -59,11 +59,12 @@ def walks(kernel: ModuleType, data: np.ndarray) -> list[object]:
 
 def scans(kernel: ModuleType, data: np.ndarray) -> list[object]:
     found: list[object] = []
-    for scan in (kernel.strict_scan, kernel.resynchronising_scan):
+    for scan, stop in ((kernel.strict_scan, ()), (kernel.resynchronising_scan, (len(data),))):
         at, total = np.zeros(50, np.int64), np.zeros(50, np.int64)
-        found += [scan(data, 0, at, total), at.tolist(), total.tolist()]
+        found += [scan(data, 0, *stop, at, total), at.tolist(), total.tolist()]
     at, total, quality = np.zeros(50, np.int64), np.zeros(50, np.int64), np.zeros(50, np.uint8)
-    return [*found, kernel.careful_scan(data, 0, at, total, quality), at.tolist(), total.tolist(), quality.tolist()]
+    found += [kernel.stored_messages(data, 0, len(data), at, total), at.tolist(), total.tolist()]
+    return [*found, kernel.careful_scan(data, 0, len(data), at, total, quality), at.tolist(), total.tolist(), quality.tolist()]
 
 
 def test_both_kinds_of_kernels_walk_journals_and_segments_alike(plain):

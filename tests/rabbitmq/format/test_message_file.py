@@ -45,15 +45,57 @@ def test_the_broker_stops_at_zeros_and_the_careful_scan_continues():
     assert message_file.damage(data, message_file.careful_scan(data), "0.rdq") == []
 
 
-def test_a_changed_size_loses_one_record():
-    raw = bytearray(stored(0) + stored(1) + stored(2))
-    raw[len(stored(0)) + 6] = 1
-    data = array(bytes(raw))
+@pytest.mark.parametrize("byte", range(8))
+@pytest.mark.parametrize("change", [1, 0x40, 0x80, 0xFF])
+def test_a_record_with_a_changed_size_ends_where_its_message_ends(byte, change):
+    whole = stored(0) + stored(1) + stored(2)
+    for number in range(3):
+        raw = bytearray(whole)
+        raw[number * len(stored(0)) + byte] ^= change
+        data = array(bytes(raw))
+        scan = message_file.careful_scan(data)
+        assert [int(at) for at in scan.at] == [0, len(stored(0)), 2 * len(stored(0))]
+        assert scan.quality.tolist() == [7 if k == number else 3 for k in range(3)]
+        assert set(scan.total.tolist()) == {len(stored(0))}
+        (found,) = message_file.damage(data, scan, "0.rdq")
+        assert (found.offset, found.length, found.kind) == (number * len(stored(0)), len(stored(0)), Kind.BAD_STORE_RECORD)
+        assert "size field" in found.detail
+
+
+def test_a_size_that_ends_at_a_later_record_hides_none():
+    width = len(stored(0))
+    raw = bytearray(stored(0) + stored(1) + stored(2) + stored(3))
+    raw[:8] = (3 * width - 9).to_bytes(8, "big")
+    assert message_file.strict_scan(array(bytes(raw))).at.tolist() == [0, 3 * width]
+    assert message_file.careful_scan(array(bytes(raw))).at.tolist() == [k * width for k in range(4)]
+
+
+def test_holes_of_a_sparse_file_are_not_read(tmp_path):
+    """A tebibyte of holes, with records at odd places, one of which starts with zeros in a hole: minutes to read, and no message."""
+    file, size = tmp_path / "0.rdq", 1 << 40
+    places = [0, (3 << 20) + 77, (1 << 39) - 5, (1 << 39) + (1 << 20), size - len(stored(4)) - 4096]
+    with file.open("wb") as out:
+        for number, at in enumerate(places):
+            out.seek(at)
+            out.write(stored(number))
+        out.truncate(size)
+    mapped = ReadOnlyDirectory(tmp_path).map("0.rdq")
+    extents = list(mapped.data_extents())
+    if sum(high - low for low, high in extents) == size:
+        pytest.skip("this file system does not tell where holes are")
+    scan = message_file.careful_scan(mapped.data, extents)
+    assert (scan.at.tolist(), set(scan.quality.tolist())) == (places, {3})
+    assert message_file.resynchronising_scan(mapped.data, extents).at.tolist() == places
+    assert message_file.damage(mapped.data, scan, "0.rdq", extents) == []
+
+
+def test_false_beginnings_of_records_cannot_make_a_scan_slow():
+    """Each of these starts a list that continues to the end of the file: read from every one of them, the time grows with the square."""
+    start = b"\x83h\x06d\x00\x0dbasic_message" + b"l\x00\x00\x40\x00"
+    data = array(stored(0) + (b"m\x00\x00\x00\x33" + bytes(24) + start + b"j" * 3) * 200_000)
     scan = message_file.careful_scan(data)
-    assert scan.at.tolist() == [0, 2 * len(stored(0))]
-    assert [(item.offset, item.length, item.kind) for item in message_file.damage(data, scan, "0.rdq")] == [
-        (len(stored(0)), len(stored(1)), Kind.BAD_STORE_RECORD)
-    ]
+    assert (scan.at.tolist(), scan.complete) == ([0], False)
+    assert "false beginnings" in message_file.damage(data, scan, "0.rdq")[-1].detail
 
 
 def test_a_missing_mark_is_reported_and_the_message_kept():

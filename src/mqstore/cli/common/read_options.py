@@ -129,6 +129,9 @@ class MessagesOptions:
     at: RabbitMQOnly[AtTime] = None
     config: RocketMQOnly[Config] = None
     names: RabbitMQOnly[QueueNames] = None
+    careful: RabbitMQOnly[
+        Annotated[bool, option("--careful", help="RabbitMQ: search message files for records with a destroyed head, by their ids.")]
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     chosen = options.filters.queue_selection(options.view)
     low, high = options.filters.times()
     timed = low is not None or high is not None
-    opened = open_rabbitmq(store, now=at_microseconds(options.at), names=options.names)
+    opened = open_rabbitmq(store, now=at_microseconds(options.at), names=options.names, careful=options.careful)
     shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.BASE64)
     columns = _grid_columns(shown) if out.is_text else rabbitmq_columns_for(shown.value)
     if options.at is not None:
@@ -78,7 +78,8 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
         named = tuple("properties" if name == "properties_json" else name for name in columns)
         out.batches(named, (rename_properties_json(batch) for batch in watched), shown.value)
     for what, number in sorted(lost.items()):
-        out.note(f"{count(number, 'message')} {what}; `mqstore verify` reports what is wrong with each")
+        more = ", --careful searches for its bytes" if what == "unreachable" and not options.careful else ""
+        out.note(f"{count(number, 'message')} {what}; `mqstore verify` reports what is wrong with each{more}")
     return 1 if note_findings(out, opened) or lost else 0
 
 

@@ -17,19 +17,20 @@ __all__ = ["note_findings", "only_vhost", "open_rabbitmq", "queue_title", "read_
 FINDINGS_SHOWN = 20
 
 
-def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None) -> RabbitMQStore:
-    """Open the store argument of a command. now: microseconds since 1970; names: a file of queue names."""
+def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None, careful: bool = False) -> RabbitMQStore:
+    """Open the store argument of a command. now: microseconds since 1970; names: a file of queue names; careful: as in RabbitMQStore."""
     from mqstore.opening import open_store
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
     opened = open_store(store, None, now)
     if not isinstance(opened, RabbitMQStore):
         raise UsageError(f"{store} is not a RabbitMQ store; give the directory that contains msg_stores/")
-    if names is None:
+    if names is None and not careful:
         return opened
-    named = RabbitMQStore(opened.directory.root, now=opened.now, names=read_names(names), keep=opened)
-    named.path = opened.path
-    return named
+    known = () if names is None else read_names(names)
+    again = RabbitMQStore(opened.directory.root, now=opened.now, names=known, keep=opened, careful=careful)
+    again.path = opened.path
+    return again
 
 
 def read_names(file: Path) -> list[tuple[str, str]]:

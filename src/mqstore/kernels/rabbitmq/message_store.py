@@ -7,11 +7,16 @@ import cython
 
 if not cython.compiled:
     from mqstore.kernels.common.loads import i64, u8
-    from mqstore.kernels.rabbitmq.terms import shape_at, unsigned32
+    from mqstore.kernels.rabbitmq.terms import message_end, unsigned32
 
-# bits of a record's quality
-MARKED = 1  # the byte after it is 255
-PROVED = 2  # its term is a message with the record's own id
+    # bits of a record's quality
+    MARKED = 1  # the byte after it is 255
+    PROVED = 2  # its term is a message with the record's own id
+    RESIZED = 4  # its size field does not fit its term, which is complete
+
+    # bytes that failed attempts to read a term may take, for each byte of the file: only hostile files need more
+    EFFORT = 16
+    LEAST_EFFORT = 1048576
 
 
 def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
@@ -44,60 +49,98 @@ def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at
 def careful_scan(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
     at: cython.longlong[:],
     total: cython.longlong[:],
     quality: cython.uchar[:],
 ):
-    """Find every valid record, whatever is between them (section 14, 6 and 7).
+    """Find every valid record that starts in [start, stop), whatever is between them (section 14, 6 and 7).
 
-    A record is valid if it holds its own id a second time, inside its term. A record with valid neighbours and a correct end mark
-    is returned too, without PROVED. Return (records found, position where the scan stopped: columns full, or end of file).
+    A record is valid if it holds its own id a second time, inside its term; it ends where the term ends, whatever its size field is. A
+    record with valid neighbours and a correct end mark is returned too, without PROVED. Return (records found, position where the scan
+    stopped: columns full, or stop; whether every position was tried).
     """
     limit: cython.Py_ssize_t = b.shape[0]
     room: cython.Py_ssize_t = at.shape[0]
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
     size: cython.longlong
-    shape: cython.int
+    effort: cython.longlong = EFFORT * (limit - start) + LEAST_EFFORT
+    framed: cython.bint
     marked: cython.bint
     chained: cython.bint = True
     if start < 0 or total.shape[0] < room or quality.shape[0] < room:
         raise ValueError("the columns differ in length")
+    if stop > limit - 29:
+        stop = limit - 29
     with cython.nogil:
-        while limit - p >= 30 and n < room:
-            # files are smaller than 2^48 bytes
-            if u8(b, p) or u8(b, p + 1):
-                chained = False
-                p += 1
-                continue
+        while p < stop and n < room:
+            end = -1
+            if u8(b, p + 24) == 131 and (chained or effort > 0):
+                end = message_end(b, p + 24, limit, i64(b, p + 8), i64(b, p + 16), False)
+                if end < 0:
+                    effort += end + p + 25
             size = i64(b, p)
-            if size < 18 or size > limit - p - 8:
-                chained = False
-                p += 1
-                continue
-            marked = size <= limit - p - 9 and u8(b, p + 8 + size) == 255
-            shape = 0
-            if u8(b, p + 24) == 131:
-                shape = shape_at(b, p + 24, p + 8 + size, i64(b, p + 8), i64(b, p + 16))
-            if shape & 4:
+            if end >= 0:
+                marked = end < limit and u8(b, end) == 255
                 at[n] = p
-                total[n] = size + 9
-                quality[n] = 3 if marked else 2
+                total[n] = end + 1 - p
+                quality[n] = PROVED
+                if marked:
+                    quality[n] |= MARKED
+                if size != end - p - 8:
+                    quality[n] |= RESIZED
                 n += 1
-                p += size + 9 if marked or follows(b, p + size + 9, limit) else size + 8
+                p = end + 1 if marked or follows(b, end + 1, limit) else end
                 chained = True
-            elif chained and marked and follows(b, p + size + 9, limit):
+                continue
+            # files are smaller than 2^48 bytes
+            framed = chained and 18 <= size <= limit - p - 9 and u8(b, p + 8 + size) == 255
+            if framed and follows(b, p + size + 9, limit):
                 # a client-death mark of old stores is not a message
                 if not (size == 22 and u8(b, p + 24) == 131 and u8(b, p + 25) == 109 and unsigned32(b, p + 26) == 0):
                     at[n] = p
                     total[n] = size + 9
-                    quality[n] = 1
+                    quality[n] = MARKED
                     n += 1
                 p += size + 9
             else:
                 chained = False
                 p += 1
-    return n, p
+    return n, p, effort > 0
+
+
+def stored_messages(
+    b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, at: cython.longlong[:], end: cython.longlong[:]
+):
+    """Find complete terms of messages that start in [start, stop), whatever is before them: from where to where each goes.
+
+    Return (terms found, position where the search stopped: columns full, or stop; whether every position was tried).
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = at.shape[0]
+    p: cython.Py_ssize_t = start
+    q: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    effort: cython.longlong = EFFORT * (limit - start) + LEAST_EFFORT
+    if start < 0 or stop > limit or end.shape[0] < room:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        while p < stop and n < room and effort > 0:
+            q = -1
+            if u8(b, p) == 131:
+                q = message_end(b, p, limit, 0, 0, True)
+                if q < 0:
+                    effort += q + p + 1
+            if q >= 0:
+                at[n] = p
+                end[n] = q
+                n += 1
+                p = q
+            else:
+                p += 1
+    return n, p, effort > 0
 
 
 @cython.cfunc
@@ -114,10 +157,13 @@ def follows(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cyt
     return size >= 16 and size <= limit - p - 9 and u8(b, p + 8 + size) == 255
 
 
-def resynchronising_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
-    """Scan as the broker does since 3.13.1 (section 13.2): search byte by byte for any frame with its mark. Return as `strict_scan`.
+def resynchronising_scan(
+    b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]
+):
+    """Scan as the broker does since 3.13.1 (section 13.2): search byte by byte for any frame with its mark that starts before stop.
 
-    A second copy of an id is returned too; the broker would step through it byte by byte and find only its nested frames.
+    Return as `strict_scan`. A second copy of an id is returned too; the broker would step through it byte by byte and find only its
+    nested frames.
     """
     limit: cython.Py_ssize_t = b.shape[0]
     room: cython.Py_ssize_t = at.shape[0]
@@ -127,7 +173,7 @@ def resynchronising_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ss
     if start < 0 or total.shape[0] < room:
         raise ValueError("the columns differ in length")
     with cython.nogil:
-        while limit - p >= 25:
+        while p < stop and limit - p >= 25:
             size = i64(b, p)
             if size >= 16 and size <= limit - p - 9 and u8(b, p + 8 + size) == 255:
                 if n < room:

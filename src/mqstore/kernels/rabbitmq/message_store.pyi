@@ -3,12 +3,18 @@ from numpy.typing import NDArray
 
 MARKED: int
 PROVED: int
+RESIZED: int
 
 def strict_scan(b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64]) -> tuple[int, int]: ...
-def resynchronising_scan(b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64]) -> tuple[int, int]: ...
-def careful_scan(
-    b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64], quality: NDArray[np.uint8]
+def resynchronising_scan(
+    b: NDArray[np.uint8], start: int, stop: int, at: NDArray[np.int64], total: NDArray[np.int64]
 ) -> tuple[int, int]: ...
+def careful_scan(
+    b: NDArray[np.uint8], start: int, stop: int, at: NDArray[np.int64], total: NDArray[np.int64], quality: NDArray[np.uint8]
+) -> tuple[int, int, bool]: ...
+def stored_messages(
+    b: NDArray[np.uint8], start: int, stop: int, at: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[int, int, bool]: ...
 def record_ids(b: NDArray[np.uint8], at: NDArray[np.int64], hi: NDArray[np.int64], lo: NDArray[np.int64]) -> None: ...
 def find_ids(
     hi: NDArray[np.int64],

@@ -31,17 +31,21 @@ def unsigned32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the position after the term (without its 131) at p, or -1. Reads nothing at or after limit; takes no more steps than bytes."""
+    """Return the position after the term (without its 131) at p, or -1 - (the position where it is not a term).
+
+    Reads nothing at or after limit; takes no more steps than bytes.
+    """
     todo: cython.longlong = 1
+    q: cython.Py_ssize_t
     n: cython.longlong
     fixed: cython.longlong
     tag: cython.int
     while todo > 0:
         if p >= limit:
-            return -1
+            return -1 - p
         # every outstanding term takes at least a byte
         if todo > limit - p:
-            return -1
+            return -1 - p
         todo -= 1
         tag = u8(b, p)
         p += 1
@@ -59,72 +63,75 @@ def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython
             fixed = 0
         elif tag == 100 or tag == 118 or tag == 107:
             if limit - p < 2:
-                return -1
+                return -1 - p
             fixed = 2 + ((u8(b, p) << 8) | u8(b, p + 1))
         elif tag == 115 or tag == 119:
             if limit - p < 1:
-                return -1
+                return -1 - p
             fixed = 1 + u8(b, p)
         elif tag == 109:
             if limit - p < 4:
-                return -1
+                return -1 - p
             fixed = 4 + unsigned32(b, p)
         elif tag == 77:
             if limit - p < 5:
-                return -1
+                return -1 - p
             fixed = 5 + unsigned32(b, p)
         elif tag == 110:
             if limit - p < 2:
-                return -1
+                return -1 - p
             fixed = 2 + u8(b, p)
         elif tag == 111:
             if limit - p < 5:
-                return -1
+                return -1 - p
             fixed = 5 + unsigned32(b, p)
         elif tag == 104:
             if limit - p < 1:
-                return -1
+                return -1 - p
             fixed = 1
             todo += u8(b, p)
         elif tag == 105:
             if limit - p < 4:
-                return -1
+                return -1 - p
             fixed = 4
             todo += unsigned32(b, p)
         elif tag == 108:
             if limit - p < 4:
-                return -1
+                return -1 - p
             fixed = 4
             todo += unsigned32(b, p) + 1
         elif tag == 116:
             if limit - p < 4:
-                return -1
+                return -1 - p
             fixed = 4
             todo += 2 * unsigned32(b, p)
         elif tag == 103 or tag == 89:
-            p = skip_atom(b, p, limit)
-            if p < 0:
-                return -1
+            q = skip_atom(b, p, limit)
+            if q < 0:
+                return -1 - p
+            p = q
             fixed = 9 if tag == 103 else 8
         elif tag == 88 or tag == 120 or tag == 102:
-            p = skip_atom(b, p, limit)
-            if p < 0:
-                return -1
+            q = skip_atom(b, p, limit)
+            if q < 0:
+                return -1 - p
+            p = q
             fixed = 5 if tag == 102 else 12
         elif tag == 90 or tag == 114:
             if limit - p < 2:
-                return -1
+                return -1 - p
             n = (u8(b, p) << 8) | u8(b, p + 1)
-            p = skip_atom(b, p + 2, limit)
-            if p < 0:
-                return -1
+            q = skip_atom(b, p + 2, limit)
+            if q < 0:
+                return -1 - p
+            p = q
             fixed = 4 * n + (4 if tag == 90 else 1)
         elif tag == 113:
             todo += 3
         else:
-            return -1
+            return -1 - p
         if fixed > limit - p:
-            return -1
+            return -1 - p
         p += fixed
     return p
 
@@ -229,11 +236,58 @@ def shape_at(
     return 35 | found
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def message_end(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    hi: cython.longlong,
+    lo: cython.longlong,
+    any_id: cython.bint,
+) -> cython.Py_ssize_t:
+    """Return the position after the stored message at p with the id (hi, lo), or any_id; else -1 - (how far it was read)."""
+    q: cython.Py_ssize_t
+    r: cython.Py_ssize_t
+    k: cython.int
+    arity: cython.int
+    if limit - p < 4 or u8(b, p) != 131 or u8(b, p + 1) != 104:
+        return -1 - p
+    arity = u8(b, p + 2)
+    q = p + 3
+    r = atom_text(b, q, limit)
+    if r < 0 or not (
+        (arity == 6 and skip_atom(b, q, limit) - r == 13 and is_basic_message(b, r))
+        or (arity == 4 and skip_atom(b, q, limit) - r == 2 and u8(b, r) == 109 and u8(b, r + 1) == 99)
+    ):
+        return -1 - p
+    q = skip_atom(b, q, limit)
+    for k in range(3 if arity == 6 else 2):
+        q = skip(b, q, limit)
+        if q < 0:
+            return q
+    r = skip(b, q, limit)
+    if r < 0:
+        return r
+    if arity == 6:
+        if not any_id and not is_id(b, q, limit, hi, lo):
+            return -1 - r
+        q = skip_atom(b, r, limit)
+        return q if q >= 0 else -1 - r
+    while not any_id and not is_id(b, q, r, hi, lo):
+        q += 1
+        if q >= r:
+            return -1 - r
+    return r
+
+
 def end(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t):
     """Return the position after the external term (with its 131) that starts at p, or -1 if there is no complete term."""
-    if p < 0 or limit > b.shape[0] or limit - p < 2 or u8(b, p) != 131:
-        return -1
-    return skip(b, p + 1, limit)
+    q: cython.Py_ssize_t = -1
+    if p >= 0 and limit <= b.shape[0] and limit - p >= 2 and u8(b, p) == 131:
+        q = skip(b, p + 1, limit)
+    return q if q >= 0 else -1
 
 
 def shapes(

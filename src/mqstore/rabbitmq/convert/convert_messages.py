@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import terms
-from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD
+from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD, record
 from mqstore.rabbitmq.store.message_store import MessageStore
 
 __all__ = ["CopiedFiles", "copy_store"]
 
 END = 255
+MARK_AND_SIZE = 9  # what the size field does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArr
     if not len(ends) or records.at[0] or ends[-1] != file.size or (records.at[1:] != ends[:-1]).any():
         return False
     data = store.directory.map(file.name).data
-    if (data[ends - 1] != END).any():
+    if (data[ends - 1] != END).any() or not _has_heads(store, data, records).all():
         return False
     copies = np.flatnonzero(store.copies[records.rows] & store.spread(wanted)[records.rows])
     if not len(copies):
@@ -106,23 +107,29 @@ def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArr
     return bool((shape & terms.SAME_ID != 0).all())
 
 
+def _has_heads(store: MessageStore, data: Bytes, records: _Records) -> NDArray[np.bool_]:
+    """Return which records start with their size and their id."""
+    words = [np.ascontiguousarray(data[records.at[:, None] + np.arange(k, k + 8)]).view(">i8")[:, 0] for k in (0, 8, 16)]
+    hi, lo = store.halves(records.rows)
+    result: NDArray[np.bool_] = (words[0] == records.total - MARK_AND_SIZE) & (words[1] == hi) & (words[2] == lo)
+    return result
+
+
 def _copy_chosen(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
-    """Append the needed records of a file; return their size in bytes."""
+    """Append the needed records of a file; return their size in bytes. A record with a damaged head or mark gets valid ones."""
     chosen = np.flatnonzero(wanted[records.rows])
-    at, ends = records.at[chosen], records.at[chosen] + records.total[chosen]
+    records = _Records(records.rows[chosen], records.at[chosen], records.total[chosen])
+    at, ends = records.at, records.at + records.total
     data = store.directory.map(store.files[number].name).data
+    sound = _has_heads(store, data, records)
+    sound &= data[np.minimum(ends, len(data)) - 1] == END
+    sound &= ends <= len(data)
     written = 0
-    for run in np.split(np.arange(len(chosen)), np.flatnonzero(at[1:] != ends[:-1]) + 1):
-        part = data[int(at[run[0]]) : int(ends[run[-1]])]
-        if (part[ends[run] - 1 - at[run[0]]] != END).any():
-            part = _marked(part, ends[run] - 1 - at[run[0]])
+    for run in np.split(np.arange(len(chosen)), np.flatnonzero((at[1:] != ends[:-1]) | ~sound[1:] | ~sound[:-1]) + 1):
+        low, high = int(at[run[0]]), int(ends[run[-1]])
+        part = data[low:high]
+        if not sound[run[0]]:
+            part = np.frombuffer(record(store.id(int(records.rows[run[0]])), part[HEADER : high - low - 1].tobytes()), np.uint8)
         stage.append(name, part)
         written += len(part)
     return written
-
-
-def _marked(part: Bytes, marks: NDArray[np.int64]) -> Bytes:
-    """Return records with their end marks set; their messages are complete."""
-    marked = part.copy()
-    marked[marks] = END
-    return marked

@@ -139,7 +139,7 @@ class OpenVhost(NamedTuple):
 def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> OpenVhost:
     """Return the vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
     directory = AliasDirectory(root, dict(files)) if files else ConfinedDirectory(root)
-    vhost = Vhost(directory, place, names=names)
+    vhost = Vhost(directory, place, names=names, careful=True)
     return OpenVhost(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 
 

@@ -75,7 +75,7 @@ class SalvageReport:
 
 
 def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> RabbitMQStore:
-    """Return the store at path, or the parts of one: a directory, any single file, an archive.
+    """Return the store at path, or the parts of one: a directory, any single file, an archive. It is read carefully.
 
     Raises CannotOpenError, NotAStoreError.
     """
@@ -86,10 +86,10 @@ def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | 
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
     directory = open_parts(path if keep is None else keep.store_root())
     known = tuple(names)
-    store = RabbitMQStore(path, names=known, now=now, keep=keep, directory=directory)
+    store = RabbitMQStore(path, names=known, now=now, keep=keep, directory=directory, careful=True)
     guessed = guess_names(store.vhosts)
     if guessed:
-        store = RabbitMQStore(path, names=(*known, *guessed), now=now, keep=keep, directory=directory)
+        store = RabbitMQStore(path, names=(*known, *guessed), now=now, keep=keep, directory=directory, careful=True)
     return store
 
 

@@ -3,7 +3,8 @@
 Records that exist and records that the broker finds are distinguished. A record is `seen` if the broker's own scan finds it. The broker
 first appends a left-over `<k>.rdt` to `<k>.rdq`, and so loses records after the zeros of a half-merged file; the careful scan finds
 those too. Of several copies of an id, which are identical, a copy proved to be complete is preferred, then the one that the broker
-takes: the last one in a file, and of several files the one with the lowest number.
+takes: the last one in a file, and of several files the one with the lowest number. A record whose head is destroyed is searched for if
+the indexes name its message (`named`).
 
 Only the id and the place of a message are kept: 30 bytes.
 
@@ -12,7 +13,7 @@ Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9 and 14.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,11 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
-from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
+from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format import message_file
 from mqstore.rabbitmq.format.layout import own_entries
+from mqstore.rabbitmq.store import record_search
+from mqstore.rabbitmq.store.record_search import MessageIds
 
 __all__ = ["FileRecords", "MessagePosition", "MessageStore", "RecordTable", "StoreFile", "store_files"]
 
@@ -78,13 +81,17 @@ def store_files(directory: ReadOnlyDirectory, place: str) -> list[StoreFile]:
 class MessageStore:
     """The files of `msg_store_persistent` or `msg_store_transient`. place: its directory, relative to the root.
 
-    resynchronising: scan as brokers from 3.13.1 on do.
+    resynchronising: scan as brokers from 3.13.1 on do. named: returns the ids that the indexes name, to search for those whose records
+    have no valid head; None: they are not searched for.
     """
 
-    def __init__(self, directory: ReadOnlyDirectory, place: str, *, resynchronising: bool = False) -> None:
+    def __init__(
+        self, directory: ReadOnlyDirectory, place: str, *, resynchronising: bool = False, named: Callable[[], MessageIds] | None = None
+    ) -> None:
         self.directory = directory
         self.place = place
         self.resynchronising = resynchronising
+        self._named = named
         self.files: Sequence[StoreFile] = store_files(directory, place)
 
     @property
@@ -115,18 +122,53 @@ class MessageStore:
             lost = Damage(file.name, 0, file.size, Kind.UNREADABLE, "the operating system refuses to read the file")
             return FileRecords(empty, empty, empty, empty, np.empty(0, np.uint8), np.empty(0, np.bool_), (lost,))
         data = mapped.data
-        careful = message_file.careful_scan(data)
-        seen_at, seen_total = self._seen(file, data)
-        findings = message_file.damage(data, careful, file.name)
+        extents = list(mapped.data_extents())
+        careful = message_file.careful_scan(data, extents)
+        seen_at, seen_total = self._seen(file, mapped)
+        findings = message_file.damage(data, careful, file.name, extents)
         at, total, quality = careful.at, careful.total, careful.quality
         extra = ~np.isin(seen_at, at)
         if extra.any():
             at, total = np.concatenate([at, seen_at[extra]]), np.concatenate([total, seen_total[extra]])
             quality = np.concatenate([quality, np.full(int(extra.sum()), message_store.MARKED, np.uint8)])
-            order = np.argsort(at, kind="stable")
-            at, total, quality = at[order], total[order], quality[order]
         hi, lo = message_file.ids(data, at)
-        return FileRecords(hi, lo, at, total, quality, np.isin(at, seen_at), tuple(findings))
+        seen = np.isin(at, seen_at)
+        columns: tuple[NDArray[Any], ...] = (hi, lo, at, total, quality, seen)
+        headless = self._search(mapped, careful, extents)
+        if headless is not None:
+            # where a message was found, the frame around it has a damaged id
+            keep = ~np.isin(at, headless[2])
+            columns = tuple(np.concatenate([own[keep], more]) for own, more in zip(columns, headless, strict=True))
+            for row_at, row_total in zip(headless[2].tolist(), headless[3].tolist(), strict=True):
+                detail = "the head of the record is damaged; the message was found by an id that an index names"
+                findings.append(Damage(file.name, row_at, row_total, Kind.BAD_STORE_RECORD, detail, 1))
+        if extra.any() or headless is not None:
+            order = np.argsort(columns[2], kind="stable")
+            columns = tuple(column[order] for column in columns)
+        hi, lo, at, total, quality, seen = columns
+        return FileRecords(hi, lo, at, total, quality, seen, tuple(findings))
+
+    def _search(
+        self, mapped: MappedFile, careful: message_file.CarefulScan, extents: message_file.Extents
+    ) -> tuple[NDArray[Any], ...] | None:
+        """Return the columns of `FileRecords` of the named messages that only `record_search` finds; None if there are none."""
+        if self._named is None:
+            return None
+        data = mapped.data
+        proved = careful.quality & message_store.PROVED != 0
+        rest = message_file.CarefulScan(careful.at[proved], careful.total[proved], careful.quality[proved])
+        gaps = [gap for gap in message_file.gaps(rest, len(data), extents) if any(data[low:high].any() for low, high in gap[2])]
+        found = record_search.search(data, gaps, self._named()) if gaps else []
+        # a framed record with this id is in the table already
+        framed = set(careful.at[~proved].tolist())
+        found = [each for each in found if each.quality & message_store.PROVED or each.at not in framed]
+        if not found:
+            return None
+        ids = np.frombuffer(b"".join(each.id for each in found), ">i8").astype(np.int64).reshape(-1, 2)
+        at, total, quality = (
+            np.array(column, np.int64) for column in zip(*((each.at, each.total, each.quality) for each in found), strict=True)
+        )
+        return ids[:, 0], ids[:, 1], at, total, quality.astype(np.uint8), np.zeros(len(found), np.bool_)
 
     def _map(self, file: StoreFile) -> MappedFile | None:
         try:
@@ -134,23 +176,29 @@ class MessageStore:
         except CannotOpenError:
             return None
 
-    def _seen(self, file: StoreFile, data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _seen(self, file: StoreFile, mapped: MappedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the records of this file that the broker's scan finds, with a left-over appended first."""
-        scan = message_file.resynchronising_scan if self.resynchronising else message_file.strict_scan
         if not file.leftover:
-            found = scan(data)
+            found = self._broker_scan(mapped)
             return found.at, found.total
+        nothing = np.empty(0, np.int64)
         base = next((other for other in self.files if other.number == file.number and not other.leftover), None)
-        mapped = None if base is None else self._map(base)
-        if mapped is None:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        end = scan(mapped.data).end
-        rest = mapped.data[end:]
+        before = None if base is None else self._map(base)
+        if before is None:
+            return nothing, nothing
+        end = self._broker_scan(before).end
+        rest = before.data[end:]
         if len(rest) >= 8 and not rest[:8].any() and not self.resynchronising:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        found = scan(np.concatenate([rest, data]) if len(rest) else data)
+            return nothing, nothing
+        scan = message_file.resynchronising_scan if self.resynchronising else message_file.strict_scan
+        found = scan(np.concatenate([rest, mapped.data]) if len(rest) else mapped.data)
         inside = found.at >= len(rest)
         return found.at[inside] - len(rest), found.total[inside]
+
+    def _broker_scan(self, mapped: MappedFile) -> message_file.Scan:
+        if self.resynchronising:
+            return message_file.resynchronising_scan(mapped.data, list(mapped.data_extents()))
+        return message_file.strict_scan(mapped.data)
 
     @cached_property
     def _table(self) -> RecordTable:

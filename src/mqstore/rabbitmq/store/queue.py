@@ -196,6 +196,17 @@ class Queue:
         segments = (self.index_v2.segment(number, dirty=False).entries for number in self.index_v2.numbers)
         return np.concatenate([entries["seq"][entries["seen"] != 0] for entries in segments])
 
+    def named_ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of all messages that are in a message store, acknowledged ones included, as two big-endian halves each."""
+        hi, lo = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for version, number in self._segments():
+            index = self.index_v2 if version == 2 else self.index
+            entries = index.segment(number, dirty=not self.start.clean).entries
+            shared = entries["place"] == IN_STORE
+            hi.append(entries["hi"][shared])
+            lo.append(entries["lo"][shared])
+        return np.concatenate(hi), np.concatenate(lo)
+
     def _entry_table(self, segment: IndexSegment, version: int) -> EntryTable:
         entries = segment.entries
         persistent = (entries["flags"] & PERSISTENT) != 0

@@ -41,7 +41,8 @@ class RabbitMQStore:
 
     now: microseconds since the epoch, the time at which expiry is judged; None: not judged. names: pairs of vhost and queue, for
     directories without a valid `.queue_name`; the node's metadata is the last resort. directory: the directory to read, if it is not
-    the one at path.
+    the one at path. careful: search also for messages whose records in a message file have a destroyed head, by the ids that the indexes
+    name; a broker would not find them.
     """
 
     family = "rabbitmq"
@@ -54,18 +55,20 @@ class RabbitMQStore:
         names: Iterable[tuple[str, str]] = (),
         keep: object = None,
         directory: ReadOnlyDirectory | None = None,
+        careful: bool = False,
     ) -> None:
         self.path = path
         self.directory = ConfinedDirectory(path) if directory is None else directory
         self.now = now
         self.names = tuple(names)
+        self.careful = careful
         self._keep = keep  # an unpacked archive must exist as long as the store that reads it
 
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """The vhosts, by name; those without a name by directory."""
         found = [
-            Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node)
+            Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, careful=self.careful)
             for place in find_vhosts(self.directory)
         ]
         return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))

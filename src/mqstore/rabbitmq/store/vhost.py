@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
+import numpy as np
+
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
@@ -24,6 +26,7 @@ from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vho
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.record_search import MessageIds
 from mqstore.rabbitmq.store.start_rules import QueueStart
 
 __all__ = ["Vhost"]
@@ -35,7 +38,8 @@ class Vhost:
     """One vhost. place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here.
 
     now: microseconds. more_names: returns further pairs; called only if a queue directory has no known name. stores: the persistent and
-    the transient message store to use in place of those in this directory; refusals: if they are known already.
+    the transient message store to use in place of those in this directory; refusals: if they are known already. careful: search for
+    messages whose records have a destroyed head, by the ids that the indexes name.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Vhost:
         more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
         stores: tuple[MessageStore, MessageStore] | None = None,
         refusals: tuple[str, ...] | None = None,
+        careful: bool = False,
     ) -> None:
         self.root = directory
         self.place = read_vhost(directory, place)
@@ -55,9 +60,10 @@ class Vhost:
         self.now = now
         self._names = tuple(names)
         self._more_names = more_names
+        named = (lambda: self._named_ids) if careful else None
         self.persistent, self.transient = stores or (
-            MessageStore(directory, self.place.below("msg_store_persistent")),
-            MessageStore(directory, self.place.below("msg_store_transient")),
+            MessageStore(directory, self.place.below("msg_store_persistent"), named=named),
+            MessageStore(directory, self.place.below("msg_store_transient"), named=named),
         )
         self._refusals = refusals
 
@@ -141,6 +147,12 @@ class Vhost:
             Queue(self.root, place, self.entry_count, stores, QueueStart(self.terms.get(place.directory), self.clean), self.now)
             for place in self._places
         ]
+
+    @cached_property
+    def _named_ids(self) -> MessageIds:
+        none = np.empty(0, np.int64)
+        hi, lo = zip((none, none), *(queue.named_ids() for queue in self.queues), strict=True)
+        return MessageIds.of(np.concatenate(hi), np.concatenate(lo))
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:

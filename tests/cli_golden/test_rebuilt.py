@@ -55,7 +55,8 @@ def test_every_key_of_the_log_is_answered_after_a_rebuild(case: GoldenCase, tmp_
 def test_a_query_that_came_back_empty_is_answered_by_the_rebuilt_store(tmp_path: Path) -> None:
     case = case_named("4.9.3/b-kill9")
     store = opened(case)
-    for message in expected(case):
+    # the last messages were not indexed when the broker was killed
+    for message in reversed(expected(case)):
         if not message["uniq_key"]:
             continue
         question = ("-t", message["topic"], "-k", message["uniq_key"], "-o", "json")

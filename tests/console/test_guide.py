@@ -61,8 +61,9 @@ def test_a_missing_path_is_reported_at_the_start(tmp_path: Path) -> None:
     assert line.startswith("The console answers at ")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert f"{tmp_path / 'typo'} does not exist yet" in " ".join(errors.split())
-    assert errors.count("does not exist yet") == 1
+    words = " ".join(errors.split())
+    assert f"{tmp_path / 'typo'} does not exist yet" in words
+    assert words.count("does not exist yet") == 1
 
 
 def test_listening_on_all_addresses_prints_an_address_with_a_token() -> None:

@@ -1,6 +1,6 @@
 """Every crash point of recorded runs of the queue engine (part 1 of 2): whatever a dying machine leaves opens with everything confirmed.
 
-The number of states is printed. `--crash-states N` checks N of both halves together; 0, the default, checks all of them.
+The number of states is printed. `--crash-states N` checks N of both halves together; 0 checks all of them.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def test_the_commands_and_the_session_of_the_guide_give_on_the_cluster_what_thre
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     told = [line.rsplit(" ", 1) for line in done.stderr.splitlines() if line.rpartition(" ")[0] in {words.split()[1] for words in lines}]
     assert [*map(tuple, told)] == [(line.split()[1], "0") for line in lines], done.stderr[-3000:]

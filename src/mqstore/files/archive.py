@@ -1,14 +1,14 @@
 """Archives of a store (.tar, .tar.gz, .tar.xz, .tar.zst, .zip), unpacked to a private temporary directory that is removed afterwards.
 
-Holes stay holes: blocks of zeros are not written, so the 420 MB index file of a small store takes only the space of its data.
-Members that would leave the directory (absolute paths, `..`, links, devices) are refused, not followed.
+Holes stay holes: blocks of zeros are not written, so the 420 MB index file of a small store takes only the space of its data. What is
+made of each member, and what is refused: `mqstore.files.unpacked_tree`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import lzma
-import os
 import shutil
 import stat
 import tarfile
@@ -21,13 +21,25 @@ from pathlib import Path
 from typing import IO, cast
 
 from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.unpacked_tree import NoSpaceError, RefusedMemberError, UnpackedTree
 
 __all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "member_names"]
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".zip")
 
-_BLOCK = 1 << 16
-_DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError)
+_DAMAGED_ARCHIVE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+)
+_MOST_HEADER = 1 << 20
+_MOST_TARGET = 4096
+_ENCRYPTED = 1
 
 
 def is_archive(path: Path) -> bool:
@@ -48,30 +60,50 @@ def member_names(archive: Path) -> Iterator[str]:
 
 
 class UnpackedArchive:
-    """An archive unpacked below `root`; `close` removes the directory, at the latest when the process ends."""
+    """An archive unpacked below `root`; `close` removes the directory, at the latest when the process ends.
+
+    Raises CannotOpenError, and TargetError if there is no room for it.
+    """
 
     def __init__(self, archive: Path) -> None:
-        place = tempfile.mkdtemp(prefix="mqstore-")
+        try:
+            place = tempfile.mkdtemp(prefix="mqstore-")
+        except OSError as error:
+            why = error.strerror or error
+            raise TargetError(
+                f"{archive} cannot be unpacked: no temporary directory can be made: {why}; set TMPDIR to a directory that can be written"
+            ) from None
         self.root = Path(place)
         self._cleanup = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         try:
-            if archive.name.lower().endswith(".zip"):
-                _unzip(archive, self.root)
-            else:
-                _untar(archive, self.root)
-        except _DAMAGED_ARCHIVE as error:
-            self.close()
-            raise CannotOpenError(f"{archive} is not a valid archive: {error}; unpack it yourself and give the directory") from None
-        except OSError as error:
-            self.close()
-            if error.filename is not None and Path(error.filename) == archive:
-                raise CannotOpenError(f"{archive} cannot be read: {error.strerror}") from None
-            raise TargetError(
-                f"{archive} cannot be unpacked below {place}: {error.strerror or error}; set TMPDIR to a directory with enough space"
-            ) from None
+            self._unpack(archive)
         except BaseException:
             self.close()
             raise
+
+    def _unpack(self, archive: Path) -> None:
+        advice = "unpack it yourself and give the directory"
+        try:
+            tree = UnpackedTree(self.root)
+            if archive.name.lower().endswith(".zip"):
+                _unzip(archive, tree)
+            else:
+                _untar(archive, tree)
+            tree.finish()
+        except RefusedMemberError as error:
+            raise CannotOpenError(f"{archive} is not unpacked: {error}; {advice}") from None
+        except NoSpaceError:
+            raise TargetError(
+                f"{archive} does not fit below {self.root.parent}, where it is unpacked; set TMPDIR to a directory with enough space"
+            ) from None
+        except _DAMAGED_ARCHIVE as error:
+            raise CannotOpenError(f"{archive} is not a valid archive: {error}; {advice}") from None
+        except OSError as error:
+            if error.errno is None:  # from a decompressor
+                raise CannotOpenError(f"{archive} is not a valid archive: {error}; {advice}") from None
+            if error.filename is not None and Path(error.filename) == archive:
+                raise CannotOpenError(f"{archive} cannot be read: {error.strerror}") from None
+            raise CannotOpenError(f"{archive} cannot be unpacked: {error.strerror}; {advice}") from None
 
     def store_root(self) -> Path:
         """Return the unpacked directory, without the single outer directories that archives often have."""
@@ -87,60 +119,73 @@ class UnpackedArchive:
         self._cleanup()
 
 
-def _member_path(root: Path, name: str) -> Path:
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts:
-        raise ValueError(f"member {name!r} would leave the archive's directory")
-    return root.joinpath(*parts)
-
-
 @contextlib.contextmanager
 def _tar_stream(archive: Path) -> Iterator[tarfile.TarFile]:
     if not archive.name.lower().endswith(".zst"):
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, tarinfo=_TarInfo) as tar:
             yield tar
         return
     import zstandard
 
     with open(archive, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
         try:
-            with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar:
+            with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_TarInfo) as tar:
                 yield tar
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
 
 
-def _untar(archive: Path, root: Path) -> None:
+_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_LABEL = b"V"
+
+
+class _TarInfo(tarfile.TarInfo):
+    """A member; headers that `tarfile` would read into memory, whatever their size, are refused if they are too large."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > _MOST_HEADER:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        made: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return made
+
+
+def _untar(archive: Path, tree: UnpackedTree) -> None:
     with _tar_stream(archive) as tar:
-        for member in tar:
-            target = _member_path(root, member.name)
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined] # not needed again; a million of them would take a gigabyte
             if member.isdir():
-                target.mkdir(parents=True, exist_ok=True)
+                tree.directory(member.name)
             elif member.isfile():
-                target.parent.mkdir(parents=True, exist_ok=True)
                 source = tar.extractfile(member)
                 if source is not None:
-                    _copy_sparse(source, target, member.size)
-                    os.utime(target, (member.mtime, member.mtime))
+                    tree.file(member.name, source, member.size, member.mtime, cast("list[tuple[int, int]] | None", member.sparse))
+            elif member.islnk():
+                tree.hard_link(member.name, member.linkname)
+            elif member.issym():
+                tree.symbolic_link(member.name, member.linkname)
+            elif member.isfifo():
+                tree.fifo(member.name)
+            elif member.isdev():
+                raise RefusedMemberError(f"member {member.name!r} is a device")
+            elif member.type != _LABEL:
+                raise RefusedMemberError(f"member {member.name!r} is of type {member.type!r}, which is not known")
 
 
-def _unzip(archive: Path, root: Path) -> None:
+def _unzip(archive: Path, tree: UnpackedTree) -> None:
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
-            target = _member_path(root, member.filename)
             if member.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
-            elif not stat.S_ISLNK(member.external_attr >> 16):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with opened.open(member) as source:
-                    _copy_sparse(source, target, member.file_size)
-
-
-def _copy_sparse(source: IO[bytes], target: Path, size: int) -> None:
-    with open(target, "wb") as out:
-        while block := source.read(_BLOCK):
-            if block.count(0) == len(block):
-                out.seek(len(block), os.SEEK_CUR)
-            else:
-                out.write(block)
-        out.truncate(max(out.tell(), size))
+                tree.directory(member.filename)
+                continue
+            if member.flag_bits & _ENCRYPTED:
+                raise RefusedMemberError(f"member {member.filename!r} is encrypted")
+            try:
+                source = opened.open(member)
+            except (NotImplementedError, RuntimeError) as error:
+                method = f"compression method {member.compress_type}"
+                raise RefusedMemberError(f"member {member.filename!r} cannot be read ({method}): {error}") from None
+            with source:
+                if stat.S_ISLNK(member.external_attr >> 16):
+                    tree.symbolic_link(member.filename, source.read(_MOST_TARGET).decode("utf-8", "surrogateescape"))
+                else:
+                    tree.file(member.filename, source, member.file_size)

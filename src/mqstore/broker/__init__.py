@@ -3,7 +3,7 @@
     async with Broker("store", auto_create_topics=True) as broker:
         print(broker.address)      # name server and broker in one, as in DefaultMQProducer.setNamesrvAddr
 
-There is no replication and no access control. The store is `mqstore.rocketmq.MessageStore`.
+There is no replication. The store is `mqstore.rocketmq.MessageStore`.
 
 The names in `__all__` are the public interface. Deeper module paths are private and may change.
 """

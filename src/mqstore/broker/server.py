@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from mqstore.broker.access.control import AccessControl, check_accounts
 from mqstore.broker.handlers.metrics import check_metrics
 from mqstore.broker.handlers.registry import HANDLER_MODULES
 from mqstore.broker.protocol.codes import ResponseCode
@@ -96,6 +97,7 @@ class Broker:
             self._settings = replace(self._settings, auto_create_topics=True)
         self._config = config
         self._context: Context | None = None
+        self._access: AccessControl | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._working: set[asyncio.Task[None]] = set()
@@ -136,6 +138,8 @@ class Broker:
             self.host, self.port = listener.getsockname()[:2]
             if self._settings.metrics is not None:
                 check_metrics(self._settings.metrics)  # before a new store is made
+            if self._settings.acl is not None:
+                check_accounts(self._settings.acl)
             address = self._settings.address or advertised_address(self.host, self.port)
             config = replace(self._config, store_host=address)
             store = open_served_store(self._path, config, self._version, read_only=self._read_only, view=self._view)
@@ -145,6 +149,9 @@ class Broker:
         try:
             add_broker_topics_and_groups(store, self._settings)
             context = Context(store, profile(self._version or store.version), self._settings, address)
+            if self._settings.acl is not None:
+                self._access = context.component(AccessControl)
+                self._access.start()
             self._context = context
             for module in HANDLER_MODULES:
                 for kind in getattr(module, "COMPONENTS", ()):
@@ -226,6 +233,12 @@ class Broker:
         context = self._context
         if context is None:
             return
+        if self._access is not None:
+            why = self._access.refuse(connection, request)
+            if why is not None:
+                if not request.is_oneway:
+                    connection.send(make_response(request, context.profile.refusal_code, why))
+                return
         handler = self.handlers.get(request.code)
         if handler is None:
             if not request.is_oneway:

@@ -47,6 +47,7 @@ __all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format
 FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId"})  # names by which clients know the broker
 POOLS = ("send", "pull", "query")
 NO_ACCESS_CONTROL = "this broker has no access control: every client that reaches it may do everything"
+FIXED_ACCOUNTS = "clients cannot read or change the accounts; edit the file, which is read again when it changes"
 
 
 class Configuration(Component):
@@ -275,9 +276,8 @@ async def resume_check(context: Context, connection: Connection, request: Frame)
 
 def access_control(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 50 to 54: not supported."""
-    return make_response(
-        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported: {NO_ACCESS_CONTROL}"
-    )
+    why = NO_ACCESS_CONTROL if context.settings.acl is None else FIXED_ACCOUNTS
+    return make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported: {why}")
 
 
 COMPONENTS = (Configuration,)

@@ -22,12 +22,13 @@ __all__ = ["PROFILE_4_9_3", "PROFILE_5_3_3", "Profile", "profile"]
 class Profile:
     """The version whose behaviour clients see. number: the release number in every frame.
 
-    parameter_code: response code for an illegal topic or queue id.
+    parameter_code: response code for an illegal topic or queue id. refusal_code: for a request that access control refuses.
     """
 
     version: str
     number: int
     parameter_code: ResponseCode
+    refusal_code: ResponseCode
 
     @property
     def is_v5(self) -> bool:
@@ -39,8 +40,8 @@ class Profile:
         return release_name(self.number)
 
 
-PROFILE_4_9_3 = Profile("4.9.3", V4_9_3, ResponseCode.SYSTEM_ERROR)
-PROFILE_5_3_3 = Profile("5.3.3", V5_3_3, ResponseCode.INVALID_PARAMETER)
+PROFILE_4_9_3 = Profile("4.9.3", V4_9_3, ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_ERROR)
+PROFILE_5_3_3 = Profile("5.3.3", V5_3_3, ResponseCode.INVALID_PARAMETER, ResponseCode.NO_PERMISSION)
 
 
 def profile(version: str) -> Profile:

@@ -21,7 +21,8 @@ class Settings:
 
     address: announced to clients, `ip:port`; by default where the broker listens. rewrite_store_host: put that address into outgoing
     records, so that message ids point here. freeze_offsets: refuse to change offsets in a read-only store. metrics: where to serve
-    metrics for Prometheus, `host:port`, or None.
+    metrics for Prometheus, `host:port`, or None. acl: a plain_acl.yml with the accounts that may connect, or None; read again every
+    acl_scan_interval.
 
     max_connections: further ones are closed at once. max_in_flight: concurrent requests of one connection; further ones wait.
     write_high: unsent bytes of one connection above which no more of its requests are read. write_limit: unsent bytes above which the
@@ -36,6 +37,8 @@ class Settings:
     rewrite_store_host: bool = False
     freeze_offsets: bool = False
     metrics: str | None = None
+    acl: str | None = None
+    acl_scan_interval: int = 5000
 
     auto_create_topics: bool = False
     auto_create_groups: bool = True

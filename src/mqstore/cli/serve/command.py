@@ -54,11 +54,14 @@ def serve(
         str | None,
         option("--metrics", metavar="HOST:PORT", help="Serve the metrics of the RocketMQ exporter to Prometheus, under /metrics."),
     ] = None,
+    acl: Annotated[
+        str | None, option("--acl", metavar="FILE", help="Admit only the accounts of this plain_acl.yml; read again when it changes.")
+    ] = None,
     config: Config = None,
 ) -> int:
     """Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C.
 
-    Clients use that address as their name server. For tests, replay and reading: there is no replication and no access control.
+    Clients use that address as their name server. For tests, replay and reading: there is no replication.
 
     A store that cannot be written, or that a broker would not start on, is served read-only: pulls and queries, but no messages.
 
@@ -78,6 +81,7 @@ def serve(
             sync=sync,
             view=None if view is None else view.value,
             metrics=metrics,
+            acl=acl,
             config=None if config is None else str(config),
             output=out.format.value,
             quiet=out.settings.quiet,

@@ -48,6 +48,7 @@ class ServeOptions:
     sync: bool = False
     view: str | None = None
     metrics: str | None = None
+    acl: str | None = None
     config: str | None = None
     output: str = "text"
     quiet: bool = False
@@ -93,6 +94,7 @@ def run(options: ServeOptions) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mqstore.broker.runtime.settings import Settings
     from mqstore.broker.server import Broker
+    from mqstore.errors import UsageError
     from mqstore.rocketmq.config.store_config import StoreConfig
 
     _log_to_stderr(options)
@@ -102,7 +104,9 @@ def run(options: ServeOptions) -> int:
 
         named = broker_config.load_properties(Path(options.config))
     settings = Settings().with_broker(named)
-    settings = replace(settings, address=options.address, rewrite_store_host=options.rewrite_store_host)
+    settings = replace(settings, address=options.address, rewrite_store_host=options.rewrite_store_host, acl=options.acl)
+    if options.acl is None and named.get("aclEnable", "").strip().lower() == "true":
+        raise UsageError(f"{options.config} has aclEnable=true; give the file of accounts with --acl, or set aclEnable=false")
     stored = StoreConfig().with_broker(named)
     if options.metrics is not None:
         settings = replace(settings, metrics=options.metrics)

@@ -1,0 +1,180 @@
+"""Access control of a broker: which requests are refused, under the accounts of a plain_acl.yml that is read again when it changes.
+
+    address on the global white list                 accepted
+    no AccessKey, or one without an account          refused
+    address on the white list of the account         accepted
+    wrong signature                                  refused
+    permissions or administrator rights missing      refused
+
+Every request is checked, also those without a response and those to the name server. Responses of clients to the broker are not requests.
+
+The file is read every five seconds, as a broker does. A file that cannot be used changes nothing: the accounts of the last good one
+remain, and a log line says what to correct. Secret keys appear in no log line and no response.
+
+Format: docs/formats/rocketmq-remoting.md, section 10. Source: Apache RocketMQ 4.9.3, PlainPermissionManager, AclFileWatchService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqstore.broker.access import addresses, plain_acl
+from mqstore.broker.access.accounts import RETRY, AccessRules, Account, shown
+from mqstore.broker.access.requirements import needed
+from mqstore.broker.access.signature import ACCESS_KEY, is_signed_by
+from mqstore.broker.protocol.frames import Frame, ResponseError
+from mqstore.broker.runtime.context import Component, Context
+from mqstore.broker.runtime.logs import log
+from mqstore.errors import MqstoreError, UsageError
+from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
+from mqstore.rocketmq.format.half_message import HALF_TOPIC
+from mqstore.rocketmq.format.record import BadRecordError, decode
+
+if TYPE_CHECKING:
+    from mqstore.broker.runtime.connection import Connection
+
+__all__ = ["AccessControl", "check_accounts", "refusal"]
+
+SETTLE = 0.05  # seconds in which a changed file must not change again
+LOGGED_PER_SECOND = 10  # refusals; the others are counted
+
+
+def check_accounts(path: str) -> AccessRules:
+    """Read a file of accounts. Raises MqstoreError if it cannot be used."""
+    if find_spec("yaml") is None:
+        raise UsageError("access control needs PyYAML; install it with: pip install 'mqstore[acl]'")
+    return plain_acl.parse(plain_acl.read(Path(path)), path)
+
+
+def refusal(rules: AccessRules, request: Frame, host: str, context: Context) -> str | None:
+    """Return why a request is refused, in a broker's words, or None if it is accepted. host: ip of the client."""
+    if addresses.contains(rules.white, host):
+        return None
+    access_key = (request.ext or {}).get(ACCESS_KEY)
+    if access_key is None:
+        return "No accessKey is configured"
+    account = rules.accounts.get(access_key)
+    if account is None:
+        return f"No acl config for {shown(access_key)}"
+    if addresses.contains((account.white,), host):
+        return None
+    if not is_signed_by(request, account.secret_key):
+        return f"Check signature failed for accessKey={shown(access_key)}"
+    return _missing_permission(account, request, context)
+
+
+def _missing_permission(account: Account, request: Frame, context: Context) -> str | None:
+    try:
+        needs = needed(request, context.settings.cluster, lambda offset: _topic_at(context, offset))
+    except ResponseError as error:
+        return error.remark
+    except UsageError as error:
+        return str(error)
+    if needs.admin and not account.admin:
+        return f"Need admin permission for request code={request.code}, but accessKey={shown(account.access_key)} is not"
+    for resource, permission in needs.resources.items():
+        if not account.allows(resource, permission):
+            name = f"group:{resource.removeprefix(RETRY)}" if resource.startswith(RETRY) else f"topic:{resource}"
+            return f"No default permission for {shown(name, 200)}"
+    return None
+
+
+def _topic_at(context: Context, offset: int) -> str | None:
+    """Return the topic to which the message at a physical offset belongs, or None if there is no message."""
+    raw = context.store.raw_record_at(offset)
+    if raw is None:
+        return None
+    try:
+        found = decode(raw)
+    except BadRecordError:
+        return ""  # the topic of no permission
+    if found.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
+        return found.property_map().get("REAL_TOPIC", found.topic)
+    return found.topic
+
+
+class AccessControl(Component):
+    """The accounts of a broker, kept up to date with `Settings.acl`. rules: those of the last good file."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        path = context.settings.acl
+        if path is None:
+            raise UsageError("there is no file of accounts; give one with Settings.acl")
+        self.path = path
+        self._digest = b""
+        self._second, self._logged, self._unlogged = 0, 0, 0
+        self.rules = check_accounts(path)
+        self._digest = self._read()[0]
+        self._report(self.rules)
+
+    def start(self) -> None:
+        self.context.spawn(self._scan())
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.settings.acl_scan_interval / 1000)
+            await self.reload()
+
+    async def reload(self) -> bool:
+        """Read the file again if it has changed; return whether new accounts are in force."""
+        digest, raw, why = await self.context.run(self._read)
+        if digest == self._digest:
+            return False
+        await asyncio.sleep(SETTLE)
+        if (await self.context.run(self._read))[0] != digest:
+            return False  # it is being written; the next look takes it
+        self._digest = digest
+        if raw is not None:
+            try:
+                self.rules = await self.context.run(plain_acl.parse, raw, self.path)
+            except MqstoreError as error:
+                why = str(error)
+            else:
+                self._report(self.rules)
+                return True
+        log("acl-file-broken", logging.ERROR, file=self.path, why=f"{why}; the accounts of the last good file remain in force")
+        return False
+
+    def _read(self) -> tuple[bytes, bytes | None, str]:
+        """Return (a digest of the file, its bytes, why it cannot be read)."""
+        try:
+            raw = plain_acl.read(Path(self.path))
+        except (MqstoreError, OSError) as error:
+            return str(error).encode(), None, str(error)
+        return hashlib.sha256(raw).digest(), raw, ""
+
+    def _report(self, rules: AccessRules) -> None:
+        log("acl-loaded", file=self.path, accounts=len(rules.accounts), white_lists=len(rules.white))
+        for note in rules.notes:
+            log("acl-file-note", logging.WARNING, file=self.path, note=note)
+        try:
+            readable = Path(self.path).stat().st_mode & 0o007
+        except OSError:
+            readable = 0
+        if readable:
+            log("acl-file-note", logging.WARNING, file=self.path, note="every user of this machine may read the keys; use chmod o= on it")
+
+    def refuse(self, connection: Connection, request: Frame) -> str | None:
+        """Return the remark for a request that is refused, or None if it is accepted."""
+        why = refusal(self.rules, request, connection.host, self.context)
+        if why is not None:
+            self._log_refusal(connection, request, why)
+        return why
+
+    def _log_refusal(self, connection: Connection, request: Frame, why: str) -> None:
+        """Log a refusal, unless there are too many of them."""
+        second = int(self.context.loop.time())
+        if second != self._second:
+            self._second, self._logged = second, 0
+        if self._logged == LOGGED_PER_SECOND:
+            self._unlogged += 1
+            return
+        self._logged += 1
+        unlogged, self._unlogged = self._unlogged, 0
+        log("access-refused", logging.WARNING, peer=connection.peer, code=request.code, why=why, unlogged=unlogged)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.golden import PLAIN, GoldenCase, case_id, expected, opened
+from support.golden import PLAIN, GoldenCase, case_id, expected, opened, unpack
 from support.stores import Store, message
 
 import mqstore
@@ -251,3 +251,55 @@ def test_any_bytes_are_walked_once_from_end_to_end(tmp_path_factory: pytest.Temp
     assert report.checked.messages == len(seen)
     rows = [row for batch in mqstore.open(root).to_batches(milliseconds=True) for row in batch.to_pylist()]
     assert [row["physical_offset"] for row in rows] == seen
+
+
+# a file under a wrong name
+
+ROLLED = [case for case in PLAIN if case.name in ("d-rolled", "k-rolled")]
+
+
+@pytest.mark.parametrize("case", ROLLED, ids=case_id)
+def test_a_log_file_under_a_wrong_name_hides_no_other_one(case: GoldenCase, tmp_path: Path) -> None:
+    """Each file of a log is renamed to every position that overlaps another one: all messages of the other files are still there."""
+    root = unpack(case, tmp_path / "store")
+    log = mqstore.open(root, config=case.config).log
+    names = [file.name for file in log.files]
+    size = log.file_size
+    written = log.last_written()
+    assert written >= 1
+    before = set(offsets(log))
+    for number in range(written + 1):
+        own = {offset for offset in before if offset // size == int(names[number]) // size}
+        for other in range(written + 1):
+            for shift in (-size + 1, -100, -1, 1, 100, size - 1):
+                wrong = int(names[other]) + shift
+                # right after the file itself or right before it there is no other file to hide
+                if other == number or wrong < 0:
+                    continue
+                path = root / "commitlog" / names[number]
+                renamed = path.rename(root / "commitlog" / f"{wrong:020d}")
+                changed = mqstore.open(root, config=case.config).log
+                assert set(offsets(changed)) == before - own, (names[number], wrong)
+                (found,) = [item for item in changed.findings if item.kind is Kind.STRAY_FILE]
+                assert (found.file, f"its records are those of {names[number]}" in found.detail) == (f"commitlog/{wrong:020d}", True)
+                renamed.rename(path)
+
+
+def test_a_copy_of_a_log_file_under_a_wrong_name_changes_no_answer(tmp_path: Path) -> None:
+    made(tmp_path, size=4096)
+    before = offsets(log_of(tmp_path))
+    first, second = sorted((tmp_path / "commitlog").iterdir())[:2]
+    for origin in (first, second):
+        for wrong in (1, 4095, 4097):
+            copy = tmp_path / "commitlog" / f"{wrong:020d}"
+            copy.write_bytes(origin.read_bytes())
+            assert offsets(log_of(tmp_path)) == before
+            assert any(item.file.endswith(copy.name) for item in log_of(tmp_path).findings)
+            copy.unlink()
+
+
+def test_without_a_record_that_says_otherwise_the_first_of_two_overlapping_files_is_read(tmp_path: Path) -> None:
+    made(tmp_path, size=4096)
+    before = offsets(log_of(tmp_path))
+    (tmp_path / "commitlog" / f"{4095:020d}").write_bytes(bytes(4096))
+    assert offsets(log_of(tmp_path)) == before

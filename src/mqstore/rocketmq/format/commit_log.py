@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -75,6 +76,8 @@ _SENTENCES = {
 }
 
 
+_MOST_ASKED = 64  # records of a file that are asked where it starts
+_MOST_TRIED = 1 << 16
 _HEAD = 64 << 10  # bytes of a remote file fetched first for one record
 _MAGIC_START = bytes.fromhex("daa320")  # how the magic of a record of either version starts
 
@@ -141,12 +144,12 @@ class CommitLog:
 
     def __init__(self, directory: ReadOnlyDirectory, relative: str = "commitlog", *, file_size: int | None = None) -> None:
         self._directory = directory
-        self.queue = mapped_file_queue.load(directory, relative, size=file_size)
+        self._maps: dict[str, MappedFile] = {}
+        self._lock = threading.Lock()
+        self.queue = mapped_file_queue.load(directory, relative, size=file_size, start_in=self._start_in)
         self.files: tuple[QueueFile, ...] = self.queue.files
         self.findings: tuple[Damage, ...] = tuple(self.queue.findings)
         self._starts = [file.start for file in self.files]
-        self._maps: dict[str, MappedFile] = {}
-        self._lock = threading.Lock()
         self._last_written: int | None = None
         self.drop_after = DROP
 
@@ -172,6 +175,27 @@ class CommitLog:
             if found is None:
                 found = self._maps[file.name] = self._directory.map(file.relative)
             return found
+
+    def _start_in(self, file: QueueFile) -> int | None:
+        """Return where a file starts according to the physical offsets in most of its first records; None if it has none."""
+        try:
+            mapped = self.mapped(file)
+        except CannotOpenError:
+            return None
+        votes: Counter[int] = Counter()
+        at = MAGIC_AT
+        for _ in range(_MOST_TRIED):
+            at = mapped.find(_MAGIC_START, at, mapped.size)
+            if at < 0 or votes.total() == _MOST_ASKED:
+                break
+            position = at - MAGIC_AT
+            offset = int.from_bytes(mapped.bytes(position + PHYSICAL_OFFSET_AT, position + PHYSICAL_OFFSET_AT + 8), "big")
+            if status_at(mapped, position, offset - position) == frames.STOP:
+                votes[offset - position] += 1
+                at += max(1, size_in(mapped, position) - MAGIC_AT)
+            else:
+                at += 1
+        return votes.most_common(1)[0][0] if votes else None
 
     def drop_records(self, records: Records) -> None:
         """Release the resident pages from the first to the last of some records."""

@@ -5,7 +5,8 @@
 
 A file is named by the position of its first byte, in 20 decimal digits. Its size is fixed when it is created and is not
 recorded elsewhere: it is inferred from the lengths of the files and the distances between their names. Retention deletes
-the first files; a gap in the middle is a loss. Directories that a broker refuses to load are read anyway;
+the first files; a gap in the middle is a loss. Two files may overlap if one has a wrong name: what they contain decides which of them
+is read, if that is known (`start_in`). Directories that a broker refuses to load are read anyway;
 `FileQueue.refusals` returns the broker's objections.
 
     >>> infer_size([(0, 2000), (2000, 2000), (4000, 700)])
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -117,11 +118,41 @@ def _largest_group(files: list[QueueFile], gap: int) -> tuple[list[QueueFile], l
     return largest, [file for group in groups if group is not largest for file in group]
 
 
-def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None, max_gap: int | None = None) -> FileQueue:
+def _split_misnamed(
+    files: list[QueueFile], file_size: int, start_in: Callable[[QueueFile], int | None]
+) -> tuple[list[QueueFile], list[tuple[QueueFile, QueueFile]]]:
+    """Return the files without those that overlap the next one and whose contents belong elsewhere; and these, each with that next one."""
+    kept: list[QueueFile] = []
+    misnamed = []
+    for file in files:
+        while (
+            kept
+            and _overlap(kept[-1], file, file_size)
+            and start_in(kept[-1]) not in (None, kept[-1].start)
+            and start_in(file) == file.start
+        ):
+            misnamed.append((kept.pop(), file))
+        kept.append(file)
+    return kept, misnamed
+
+
+def _overlap(before: QueueFile, file: QueueFile, file_size: int) -> bool:
+    return file.start < before.start + min(before.size, file_size)
+
+
+def load(
+    directory: ReadOnlyDirectory,
+    relative: str,
+    *,
+    size: int | None = None,
+    max_gap: int | None = None,
+    start_in: Callable[[QueueFile], int | None] | None = None,
+) -> FileQueue:
     """List a file queue. A missing directory is an empty queue.
 
     size: bytes of each file as configured; inferred if None. max_gap: files that may be missing in one place within a queue; for
-    queues that are read entry by entry and must not be misled by one odd name.
+    queues that are read entry by entry and must not be misled by one odd name. start_in: where a file starts according to its contents,
+    None if they do not say; it decides which of two overlapping files is read, and is called for these only.
     """
     listing = tuple(directory.entries(relative))
     findings: list[Damage] = []
@@ -144,11 +175,18 @@ def load(directory: ReadOnlyDirectory, relative: str, *, size: int | None = None
         files, astray = _largest_group(files, file_size * max_gap)
         sentence = "is far away from the other files of its queue; it is not read"
         findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
+    if start_in is not None:
+        files, misnamed = _split_misnamed(files, file_size, start_in)
+        for file, other in misnamed:
+            sentence = f"overlaps {other.name}, and its records are those of {start_in(file):020d}: it has the wrong name; it is not read"
+            findings.append(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence))
     kept: list[QueueFile] = []
     for file in files:
         before = kept[-1] if kept else None
-        if before is not None and file.start < before.start + min(before.size, file_size):
-            sentence = f"starts inside the previous file {before.name}; it is not read"
+        if before is not None and _overlap(before, file, file_size):
+            start = None if start_in is None else start_in(file)
+            hint = f", and its records are those of {start:020d}" if start not in (None, file.start) else ""
+            sentence = f"starts inside the previous file {before.name}{hint}; it is not read"
             findings.append(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence))
             continue
         if before is not None and file.start > before.start + file_size:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VERSIONS = ("4.9.3", "5.3.3")
+FURTHER_VERSIONS = ("4.3.0", "4.7.1", "5.1.4", "5.5.0")  # read, and checked by `verify`; their rules are those of the nearer of VERSIONS
 RABBITMQ_VERSION = "3.10.8"
 
 Row = dict[str, Any]
@@ -57,23 +58,25 @@ class GoldenCase:
 
     @property
     def archive(self) -> Path:
-        return self.path / ("store.tar.xz" if self.version in VERSIONS else "msg_stores.tar.xz")
+        return self.path / ("store.tar.xz" if self.version != RABBITMQ_VERSION else "msg_stores.tar.xz")
 
 
 def _properties(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in path.read_text().splitlines() if line)
 
 
-def _cases() -> Iterator[GoldenCase]:
-    for version in VERSIONS:
+def _cases(versions: Iterable[str]) -> Iterator[GoldenCase]:
+    for version in versions:
         root = GOLDEN / f"rocketmq-{version}"
         for packed in sorted(root.rglob("store.tar.xz")):
             path = packed.parent
             kind = "damaged" if (path / "damage.json").exists() else "plain"
-            yield GoldenCase(version, path.relative_to(root).as_posix(), path, kind, _properties(path / "store.properties"))
+            options = path / "store.properties"
+            yield GoldenCase(version, path.relative_to(root).as_posix(), path, kind, _properties(options) if options.exists() else {})
 
 
-CASES: tuple[GoldenCase, ...] = tuple(_cases())
+CASES: tuple[GoldenCase, ...] = tuple(_cases(VERSIONS))
+FURTHER: tuple[GoldenCase, ...] = tuple(_cases(FURTHER_VERSIONS))  # they have `queries` and `boot` alone
 PLAIN: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "plain")
 DAMAGED: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "damaged")
 
@@ -86,7 +89,7 @@ RABBITMQ: tuple[GoldenCase, ...] = tuple(
 
 def case_named(identity: str) -> GoldenCase:
     """Return the case with an id such as `4.9.3/b-kill9` or `3.10.8/a-small-clean`."""
-    return next(case for case in (*CASES, *RABBITMQ) if case.id == identity)
+    return next(case for case in (*CASES, *FURTHER, *RABBITMQ) if case.id == identity)
 
 
 def case_id(case: object) -> str | None:

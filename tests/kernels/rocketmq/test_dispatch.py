@@ -121,6 +121,14 @@ def test_records_with_many_keys_grow_the_array_of_keys(kernels: Kernels, monkeyp
     assert len(outcome.keys) == 12 * 901
 
 
+def test_since_5_4_the_tags_are_the_last_key_of_a_record(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(kernels, monkeypatch)
+    records = [Record("T", b"", properties=b"TAGS\x01a||b\x02KEYS\x01k\x02", queue_offset=k) for k in range(200)]
+    outcome = agree(*laid(records), DispatchRules(index_tags=True))
+    assert outcome.keys["hash"][:2].tolist() == [index_hash("T", "k"), index_hash("T", "T#a||b")]
+    assert len(outcome.keys) == 400
+
+
 @pytest.mark.parametrize("sys_flag", [0, 4, 8, 12])
 def test_transaction_kinds_decide_about_queue_and_index(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, sys_flag: int) -> None:
     use(kernels, monkeypatch)
@@ -160,6 +168,7 @@ def test_odd_properties_are_dispatched_as_by_the_plain_function(
         DispatchRules(delays=()),
         DispatchRules(multi_dispatch=True, lmq=True),
         DispatchRules(multi_dispatch=True, is_v5=True),
+        DispatchRules(is_v5=True, index_tags=True),
     ):
         agree(*laid(records), rules)
 
@@ -203,7 +212,7 @@ WORDS = st.sampled_from(
 @settings(deadline=None, max_examples=150)
 def test_any_records_are_dispatched_as_by_the_plain_function(records: list[Record]) -> None:
     data, positions = laid(records)
-    for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, is_v5=True)):
+    for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, is_v5=True, index_tags=True)):
         expected = model(data, positions, rules)
         for kernels in (INSTALLED, uncompiled()):
             with pytest.MonkeyPatch.context() as patch:

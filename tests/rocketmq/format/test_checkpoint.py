@@ -11,7 +11,7 @@ from support.golden import PLAIN, GoldenCase, boot, case_id, opened
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rocketmq.format.checkpoint import Checkpoint, decode, load
+from mqstore.rocketmq.format.checkpoint import Checkpoint, decode, encode, load
 
 FOUR = bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b0000000000000000").ljust(4096, b"\0")
 FIVE = bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b00000000000000000000000000000000000000000000038d").ljust(4096, b"\0")
@@ -20,6 +20,13 @@ FIVE = bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b00000000000000000000000000
 def test_the_fields_of_both_versions() -> None:
     assert decode(FOUR) == Checkpoint(1640995200123, 1640995200123, exists=True)
     assert decode(FIVE).confirm_physical_offset == 909
+
+
+def test_the_sixth_field_of_5_5_is_read_and_kept() -> None:
+    six = FIVE[:40] + (109669).to_bytes(8, "big") + FIVE[48:]
+    found = decode(six)
+    assert (found.logics_physical_offset, found.findings) == (109669, ())
+    assert encode(found) == six
 
 
 def test_the_time_known_to_be_safe_lies_three_seconds_before_the_earlier_of_the_two() -> None:
@@ -47,7 +54,7 @@ def test_values_that_are_no_times_are_findings() -> None:
 
 
 def test_bytes_behind_the_fields_are_a_finding() -> None:
-    assert [item.offset for item in decode(FOUR[:-1] + b"x").findings] == [40]
+    assert [item.offset for item in decode(FOUR[:-1] + b"x").findings] == [48]
 
 
 def test_a_directory_in_its_place_is_a_finding(tmp_path: Path) -> None:

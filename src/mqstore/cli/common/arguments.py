@@ -268,17 +268,22 @@ def _with_fs_options(store: object, named: Sequence[str]) -> object:
     return store.with_options({name: value for name, _, value in pairs})
 
 
-def open_store(store: Path, config: Path | None) -> RocketMQStore:
-    """Open the store argument of a command."""
+def open_store(store: Path, config: Path | None, *, require_log: bool = True) -> RocketMQStore:
+    """Open the store argument of a command. require_log: whether the command needs the messages. Raises UnsupportedError."""
     from mqstore.opening import open_rocketmq
 
-    return open_rocketmq(store, config=config)
+    found = open_rocketmq(store, config=config)
+    if require_log:
+        found.require_log()
+    return found
 
 
 def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: BrokerVersion | None) -> View:
     """Return a view of an open store; print what a recovery discards as notes."""
     if as_version is not None and view is ViewName.DISK:
         out.note("--as chooses whose rules recover the store; it has no effect on --view disk")
+    if view is ViewName.DISK and (unread := store.unread_queues) is not None:
+        out.note(f"the consume queues are in a RocksDB database ({unread}), which is not read; --view recovered derives them from the log")
     found = store.view(view.value, as_=None if as_version is None else as_version.value)
     for note in getattr(found, "notes", ()):
         out.note(f"recovery as {getattr(found, 'version', '')}: {note}")

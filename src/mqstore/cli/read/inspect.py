@@ -91,6 +91,7 @@ class RocketMQSummary:
     groups: int
     committed: int
     unsupported: tuple[str, ...]
+    queues_unread: bool
     refusals: dict[str, str]
     findings: tuple[Damage, ...]
 
@@ -161,6 +162,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         groups=len({group for group, _ in offsets}),
         committed=sum(len(by_queue) for by_queue in offsets.values()),
         unsupported=store.unsupported,
+        queues_unread=store.unread_queues is not None,
         refusals=dict(_refusals(store)),
         findings=(*view.findings, *_queue_findings(store)),
     )  # fmt: skip
@@ -304,7 +306,7 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
     Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
-    summary = summarize(open_store(store, options.config))
+    summary = summarize(open_store(store, options.config, require_log=False))
     if out.is_text:
         print_summary(out, summary, store)
     else:
@@ -351,8 +353,10 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
         yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
     if summary.queues:
         yield "queues", f"{count(summary.listed, 'message')} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
-    else:
+    elif not summary.queues_unread:
         yield "queues", "none; `mqstore rebuild` builds them from the log"
+    else:
+        yield "queues", "not read"
     if not end.walked:
         yield "", f"{'further ' if summary.queues else ''}messages in the log were not counted; `mqstore verify` reads all of it"
     elif end.unqueued:

@@ -18,7 +18,7 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import OnlyTopic, QueueOptions, TopicsOptions
 from mqstore.cli.rabbitmq import queues as rabbitmq_queues
 from mqstore.cli.write.groups_reset import reset_group
-from mqstore.errors import RefusedError, UsageError
+from mqstore.errors import RefusedError, UnsupportedError, UsageError
 from mqstore.table.formatting import count, moment, size
 
 if TYPE_CHECKING:
@@ -253,7 +253,9 @@ def _totals(queue: QueueView) -> tuple[int, int, int | None]:
 def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     """List topics and their queues: offsets, messages, bytes, and the time of the newest message; RabbitMQ: vhosts and queues."""
     opened = open_store(store, options.config)
-    rows = topic_rows(open_view(out, opened, options.view, options.as_version), options.topic)
+    view = open_view(out, opened, options.view, options.as_version)
+    view.require_queues()
+    rows = topic_rows(view, options.topic)
     if not out.is_text:
         out.records(TOPIC_NAMES, rows)
         return 0
@@ -345,11 +347,16 @@ def groups(
         refused = error
         looked_at = opened.view()
         out.note(f"{error}; the offsets are compared with the queues as they are on disk")
+    looked_at.require_queues()
     rows = [
         {name: getattr(item, name) for name in GROUP_NAMES}
         for item in looked_at.consumer_offsets()
         if group in (None, item.group) and topic in (None, item.topic)
     ]
+    if opened.unread_offsets is not None:
+        raise UnsupportedError(
+            f"the consumer offsets of {opened.path} are in a RocksDB database ({opened.unread_offsets}), which mqstore does not read"
+        )
     findings = opened.offset_table.findings
     for finding in findings:
         out.note(f"{finding.file}: {finding.detail}")

@@ -2,7 +2,7 @@
 
 For each record of the given positions it writes the 20-byte queue entry, the group (a number for its topic and queue id), the
 queue offset, and 20 bytes for each key (hash i32, physical offset i64, store time i64, all big-endian) in the order in
-which the broker's index service puts them: UNIQ_KEY, then the parts of KEYS.
+which the broker's index service puts them: UNIQ_KEY, then the parts of KEYS, then (since 5.4.0) `T#` and TAGS.
 
 Records that need more than that (delay levels, multi-dispatch, inner batches, text that is not UTF-8) are listed by
 number in `special`: `mqstore.rocketmq.dispatch.dispatcher` makes their entries and keys in Python.
@@ -80,6 +80,8 @@ if not cython.compiled:
 # what dispatch needs of the properties of a record; a span that is absent starts at -1
 Properties = cython.struct(
     tags_code=cython.longlong,
+    tags=cython.Py_ssize_t,
+    tags_length=cython.Py_ssize_t,
     unique_key=cython.Py_ssize_t,
     unique_key_length=cython.Py_ssize_t,
     keys=cython.Py_ssize_t,
@@ -205,7 +207,9 @@ def properties_of(
     name: cython.Py_ssize_t
     row: cython.int
     h: cython.ulonglong
-    tags: cython.longlong = 0
+    tags_code: cython.longlong = 0
+    tags: cython.Py_ssize_t = -1
+    tags_length: cython.Py_ssize_t = 0
     unique_key: cython.Py_ssize_t = -1
     unique_key_length: cython.Py_ssize_t = 0
     keys: cython.Py_ssize_t = -1
@@ -220,9 +224,11 @@ def properties_of(
                 h = text_hash(b, name + 1, j - name - 1, 0)
                 if h >= TWO32:
                     is_special = True
-                tags = h
+                tags_code = h
                 if h >= TWO31:
-                    tags = tags - TWO32
+                    tags_code = tags_code - TWO32
+                tags = name + 1
+                tags_length = j - name - 1
             elif row == KEYS_START:
                 keys = name + 1
                 keys_length = j - name - 1
@@ -233,7 +239,9 @@ def properties_of(
                 is_special = True
         i = j + 1
     return Properties(
-        tags_code=tags,
+        tags_code=tags_code,
+        tags=tags,
+        tags_length=tags_length,
         unique_key=unique_key,
         unique_key_length=unique_key_length,
         keys=keys,
@@ -281,10 +289,12 @@ def dispatch(
     group_topic: cython.longlong[::1],
     group_length: cython.longlong[::1],
     group_queue: cython.int[::1],
+    index_tags: cython.bint,
 ):
     """Dispatch positions[counters[RECORDS]:]; results are written after those that the counters already count.
 
     table: power-of-two hash table of group numbers, -1 where empty, at least twice as long as group_topic.
+    index_tags: whether the tags of a record get a key, too, as since 5.4.0.
     Returns DONE, or which array must grow; a record that did not fit is left for the next call.
     """
     n: cython.Py_ssize_t = positions.shape[0]
@@ -383,6 +393,16 @@ def dispatch(
                 if status != DONE:
                     written = first_key
                     break
+            if index_tags and properties.tags >= 0 and kind != TRANSACTION_ROLLBACK:
+                if written >= key_room:
+                    written = first_key
+                    status = KEYS_FULL
+                    break
+                # the hash goes on from that of `topic#T#`
+                seed = (((seed * 31 + 84) & LOW32) * 31 + 35) & LOW32
+                if put_key(source, properties.tags, properties.tags_length, seed, physical, stored_at, key_rows, written):
+                    is_special = True
+                written += 1
             if is_special:
                 special[specials] = k
                 specials += 1

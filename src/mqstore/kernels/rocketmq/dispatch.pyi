@@ -31,6 +31,7 @@ def dispatch(
     group_topic: _Longs,
     group_length: _Longs,
     group_queue: _Ints,
+    index_tags: bool,
 ) -> int: ...
 def sort_by_group(
     entries: _Bytes,

@@ -260,7 +260,7 @@ def read_range(part: LogRange, names: Sequence[str], selection: Selection) -> It
                 columns = RecordColumns(event)
                 columns = columns.take(select(columns, selection))
                 for piece in columns.pieces(MAX_BATCH_BYTES):
-                    yield batch_of(piece, names, view.log, view.queue_or_none)
+                    yield batch_of(piece, names, view.log, view.queue_lookup)
     except CannotOpenError:
         if not part.tolerate_loss:
             raise

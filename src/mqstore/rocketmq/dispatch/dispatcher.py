@@ -37,6 +37,7 @@ from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 __all__ = [
     "DEFAULT_DELAYS",
     "KEY_ROW",
+    "TAGS_KEY",
     "DispatchOutput",
     "DispatchRequest",
     "DispatchRules",
@@ -51,6 +52,7 @@ Longs = NDArray[np.int64]
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LMQ_PREFIX = "%LMQ%"
+TAGS_KEY = "T#"  # before the tags of a record, where they are indexed like a key
 
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ENTRY = struct.Struct(">qiq")
@@ -76,6 +78,7 @@ class DispatchRules:
 
     delays: milliseconds per delay level; empty if the broker does not know them (4.9 during an unclean recovery).
     multi_dispatch, lmq: the broker's enableMultiDispatch and enableLmq. batch_topics: topics whose queue.type is BatchCQ.
+    index_tags: whether the index has the tags of a record, too, as `topic#T#tags` (since 5.4.0).
     """
 
     delays: tuple[int, ...] = field(default_factory=parse_delays)
@@ -83,6 +86,7 @@ class DispatchRules:
     lmq: bool = False
     is_v5: bool = False
     batch_topics: frozenset[str] = frozenset()
+    index_tags: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRe
         if "UNIQ_KEY" in properties:
             keys.append(properties["UNIQ_KEY"])
         keys.extend(record.split_keys(properties.get("KEYS", "")))
+        if rules.index_tags and tags:
+            keys.append(TAGS_KEY + tags)
     base, count = message.queue_offset, 1
     inner_base, inner_count = _int_or_none(properties.get("INNER_BASE")), _int_or_none(properties.get("INNER_NUM"))
     if inner_base is not None and inner_count is not None:
@@ -241,6 +247,7 @@ class Dispatcher:
                 self._group_topic,
                 self._group_length,
                 self._group_queue,
+                self._rules.index_tags,
             )
             if status == dispatch.KEYS_FULL:
                 self._keys = np.concatenate([self._keys, np.empty(len(self._keys), np.uint8)])

@@ -8,6 +8,7 @@
         16      8  indexMsgTimestamp    last store time of the newest full and flushed index file, ms
         24      8  masterFlushedOffset  5.x only
         32      8  confirmPhyOffset     5.x only: where the last valid record starts, as the last recovery found it
+        40      8  logicsPhysicalOffset 5.5.0 and later: physical offset up to which the consume queues are flushed
 
 Recovery after a crash starts at a log file at least three seconds older than both of the first two:
 
@@ -30,14 +31,21 @@ __all__ = ["SIZE", "Checkpoint", "decode", "encode", "load"]
 SIZE = 4096
 SAFETY_MS = 3000
 
-_FIELDS = struct.Struct(">qqqqq")
-_NAMES = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset")
+_FIELDS = struct.Struct(">qqqqqq")
+_NAMES = (
+    "physicMsgTimestamp",
+    "logicsMsgTimestamp",
+    "indexMsgTimestamp",
+    "masterFlushedOffset",
+    "confirmPhyOffset",
+    "logicsPhysicalOffset",
+)
 _LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The five fields, zero if the file is missing or too short for them. physic, logics, index: store times in ms."""
+    """The six fields, zero if the file is missing or too short for them. physic, logics, index: store times in ms."""
 
     physic: int = 0
     logics: int = 0
@@ -45,6 +53,7 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
     exists: bool = False
+    logics_physical_offset: int = 0
     findings: tuple[Damage, ...] = ()
 
     @property
@@ -70,15 +79,16 @@ def decode(raw: bytes, relative: str = "checkpoint") -> Checkpoint:
             findings.append(Damage(relative, 8 * number, 8, Kind.BAD_CHECKPOINT, f"{name} is {value}, which is not {what}"))
     if any(raw[_FIELDS.size :]):
         rest = max(0, len(raw) - _FIELDS.size)
-        findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero after the five fields"))
-    physic, logics, index, master, confirm = fields
-    return Checkpoint(physic, logics, index, master, confirm, True, tuple(findings))
+        findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero after the six fields"))
+    physic, logics, index, master, confirm, listed = fields
+    return Checkpoint(physic, logics, index, master, confirm, True, listed, tuple(findings))
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the 4096 bytes of a checkpoint file."""
-    fields = (checkpoint.physic, checkpoint.logics, checkpoint.index, checkpoint.master_flushed_offset, checkpoint.confirm_physical_offset)
-    return _FIELDS.pack(*fields).ljust(SIZE, b"\0")
+    times = (checkpoint.physic, checkpoint.logics, checkpoint.index)
+    offsets = (checkpoint.master_flushed_offset, checkpoint.confirm_physical_offset, checkpoint.logics_physical_offset)
+    return _FIELDS.pack(*times, *offsets).ljust(SIZE, b"\0")
 
 
 def load(directory: ReadOnlyDirectory, relative: str = "checkpoint") -> Checkpoint:

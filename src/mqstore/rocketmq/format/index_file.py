@@ -120,6 +120,33 @@ class IndexFile:
         self.end_physical_offset: int = self.header.end_physical_offset
         self.index_count: int = self.header.index_count
 
+    @property
+    def stop(self) -> int:
+        """Number after the last entry that the file can hold."""
+        return max(1, min(self.header.index_count, self.positions))
+
+    def first_at(self, physical_offset: int) -> int:
+        """Return the number of the first entry whose record is at or after a physical offset. Entries ascend in a valid file."""
+        low, high = 1, self.stop
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).physical_offset < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def may_use(self, slots: int) -> bool:
+        """Return whether the header's count of slots can belong to a file that uses this many.
+
+        4.3.0 counts every key, later brokers every slot; a file that both have written has a number in between.
+        """
+        return slots <= self.header.hash_slot_count <= max(slots, self.header.index_count - 1)
+
+    def numbers_of(self, physical_offset: int) -> range:
+        """Return the numbers of the entries of the record at a physical offset."""
+        return range(self.first_at(physical_offset), self.first_at(physical_offset + 1))
+
     def entry_position(self, number: int) -> int:
         """Return the position of entry `number` in the file."""
         return self._base + ENTRY_SIZE * number

@@ -26,14 +26,16 @@ RELATIVE = "checkpoint"
 class LiveCheckpoint:
     """physic, logics, index: store times up to which log, queues and index files are on disk, ms. written: contents of the file."""
 
-    def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int) -> None:
-        """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker."""
+    def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int, log_end: int = 0) -> None:
+        """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker. log_end: where the log ends after its recovery."""
         self._directory = directory
         self._lock = threading.Lock()
         self._begun: list[tuple[int, int]] = []
         self._safe = 0
         self._master_flushed = found.master_flushed_offset
         self._confirm = confirm
+        # 5.5.0: an offset that was true stays true while the log grows
+        self._listed = max(0, min(found.logics_physical_offset, log_end))
         self.physic, self.logics, self.index = found.physic, found.logics, found.index
         self.written = found
         if not found.exists:
@@ -74,6 +76,7 @@ class LiveCheckpoint:
                 self._master_flushed,
                 self._confirm,
                 exists=True,
+                logics_physical_offset=self._listed,
             )
             if encode(new) == encode(self.written) and self.written.exists:
                 return

@@ -182,7 +182,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     confirm = 0
     if version != "4.9.3":
         confirm = recovery.last_record if recovery.last_record >= 0 else found.confirm_physical_offset
-    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm)
+    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm, recovery.log_max)
     if unclean:
         log.distrust(recovery.recovered_from)
         for queue in recovery.queues.values():

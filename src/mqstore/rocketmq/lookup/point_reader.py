@@ -63,7 +63,7 @@ def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = No
             columns = RecordColumns(records)
             columns = columns.take(select(columns, task.selection))
             for piece in columns.pieces(MAX_BATCH_BYTES):
-                yield batch_of(piece, task.columns, view.log, view.queue_or_none)
+                yield batch_of(piece, task.columns, view.log, view.queue_lookup)
             view.log.drop_records(records)
     finally:
         view.log.drop_queues()

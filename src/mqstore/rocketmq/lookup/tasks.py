@@ -359,7 +359,7 @@ def _answer_batches(context: LookupContext, view: DiskView, keys: KeySet, offset
 
     schema = answer_schema(context.columns, context.lines)
     for columns, owner, of_some in _matching_columns(view.log, offsets, places):
-        batch = batch_of(columns, context.columns, view.log, view.queue_or_none, milliseconds=context.lines)
+        batch = batch_of(columns, context.columns, view.log, view.queue_lookup, milliseconds=context.lines)
         if len(owner) != len(columns):
             batch = batch.take(pa.array(owner))
         rows = pa.array(of_some)

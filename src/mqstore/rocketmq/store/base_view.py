@@ -5,21 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from mqstore.errors import NotFoundError
+from mqstore.errors import NotFoundError, UnsupportedError
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.store_files import StoreFiles
-from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
-
-if TYPE_CHECKING:
-    pass
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView
 
 __all__ = ["BaseView", "no_queue"]
 
 
 class BaseView(ABC):
     """A view over the files of a store. Subclasses know which queues it has."""
+
+    name: str
 
     def __init__(self, files: StoreFiles) -> None:
         self._files = files
@@ -47,8 +45,22 @@ class BaseView(ABC):
         """Return one consume queue. Raises NotFoundError."""
         found = self.queue_or_none(topic, queue_id)
         if found is None:
+            self.require_queues()
             raise NotFoundError(no_queue(topic, queue_id, [queue for queue in self.queues() if queue.topic == topic]))
         return found
+
+    def require_queues(self) -> None:
+        """Raise UnsupportedError if the queues of the view are not read. Only those on disk can be in a database."""
+        if self.name == "disk" and (unread := self._files.unread_queues) is not None:
+            raise UnsupportedError(
+                f"the consume queues of {self._files.path} are in a RocksDB database ({unread}), which mqstore does not read; "
+                "--view recovered derives them from the log"
+            )
+
+    @property
+    def queue_lookup(self) -> QueueLookup | None:
+        """How a verdict finds the queue of a message; None if the queues of the view are not read."""
+        return None if self.name == "disk" and self._files.unread_queues is not None else self.queue_or_none
 
     def consumer_offsets(self) -> Sequence[ConsumerOffset]:
         """Return the offset table compared with the queues of the view, by group, topic and queue id."""

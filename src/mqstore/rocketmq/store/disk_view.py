@@ -53,7 +53,7 @@ class DiskView(BaseView):
             high,
             check_columns(columns),
             selection,
-            self.queue_or_none,
+            self.queue_lookup,
             milliseconds=milliseconds,
             on_damage=on_damage,
         )

@@ -16,15 +16,13 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
-from mqstore.rocketmq.store.view import QueueView
+from mqstore.rocketmq.store.view import QueueLookup, QueueView
 from mqstore.table.columns import Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["QueueLookup", "batch_of", "judge", "select", "table"]
-
-QueueLookup = Callable[[str, int], QueueView | None]
+__all__ = ["batch_of", "judge", "select", "table"]
 Mask = NDArray[np.bool_]
 
 MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows
@@ -79,18 +77,21 @@ def _has_key(columns: RecordColumns, wanted: frozenset[str]) -> Mask:
     return mask
 
 
-def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup) -> NDArray[np.int8]:
-    """Return a verdict per record, as an index into `_VERDICTS`: its own checks, then whether its queue entry points at it."""
+def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup | None) -> NDArray[np.int8]:
+    """Return a verdict per record, as an index into `_VERDICTS`: its own checks, then whether its queue entry points at it.
+
+    queue_of: None if the queues cannot be read, so that only a record's own checks count.
+    """
     verdict = np.zeros(len(columns), np.int8)
     kind = columns.row(frames.SYS_FLAG) & TRANSACTION_MASK
     expected = (kind == TRANSACTION_NONE) | (kind == TRANSACTION_COMMIT)
     encoded = columns.topic.dictionary_encode()
     topics = encoded.dictionary.to_pylist()
     groups = encoded.indices.to_numpy().astype(np.int64) * (1 << 32) + columns.row(frames.QUEUE_ID)
-    for group in np.unique(groups[expected]).tolist():
+    for group in [] if queue_of is None else np.unique(groups[expected]).tolist():
         members = np.flatnonzero(expected & (groups == group))
         number = (group + (1 << 31)) >> 32
-        queue = queue_of(topics[number], group - (number << 32))
+        queue = None if queue_of is None else queue_of(topics[number], group - (number << 32))
         verdict[members] = _UNINDEXED if queue is None else _against_queue(columns, members, queue, log)
     verdict[~columns.valid] = _DAMAGED
     return verdict
@@ -119,7 +120,7 @@ def _against_queue(columns: RecordColumns, members: NDArray[np.intp], queue: Que
 
 
 def batch_of(
-    columns: RecordColumns, names: Sequence[str], log: CommitLog, queue_of: QueueLookup, *, milliseconds: bool = False
+    columns: RecordColumns, names: Sequence[str], log: CommitLog, queue_of: QueueLookup | None, *, milliseconds: bool = False
 ) -> pa.RecordBatch:
     """Return the named columns as a batch, with verdicts if requested."""
     import pyarrow as pa
@@ -136,7 +137,7 @@ def table(
     high: int,
     names: Sequence[str],
     selection: Selection,
-    queue_of: QueueLookup,
+    queue_of: QueueLookup | None,
     *,
     milliseconds: bool = False,
     on_damage: Callable[[Damage], None] | None = None,

@@ -84,7 +84,7 @@ class RecoveredView(BaseView):
         """Yield the message table in physical order. Arguments as in `View.batches`."""
         low, high = self.log_range()
         return table(
-            self.log, low, high, check_columns(columns), selection, self.queue_or_none, milliseconds=milliseconds, on_damage=on_damage
+            self.log, low, high, check_columns(columns), selection, self.queue_lookup, milliseconds=milliseconds, on_damage=on_damage
         )
 
     def index_files(self) -> Sequence[IndexImage]:

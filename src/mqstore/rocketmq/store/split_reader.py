@@ -81,7 +81,7 @@ def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[
                 columns = RecordColumns(event)
                 columns = columns.take(select(columns, task.selection))
                 for piece in columns.pieces(MAX_BATCH_BYTES):
-                    yield batch_of(piece, task.columns, view.log, view.queue_or_none, milliseconds=milliseconds)
+                    yield batch_of(piece, task.columns, view.log, view.queue_lookup, milliseconds=milliseconds)
             elif isinstance(event, Damage) and report is not None:
                 report(event)
     finally:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from mqstore.errors import UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
@@ -18,6 +18,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
+from mqstore.rocketmq.dispatch.tag_keys import TagKeys
 from mqstore.rocketmq.format import checkpoint as checkpoints
 from mqstore.rocketmq.format import consume_queue, index_file
 from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
@@ -26,22 +27,9 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.index_file import IndexFile
-
-if TYPE_CHECKING:
-    pass
+from mqstore.rocketmq.store.unread_parts import dledger_log, offsets_in_rocksdb, queues_in_rocksdb, unread_parts
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
-
-_UNSUPPORTED = (
-    ("consumequeue/CURRENT", "consume queues in RocksDB (storeType=defaultRocksDB)"),
-    ("timerwheel", "the timer wheel (messages with arbitrary delay wait in topic rmq_sys_wheel_timer)"),
-    ("compaction/position-checkpoint", "compaction topics"),
-    ("tiered_index_file", "tiered storage"),
-    ("config/tieredStoreMetadata.json", "tiered storage"),
-    ("kvStore", "state kept in RocksDB (kvStore)"),
-    ("config/rdb", "configuration kept in RocksDB"),
-    ("config/consumerOffsets", "consumer offsets kept in RocksDB"),
-)
 
 
 class StoreFiles:
@@ -127,9 +115,30 @@ class StoreFiles:
     @cached_property
     def unsupported(self) -> tuple[str, ...]:
         """Parts of the store that are recognised but not read, by name."""
-        found = [name for place, name in _UNSUPPORTED if self.directory.exists(place)]
-        found.extend(f"compaction of topic {topic}" for topic in self.topics.compacted)
-        return tuple(dict.fromkeys(found))
+        return (*unread_parts(self.directory), *(f"compaction of topic {topic}" for topic in self.topics.compacted))
+
+    @cached_property
+    def unread_queues(self) -> str | None:
+        """The directory of the database that holds the consume queues, which is not read; None if they are files."""
+        return queues_in_rocksdb(self.directory)
+
+    @cached_property
+    def unread_log(self) -> str | None:
+        """The directory that holds the log, if it is not read; None if there is a commit log."""
+        return dledger_log(self.directory)
+
+    def require_log(self) -> None:
+        """Raise UnsupportedError if the log is not read, so that nothing can be said of its messages."""
+        if self.unread_log is not None:
+            raise UnsupportedError(
+                f"{self.path} has no commit log: DLedger keeps the log in {self.unread_log}, which mqstore does not read; "
+                "its messages can be read through a broker of the group"
+            )
+
+    @cached_property
+    def unread_offsets(self) -> str | None:
+        """The directory of the database that holds the consumer offsets, which is not read; None if they are a file."""
+        return offsets_in_rocksdb(self.directory)
 
     @cached_property
     def version_hint(self) -> str:
@@ -170,7 +179,14 @@ class StoreFiles:
             lmq=lmq if self.config.enable_lmq is None else self.config.enable_lmq,
             is_v5=(version or self.version_hint) != "4.9.3",
             batch_topics=frozenset(batch),
+            index_tags=(version or self.version_hint) != "4.9.3" and self.indexes_tags,
         )
+
+    @cached_property
+    def indexes_tags(self) -> bool:
+        """Whether the broker indexes tags, too, as since 5.4.0: its newest entries decide, else files that only such a broker writes."""
+        found = TagKeys(self.log, self.index_files()).newest()
+        return found if found is not None else self.checkpoint.logics_physical_offset > 0 or self.directory.exists("rocksdbstore")
 
     def tags_code_resolver(self, topic: str, queue_id: int) -> Callable[[int], int]:
         """Return a function from a stored tags code to the tags code itself: addresses are looked up in the extended queue."""

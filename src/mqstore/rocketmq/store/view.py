@@ -72,6 +72,9 @@ class ConsumerOffset:
     state: str
 
 
+QueueLookup = Callable[[str, int], "QueueView | None"]
+
+
 class View(Protocol):
     """One view of a store. Nothing here raises for damaged bytes."""
 
@@ -108,6 +111,15 @@ class View(Protocol):
 
     def queue_or_none(self, topic: str, queue_id: int) -> QueueView | None:
         """Return one consume queue, or None if there is none."""
+        ...
+
+    @property
+    def queue_lookup(self) -> QueueLookup | None:
+        """How a verdict finds the queue of a message; None if the queues of the view are not read."""
+        ...
+
+    def require_queues(self) -> None:
+        """Raise UnsupportedError if the queues of the view are not read."""
         ...
 
     def index_files(self) -> Sequence[IndexFileLike]:

@@ -7,6 +7,7 @@ every link of a file over an empty slot table.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,11 +18,12 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
+from mqstore.rocketmq.dispatch.tag_keys import tags_hash
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import ENTRY, IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
 
-__all__ = ["IndexProof", "check_chains"]
+__all__ = ["IndexProof", "check_chains", "keys_without_entry"]
 
 BLOCK = 250_000  # entries a chain check holds at once
 MAX_FINDINGS = 200  # findings per file that are listed
@@ -32,29 +34,19 @@ class IndexProof:
     """An index file that is being proved. proved: half-open ranges of entry numbers that equal the log's keys; 1 is the first."""
 
     file: IndexFile
-    inherits: bool  # not the first file: the time of its first entry is relative to the file before (docs/formats/rocketmq.md, 5.4)
+    # the file before this one is there, or retention removed it: the first entry's time is relative to it (docs/formats/rocketmq.md, 5.4)
+    inherits: bool
     proved: list[tuple[int, int]] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
     @property
     def stop(self) -> int:
         """Number after the last entry."""
-        return min(self.file.header.index_count, self.file.positions)
-
-    def first_at(self, physical_offset: int) -> int:
-        """Return the number of the first entry whose record is at or after a physical offset. Entries ascend in a valid file."""
-        low, high = 1, self.stop
-        while low < high:
-            middle = (low + high) // 2
-            if self.file.entry(middle).physical_offset < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self.file.stop
 
     def compare(self, keys: NDArray[np.void]) -> NDArray[np.bool_]:
         """Compare the keys of a range of log with the file. Returns which of them it holds."""
-        held = self._align(keys, self.first_at(int(keys["physical_offset"][0])))
+        held = self._align(keys, self.file.first_at(int(keys["physical_offset"][0])))
         if not held.any():
             # a damaged offset may have misled the bisection: search the whole file for the record of the first key
             found = self._number_of(int(keys["physical_offset"][0]))
@@ -136,7 +128,7 @@ class IndexProof:
             if message is None:
                 self.report(number, Kind.BAD_INDEX_ENTRY, f"no valid record starts at physical offset {entry.physical_offset}")
                 continue
-            hashes = {index_hash(message.topic, key) for key in dispatch_request(message, rules).keys}
+            hashes = {index_hash(message.topic, key) for key in dispatch_request(message, rules).keys} | {tags_hash(message)}
             if entry.key_hash not in hashes:
                 self.report(number, Kind.BAD_INDEX_ENTRY, f"the record at {entry.physical_offset} has no key with hash {entry.key_hash}")
             elif not (number == 1 and self.inherits):
@@ -150,8 +142,8 @@ class IndexProof:
                     )
 
 
-def check_chains(file: IndexFile) -> list[Damage]:
-    """Replay every link of a file, then compare its slots and header with the result."""
+def check_chains(file: IndexFile, before: IndexFile | None = None) -> list[Damage]:
+    """Replay every link of a file, then compare its slots and header with the result. before: the previous file."""
     damage: list[Damage] = []
     header = file.header
     if not 0 <= header.index_count <= file.positions:
@@ -184,25 +176,46 @@ def check_chains(file: IndexFile) -> list[Damage]:
     for slot in np.flatnonzero(stored != slots).tolist()[:MAX_FINDINGS]:
         sentence = f"slot {slot} holds {int(stored[slot])}, its newest entry is {int(slots[slot])}"
         damage.append(Damage(file.relative, file.slot_position(slot), 4, Kind.BAD_INDEX_CHAIN, sentence))
-    return damage + _check_header(file, int(np.count_nonzero(slots)))
+    return damage + _check_header(file, int(np.count_nonzero(slots)), before)
 
 
-def _check_header(file: IndexFile, taken: int) -> list[Damage]:
+def _check_header(file: IndexFile, taken: int, before: IndexFile | None) -> list[Damage]:
     header = file.header
     if header.index_count <= 1:
         return []
     damage = []
     first, last = file.entry(1), file.entry(header.index_count - 1)
-    for position, width, name, stored, expected in (
-        (16, 8, "beginPhyOffset", header.begin_physical_offset, first.physical_offset),
-        (24, 8, "endPhyOffset", header.end_physical_offset, last.physical_offset),
-        (32, 4, "hashSlotCount", header.hash_slot_count, taken),
+    for position, name, stored, expected in (
+        (16, "beginPhyOffset", header.begin_physical_offset, first.physical_offset),
+        (24, "endPhyOffset", header.end_physical_offset, last.physical_offset),
     ):
         if stored != expected:
-            damage.append(Damage(file.relative, position, width, Kind.BAD_INDEX_HEADER, f"{name} is {stored}, the entries give {expected}"))
+            damage.append(Damage(file.relative, position, 8, Kind.BAD_INDEX_HEADER, f"{name} is {stored}, the entries give {expected}"))
+    stored, keys = header.hash_slot_count, header.index_count - 1
+    # an upgraded broker continues the file in which the old one counted keys, and no other
+    mixed = file.may_use(taken) and (before is None or before.header.hash_slot_count == before.header.index_count - 1)
+    if stored not in (taken, keys) and not mixed:
+        sentence = f"hashSlotCount is {stored}, the entries give {taken}"
+        damage.append(Damage(file.relative, 32, 4, Kind.BAD_INDEX_HEADER, sentence))
     return damage
 
 
-def missing_ranges(keys: NDArray[np.void], held: NDArray[np.bool_]) -> Sequence[int]:
-    """Return the physical offsets, ascending and distinct, of the records with a key that no file holds."""
-    return [int(offset) for offset in np.unique(keys["physical_offset"][~held].astype(np.int64))]
+def keys_without_entry(proofs: Sequence[IndexProof], keys: NDArray[np.void], held: NDArray[np.bool_]) -> list[tuple[int, set[int]]]:
+    """Return (physical offset, hashes) of the records of which not every key has an entry, whichever file it is in.
+
+    keys: those of a range of log; held: which of them a comparison in step has found. A record's keys may be in two files, or one key
+    twice among them, which only counting settles.
+    """
+    offsets = keys["physical_offset"].astype(np.int64)
+    lacking: list[tuple[int, set[int]]] = []
+    for offset in np.unique(offsets[~held]).tolist():
+        low, high = np.searchsorted(offsets, [offset, offset + 1])
+        wanted = Counter(keys["hash"][low:high].tolist())
+        for proof in proofs:
+            header = proof.file.header
+            if header.index_count > 1 and header.begin_physical_offset <= offset <= header.end_physical_offset:
+                wanted.subtract(proof.file.entry(number).key_hash for number in proof.file.numbers_of(offset))
+        rest = {key_hash for key_hash, count in wanted.items() if count > 0}
+        if rest:
+            lacking.append((offset, rest))
+    return lacking

@@ -28,7 +28,6 @@ Queue = tuple[str, int]
 Ranges = list[tuple[int, int]]
 
 PART = 256 << 20  # bytes of log in a part, by default
-MAX_INSIDE = 1000  # offsets of records without index entry that are kept
 
 _stores: dict[tuple[str | Url, BrokerConfig, str], RocketMQStore] = {}
 
@@ -68,7 +67,8 @@ class PartProof:
     log_end: int
     last_timestamp: int
     unindexed: int
-    unindexed_inside: list[int]
+    unindexed_inside: int
+    first_unindexed: int | None
     unqueued: dict[Queue, int]
     queues: dict[Queue, tuple[Ranges, list[tuple[int, int]], int]] = field(default_factory=dict)  # proved, missing, count of missing
     units: dict[Queue, tuple[list[int], list[int]]] = field(default_factory=dict)  # of batch queues: proved numbers, missing records
@@ -104,9 +104,9 @@ def check_part(task: PartTask) -> PartProof:
     met = task.met
     begin: int | None = None
     for number, split in enumerate(task.splits):
-        check = check_split(work.log, split, work.rules)
+        check = check_split(work.log, split, work.rules_for(split))
         if met[0] == split.file.start and met[1] > split.start and check.begin != met[1]:
-            check = check_split(work.log, split, work.rules, met[1])
+            check = check_split(work.log, split, work.rules_for(split), met[1])
         if number == 0:
             begin = check.begin
         met = _arrived(met, split.file.start, check.end)
@@ -122,6 +122,7 @@ def check_part(task: PartTask) -> PartProof:
         work.last_timestamp,
         work.unindexed,
         work.unindexed_inside,
+        work.first_unindexed,
         work.unqueued,
         {
             queue: (proof.proved, proof.missing, proof.missing_count)
@@ -161,7 +162,7 @@ def absorb(work: Verification, part: PartProof) -> None:
     if part.log_end >= 0:
         work.log_end, work.last_timestamp = part.log_end, part.last_timestamp
     work.unindexed += part.unindexed
-    work.unindexed_inside.extend(part.unindexed_inside[: MAX_INSIDE - len(work.unindexed_inside)])
+    work.note_unindexed(part.unindexed_inside, part.first_unindexed)
     for queue, count in part.unqueued.items():
         work.unqueued[queue] = work.unqueued.get(queue, 0) + count
     for queue, (proved, missing, missing_count) in part.queues.items():
@@ -197,6 +198,6 @@ def check_index(task: IndexProofTask) -> list[Damage]:
     """Return what is wrong with one index file."""
     store = _open_cached(task.store, task.config, task.token)
     work = Verification(store)
-    proof = work.indexes[task.number]
-    proof.proved.extend(task.proved)
-    return settle_index(proof, work.log, task.log_end, work.rules)
+    work.log_end = task.log_end
+    work.indexes[task.number].proved.extend(task.proved)
+    return settle_index(work, task.number)

@@ -14,15 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, merge_adjacent
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun
-from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, missing_ranges
-from mqstore.rocketmq.verify.log_proof import SplitCheck, check_split, plan
+from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry
+from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 
 __all__ = ["Verification", "settle_index", "verify"]
@@ -49,16 +50,18 @@ class Verification:
     def __init__(self, store: RocketMQStore) -> None:
         self.store = store
         self.log = store.log
-        self.rules = store.rules()
+        self.rules = replace(store.rules(), index_tags=False)
+        self._tags = TagKeys(store.log, store.index_files())
         self.checked = CheckCounts()
         self.damage: list[Damage] = list(store.findings)
         self.notes: list[str] = []
         self.queues: dict[tuple[str, int], QueueProof] = {}
         self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
         self.unqueued: dict[tuple[str, int], int] = {}  # records of queues without any files
-        self.indexes = [IndexProof(file, number > 0) for number, file in enumerate(store.index_files())]
-        self.unindexed = 0
-        self.unindexed_inside: list[int] = []
+        self.indexes = [IndexProof(file, number > 0 or self.log.start > 0) for number, file in enumerate(store.index_files())]
+        self.unindexed = 0  # records with a key without entry, after the end of the index
+        self.unindexed_inside = 0  # and before it
+        self.first_unindexed: int | None = None  # physical offset of the first of these
         self.log_end = self.log.start
         self.last_timestamp = 0
 
@@ -75,29 +78,44 @@ class Verification:
                 self.drop()
             if progress is not None:
                 progress(check.split.file.start - self.log.start + check.split.stop, total)
-        return self.report([settle_index(proof, self.log, self.log_end, self.rules) for proof in self.indexes])
+        return self.report([settle_index(self, number) for number in range(len(self.indexes))])
 
     def report(self, index_damage: Sequence[Sequence[Damage]]) -> Report:
         """Return the report once every split was taken. index_damage: findings of `settle_index`, file by file."""
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
-        self._finish_queues()
-        self._count_lost_messages()
+        if self.store.unread_log is None:
+            self._finish_queues()
+            self._count_lost_messages()
+            self._finish_batch_queues()
         self._finish_index(index_damage)
-        self._finish_batch_queues()
         self._finish_offsets()
         self._finish_checkpoint()
         if self.store.unclean:
             self.notes.append(
                 "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
             )
-        skipped = tuple(
-            SkippedRange(item.file, item.offset, item.length, str(item.kind))
-            for item in self.damage
-            if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
+        skipped = (
+            *(
+                SkippedRange(item.file, item.offset, item.length, str(item.kind))
+                for item in self.damage
+                if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
+            ),
+            *self._unread(),
         )
         return Report(
             str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes)
         )
+
+    def _unread(self) -> Iterator[SkippedRange]:
+        """Yield the parts of the store that are not read, and note what is not checked without them."""
+        log, queues = self.store.unread_log, self.store.unread_queues
+        if log is not None:
+            self.notes.append(f"DLedger keeps the log in {log}, which mqstore does not read: queues and index are not compared with it")
+            yield SkippedRange(log, 0, 0, "the log of DLedger is not read")
+        if queues is not None:
+            sentence = "whether they list every message is not known"
+            self.notes.append(f"the consume queues are in a RocksDB database ({queues}), which mqstore does not read: {sentence}")
+            yield SkippedRange(queues, 0, 0, "a RocksDB database is not read")
 
     def drop(self) -> None:
         """Drop the mapped pages of queues and index: compared entries are not needed again soon."""
@@ -108,6 +126,15 @@ class Verification:
 
     # the log
 
+    @cached_property
+    def _has_tags(self) -> bool:
+        return self._tags.anywhere()
+
+    def rules_for(self, split: LogSplit) -> DispatchRules:
+        """Return the rules for a split: in the store of an upgraded broker, tags may be indexed in one part and not in another."""
+        start = split.file.start
+        return replace(self.rules, index_tags=self._has_tags and self._tags.between(start + split.start, start + split.stop))
+
     def _splits(self, threads: int) -> Iterator[SplitCheck]:
         """Yield checked splits in log order; one that did not begin where the split before it ended is checked again from there."""
         waiting: deque[Future[SplitCheck]] = deque()
@@ -117,13 +144,13 @@ class Verification:
             try:
                 while True:
                     while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
-                        waiting.append(pool.submit(check_split, self.log, split, self.rules))
+                        waiting.append(pool.submit(check_split, self.log, split, self.rules_for(split)))
                     if not waiting:
                         return
                     check = waiting.popleft().result()
                     file = check.split.file
                     if met[0] == file.start and met[1] > check.split.start and check.begin != met[1]:
-                        check = check_split(self.log, check.split, self.rules, met[1])
+                        check = check_split(self.log, check.split, self.rules_for(check.split), met[1])
                     met = (file.start, max(check.end, met[1] if met[0] == file.start else 0))
                     yield check
             finally:
@@ -164,10 +191,36 @@ class Verification:
         if held.all():
             return
         newest = max((proof.file.header.end_physical_offset for proof in self.indexes if proof.file.header.index_count > 1), default=-1)
-        lost = missing_ranges(keys, held)
-        self.unindexed += len(lost)
-        inside = [offset for offset in lost if offset <= newest]
-        self.unindexed_inside.extend(inside[: 1000 - len(self.unindexed_inside)])
+        inside = keys["physical_offset"].astype(np.int64) <= newest
+        self.unindexed += len(np.unique(keys["physical_offset"][~held & ~inside]))
+        lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
+        self.note_unindexed(len(lost), lost[0] if lost else None)
+
+    def note_unindexed(self, count: int, first: int | None) -> None:
+        """Count records before the end of the index of which a key has no entry. first: physical offset of the first."""
+        self.unindexed_inside += count
+        if self.first_unindexed is None:
+            self.first_unindexed = first
+
+    def _without_tags_of_older_brokers(self, keys: np.ndarray, lacking: Sequence[tuple[int, set[int]]]) -> list[int]:
+        """Return the physical offsets of the records that lack an entry of a key, or one for tags where such entries are before and after.
+
+        A broker that does not index tags may have written the entries of a range of log.
+        """
+        untagged = {offset for offset, hashes in lacking if hashes == {self._hash_of_tags(offset)}}
+        lost = [offset for offset, _ in lacking if offset not in untagged]
+        if untagged:
+            offsets = np.unique(keys["physical_offset"].astype(np.int64)).tolist()
+            others = [offset for offset in offsets if offset not in untagged]
+            first = next((offset for offset in others if self._hash_of_tags(offset) is not None), None)
+            last = next((offset for offset in reversed(others) if self._hash_of_tags(offset) is not None), None)
+            if first is not None and last is not None:
+                lost = sorted([*lost, *(offset for offset in untagged if first < offset < last)])
+        return lost
+
+    def _hash_of_tags(self, offset: int) -> int | None:
+        message = self.log.record(offset)
+        return None if message is None else tags_hash(message)
 
     # differences between the log and its derived files
 
@@ -184,6 +237,8 @@ class Verification:
             elif proof.missing:
                 self._missing_entries(f"consumequeue/{topic}/{queue_id}", proof.missing[0], proof.missing_count)
         for (topic, queue_id), count in sorted(self.unqueued.items()):
+            if self.store.unread_queues is not None:
+                continue
             if self.store.unclean:
                 pending += count
             else:
@@ -211,26 +266,17 @@ class Verification:
         for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
             self.damage.extend(found)
-        if not self.unindexed:
-            return
         if not self.indexes:
-            self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
+            if self.unindexed:
+                self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
             return
-        pending = self.unindexed - len(self.unindexed_inside)
-        if self.unindexed_inside:
-            first = self.unindexed_inside[0]
-            many = len(self.unindexed_inside)
-            sentence = f"keys of {many} messages before the end of the index are in no index file, the first at physical offset {first}"
-            self.damage.append(
-                Damage(
-                    "index",
-                    0,
-                    0,
-                    Kind.MISSING_INDEX_ENTRY,
-                    f"{sentence}; key queries miss them; {REMEDY}",
-                    len(self.unindexed_inside),
-                )
+        pending, inside = self.unindexed, self.unindexed_inside
+        if inside:
+            sentence = (
+                f"keys of {inside} messages before the end of the index are in no index file, "
+                f"the first at physical offset {self.first_unindexed}; key queries miss them; {REMEDY}"
             )
+            self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, sentence, inside))
         if pending and self.store.unclean:
             self.notes.append(
                 f"keys of {pending} messages at the end of the log are not yet in the index: the broker died before it dispatched them"
@@ -262,10 +308,12 @@ class Verification:
                 )
 
 
-def settle_index(proof: IndexProof, log: CommitLog, log_end: int, rules: DispatchRules) -> list[Damage]:
+def settle_index(work: Verification, number: int) -> list[Damage]:
     """Return what is wrong with an index file: its chains, and the entries that no range of log has proved."""
-    damage = check_chains(proof.file)
-    if not any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage):
-        proof.finish(log, log_end, rules)
+    proof = work.indexes[number]
+    damage = check_chains(proof.file, work.indexes[number - 1].file if number else None)
+    headless = any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage)
+    if not headless and work.store.unread_log is None:
+        proof.finish(work.log, work.log_end, work.rules)
     proof.file.drop()
     return [*damage, *proof.damage]

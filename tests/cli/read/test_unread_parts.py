@@ -1,0 +1,59 @@
+"""Parts of a store that are not read: the commands say what they cannot answer, and call nothing missing or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.golden import case_named, opened, run_cli
+
+ROCKSDB = case_named("5.5.0/c-rocksdb-queues-clean")
+DLEDGER = case_named("5.5.0/g-dledger")
+SENTENCE = "in a RocksDB database (consumequeue), which"
+
+
+@pytest.mark.parametrize("command", [("topics",), ("groups",), ("queue", "TopicTest", 0)])
+def test_queues_in_a_database_are_not_said_to_be_missing(command: tuple[object, ...]) -> None:
+    name, *rest = command
+    asked = run_cli(name, opened(ROCKSDB), *rest, "-o", "json")
+    assert (asked.status, asked.stdout) == (2, "")
+    assert SENTENCE in asked.stderr
+    assert "--view recovered" in asked.stderr
+
+
+def test_the_recovered_view_has_the_queues_that_the_database_holds() -> None:
+    found = run_cli("topics", opened(ROCKSDB), "--view", "recovered", "--config", ROCKSDB.config, "-o", "jsonl")
+    assert found.status == 0
+    assert sum(row["messages"] for row in found.rows) > 100
+
+
+def test_a_message_is_judged_by_its_own_checks_where_its_queue_is_not_read() -> None:
+    found = run_cli("messages", opened(ROCKSDB), "-o", "jsonl")
+    assert (found.status, {row["verdict"] for row in found.rows}) == (0, {"intact"})
+
+
+def test_verify_calls_such_a_store_sound_and_says_what_it_did_not_compare() -> None:
+    found = run_cli("verify", opened(ROCKSDB))
+    assert found.status == 0
+    assert SENTENCE in found.stdout
+
+
+@pytest.mark.parametrize("command", ["messages", "query -t TopicTest -k k", "usage"])
+def test_a_log_that_dledger_keeps_is_not_said_to_be_empty(command: str) -> None:
+    name, *rest = command.split()
+    found = run_cli(name, opened(DLEDGER), *rest)
+    assert (found.status, found.stdout) == (2, "")
+    assert "DLedger keeps the log in dledger-n0/data" in found.stderr
+
+
+def test_no_store_is_rebuilt_from_a_log_that_is_not_read(tmp_path: Path) -> None:
+    found = run_cli("rebuild", opened(DLEDGER), "--to", tmp_path / "new")
+    assert found.status == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_inspect_names_what_is_not_read() -> None:
+    found = run_cli("inspect", opened(DLEDGER))
+    assert "the log, which DLedger keeps in dledger-n0/data" in found.stdout
+    found = run_cli("inspect", opened(ROCKSDB))
+    assert "consume queues in RocksDB" in found.stdout

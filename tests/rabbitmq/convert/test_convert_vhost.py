@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -213,6 +214,31 @@ def test_a_priority_level_keeps_its_own_name(tmp_path: Path) -> None:
     old = {path.parent.name: path.read_bytes() for path in goldenkit.opened(case).rglob(".queue_name")}
     new = {path.parent.name: path.read_bytes() for path in (tmp_path / "new").rglob(".queue_name")}
     assert new == {directory: content + b"INDEX: v2\n" for directory, content in old.items()}
+
+
+@pytest.mark.parametrize("name", [b"Q\xc3\xbc", b"Q\xff\xfe", b"a\nb", b"q" * 255], ids=["utf-8", "not-utf-8", "control", "long"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_queue_directory_that_no_broker_named_keeps_its_name_and_its_messages(tmp_path: Path, name: bytes, version: int) -> None:
+    """Someone renamed it, or saved a copy beside it; such a directory has no digest for a name."""
+    own = os.fsdecode(name)
+    place = f"{PLACE}/queues/{own}"
+    files = {
+        f"{place}/0.idx": in_segment(3) + in_segment(5, embedded=False),
+        f"{STORE}/0.rdq": in_store(5),
+        f"{Q}/journal.jif": in_journal(8),
+    }
+    store = vhost(tmp_path / "old", files)
+    report = convert(store, tmp_path / "new", version)
+    assert (report.messages, report.ok) == (3, True)
+    assert (tmp_path / "new" / place).is_dir()
+    found = RabbitMQStore(tmp_path / "new").to_arrow(("queue", "payload", "store_file")).to_pylist()
+    # bytes that are not UTF-8 are escaped in every output
+    shown = name.decode("utf-8", "backslashreplace") if b"\xff" not in name else "Q\\udcff\\udcfe"
+    assert {(row["queue"], row["payload"]) for row in found} == {(shown, body(3)), (shown, body(5)), ("q", body(8))}
+    for command in ("messages", "topics", "verify", "inspect"):
+        for form in ("text", "json"):
+            told = goldenkit.run_cli(command, tmp_path / "new", "-o", form)
+            assert (told.status, "a bug in mqstore" in told.stderr) == (0, False), told
 
 
 def test_the_old_store_is_not_touched_and_a_failed_run_leaves_nothing(tmp_path: Path) -> None:

@@ -580,3 +580,25 @@ def test_exactly_the_messages_with_untouched_bytes_are_intact(tmp_path, name, wh
         path.write_bytes(raw)
     assert {tuple(row.values()) for row in rows(mqstore.open(root), columns=columns)} == sound
     record_property("queue_images", changes)
+
+
+@pytest.mark.parametrize("names", [[], ["/"]])
+def test_an_empty_queue_of_version_2_is_listed_and_not_called_version_1(tmp_path: Path, names: list[str]) -> None:
+    """It has no files: its version is in `.queue_name`, or in the terms of a clean stop."""
+    place = f"vhosts/{vhost_directory('/')}"
+    named, unnamed = queue_directory("/", "named"), queue_directory("/", "unnamed")
+    terms = QueueTerms(None, {}, 7, 7, bytes(16), 0, 0)
+    root = write(
+        tmp_path,
+        {
+            f"{place}/.vhost": b"/",
+            f"{place}/queues/{named}/.queue_name": queue_name_file("/", "named", True),
+            f"{place}/recovery.dets": write_terms({unnamed: terms}),
+        },
+    )
+    (root / place / "queues" / unnamed).mkdir()
+    store = RabbitMQStore(root, names=[(vhost, "unnamed") for vhost in names])
+    assert {queue.name: (queue.version, queue.counts.ready) for queue in store.queues} == {
+        "named": (2, 0),
+        "unnamed" if names else unnamed: (2, 0),
+    }

@@ -17,6 +17,7 @@ Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -196,12 +197,13 @@ def convert_queue(task: QueueTask) -> QueueResult:
 
 def needed_rows(vhost: str, directory: str) -> str:
     """Return the file, below the stage, that names the rows of the message store which a queue needs. vhost: the place of the old one."""
-    return f"{ROWS}/{vhost_directory(vhost)}-{directory}"
+    # a digest: the name of a directory may be as long as a name can be
+    return f"{ROWS}/{vhost_directory(vhost)}-{hashlib.sha256(os.fsencode(directory)).hexdigest()}"
 
 
 def queue_reference(vhost: Vhost, directory: str) -> bytes:
     """Return the 16-byte reference of a queue for `clean.dot`: unique within the vhost, and the same on every run."""
-    return hashlib.sha256(f"mqstore {vhost.directory} {directory}".encode()).digest()[:16]
+    return hashlib.sha256(f"mqstore {vhost.directory} {directory}".encode("utf-8", "surrogateescape")).digest()[:16]
 
 
 def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:

@@ -123,8 +123,11 @@ def queue_value(terms: QueueTerms) -> list[Term]:
 
 
 def write_terms(terms: Mapping[str, QueueTerms]) -> bytes:
-    """Return the bytes of a `recovery.dets` that a broker opens."""
-    return dets.write_objects((list(name.encode("ascii")), queue_value(value)) for name, value in sorted(terms.items()))
+    """Return the bytes of a `recovery.dets` that a broker opens.
+
+    A directory that no broker named has no terms there: a broker's own names are digests.
+    """
+    return dets.write_objects((list(name.encode("ascii")), queue_value(value)) for name, value in sorted(terms.items()) if name.isascii())
 
 
 def read_clean_dot(content: bytes) -> CleanDot | str:

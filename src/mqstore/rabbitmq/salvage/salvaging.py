@@ -109,8 +109,13 @@ def _originals(batch: pa.RecordBatch, directory: AliasDirectory) -> pa.RecordBat
     place = batch.schema.get_field_index("store_file")
     if place < 0:
         return batch
-    names = [None if name is None else directory.original(name) for name in batch.column(place).to_pylist()]
+    real = {_shown(name): _shown(directory.original(name)) for name in directory.files}
+    names = [None if name is None else real.get(name, name) for name in batch.column(place).to_pylist()]
     return batch.set_column(place, batch.schema.field(place), pa.array(names, pa.string()))
+
+
+def _shown(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def salvage(

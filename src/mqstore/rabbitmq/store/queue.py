@@ -162,10 +162,12 @@ class Queue:
 
     @property
     def version(self) -> int:
-        """2 if there are files of version 2, or only a `.queue_name` that says so; else 1."""
+        """2 if there are files of version 2, or of neither version and `.queue_name` or the terms of a clean stop say so; else 1."""
         if self.index_v2.exists:
             return 2
-        return 2 if self.place.declares_v2 and not self.index.exists else 1
+        terms = self.start.terms
+        declared = self.place.declares_v2 or (terms is not None and terms.v2_segments is not None)
+        return 2 if declared and not self.index.exists else 1
 
     @property
     def ignores_journal(self) -> bool:

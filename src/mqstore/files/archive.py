@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.regular_file import open_regular_file, why_unreadable
 from mqstore.files.unpacked_tree import NoSpaceError, RefusedMemberError, UnpackedTree
 
 __all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "member_names"]
@@ -51,7 +52,7 @@ def member_names(archive: Path) -> Iterator[str]:
     """Yield the names of the members, in the order of the archive; stop where the archive is damaged."""
     with contextlib.suppress(*_DAMAGED_ARCHIVE, OSError):
         if archive.name.lower().endswith(".zip"):
-            with zipfile.ZipFile(archive) as opened:
+            with open_regular_file(archive) as packed, zipfile.ZipFile(packed) as opened:
                 yield from opened.namelist()
         else:
             with _tar_stream(archive) as tar:
@@ -102,7 +103,7 @@ class UnpackedArchive:
             if error.errno is None:  # from a decompressor
                 raise CannotOpenError(f"{archive} is not a valid archive: {error}; {advice}") from None
             if error.filename is not None and Path(error.filename) == archive:
-                raise CannotOpenError(f"{archive} cannot be read: {error.strerror}") from None
+                raise CannotOpenError(why_unreadable(archive, error)) from None
             raise CannotOpenError(f"{archive} cannot be unpacked: {error.strerror}; {advice}") from None
 
     def store_root(self) -> Path:
@@ -122,12 +123,12 @@ class UnpackedArchive:
 @contextlib.contextmanager
 def _tar_stream(archive: Path) -> Iterator[tarfile.TarFile]:
     if not archive.name.lower().endswith(".zst"):
-        with tarfile.open(archive, tarinfo=_TarInfo) as tar:
+        with open_regular_file(archive) as packed, tarfile.open(fileobj=packed, tarinfo=_TarInfo) as tar:
             yield tar
         return
     import zstandard
 
-    with open(archive, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
+    with open_regular_file(archive) as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
         try:
             with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_TarInfo) as tar:
                 yield tar
@@ -172,7 +173,7 @@ def _untar(archive: Path, tree: UnpackedTree) -> None:
 
 
 def _unzip(archive: Path, tree: UnpackedTree) -> None:
-    with zipfile.ZipFile(archive) as opened:
+    with open_regular_file(archive) as packed, zipfile.ZipFile(packed) as opened:
         for member in opened.infolist():
             if member.is_dir():
                 tree.directory(member.filename)

@@ -35,20 +35,25 @@ class ConfinedDirectory(ReadOnlyDirectory):
     def _is_own(self, relative: str) -> bool:
         """Return whether a name is that of a file or directory in here, or does not exist."""
         path = f"{self.root}/{relative}"
+        is_link = False
         try:
             mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
+            is_link = stat.S_ISLNK(mode)
+            if is_link:
                 if not Path(path).resolve().is_relative_to(self.root.resolve()):
                     return False
                 mode = os.stat(path).st_mode
         except FileNotFoundError:
-            return True
+            return not is_link
         except (OSError, RuntimeError):
             return False
         return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
     def exists(self, relative: str) -> bool:
         return super().exists(relative) and self._is_own(relative)
+
+    def has_entry(self, relative: str) -> bool:
+        return super().exists(relative)
 
     def entries(self, relative: str = "") -> list[DirectoryEntry]:
         return [entry for entry in self._all_entries(relative) if self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]

@@ -19,6 +19,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
+from mqstore.files.regular_file import open_regular, why_unreadable
 
 __all__ = ["DurableFile", "copy_file", "open_for_writing", "sync_path", "writing", "written_ranges"]
 
@@ -87,7 +88,7 @@ def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
 
 def open_for_writing(path: Path, flags: int = 0) -> int:
     """Open a regular file that has no second hard link. Raises OSError, or TargetError for any other file."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
@@ -190,7 +191,7 @@ class DurableFile(io.RawIOBase):
 
 def sync_path(path: Path) -> None:
     """Return when the bytes of a file, or the names in a directory, have reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:
@@ -200,9 +201,9 @@ def sync_path(path: Path) -> None:
 def copy_file(origin: str, path: Path) -> None:
     """Copy a file with its holes and its modification time; nothing remains if it fails."""
     try:
-        reading = os.open(origin, os.O_RDONLY | os.O_CLOEXEC)
+        reading = open_regular(origin)
     except OSError as error:
-        raise CannotOpenError(f"{origin} cannot be read: {error.strerror}") from error
+        raise CannotOpenError(why_unreadable(origin, error)) from error
     try:
         status = os.fstat(reading)
         with writing(path):

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
+from mqstore.files.regular_file import open_regular, open_regular_file, why_unreadable
 
 __all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow"]
 
@@ -63,11 +64,9 @@ class MappedFile:
     remote = False  # True: there is no `data`, only `reach` and `stretch`
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        descriptor = open_regular(path)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(22, "not a regular file", str(path))
             self.path = Path(path)
             self.size = status.st_size
             self.identity = (status.st_dev, status.st_ino)
@@ -134,7 +133,7 @@ class MappedFile:
     def _reopen(self) -> int | None:
         """Return a descriptor of the mapped file, or None if its path leads to another one by now."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+            descriptor = open_regular(self.path)
         except OSError:
             return None
         status = os.fstat(descriptor)
@@ -228,6 +227,10 @@ class ReadOnlyDirectory:
     def exists(self, relative: str) -> bool:
         return os.path.lexists(self._where(relative))
 
+    def has_entry(self, relative: str) -> bool:
+        """Return whether there is an entry of this name, readable or not."""
+        return self.exists(relative)
+
     def is_directory(self, relative: str) -> bool:
         return os.path.isdir(self._where(relative))
 
@@ -240,8 +243,14 @@ class ReadOnlyDirectory:
                 for entry in scan:
                     try:
                         status = entry.stat()
-                    except FileNotFoundError:
-                        continue
+                    except OSError as error:
+                        # a link that leads nowhere or in a circle is an entry that is neither file nor directory
+                        if entry.is_symlink():
+                            status = entry.stat(follow_symlinks=False)
+                        elif isinstance(error, FileNotFoundError):
+                            continue
+                        else:
+                            raise
                     mode = status.st_mode
                     found.append(
                         DirectoryEntry(
@@ -276,15 +285,29 @@ class ReadOnlyDirectory:
             else:
                 yield below, entry
 
+    def directories(self, relative: str = "") -> Iterator[str]:
+        """Yield the path of every directory below relative, by name. Links are not followed, files are not examined."""
+        above = f"{relative}/" if relative else ""
+        try:
+            with os.scandir(self.path(relative)) as scan:
+                names = sorted(entry.name for entry in scan if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            return
+        for name in names:
+            yield f"{above}{name}"
+            yield from self.directories(f"{above}{name}")
+
     def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
         """Return the first `limit` bytes of a small file; None if it does not exist. Raises CannotOpenError if it cannot be read."""
         try:
-            with open(self._where(relative), "rb") as file:
+            with open_regular_file(self._where(relative)) as file:
                 return file.read(limit)
         except FileNotFoundError:
+            if os.path.islink(self._where(relative)):
+                raise CannotOpenError(f"{self.path(relative)} is a symbolic link to a file that does not exist") from None
             return None
         except OSError as error:
-            raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror}") from None
+            raise CannotOpenError(why_unreadable(self.path(relative), error)) from None
 
     def map(self, relative: str) -> MappedFile:
         """Map a file for reading. Raises CannotOpenError, also if it has been removed since it was listed."""
@@ -293,7 +316,7 @@ class ReadOnlyDirectory:
         except FileNotFoundError:
             raise CannotOpenError(f"{self.path(relative)} no longer exists: it was removed after the directory was listed") from None
         except OSError as error:
-            raise CannotOpenError(f"{self.path(relative)} cannot be read: {error.strerror or error}") from None
+            raise CannotOpenError(why_unreadable(self.path(relative), error)) from None
 
     def mapped(self, relative: str) -> MappedFile:
         """Map a file and keep it: up to KEPT_MAPS most recent maps stay open, since each holds one of a limited number of descriptors."""

@@ -144,7 +144,7 @@ def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
         directory=vhost.directory,
         shutdown="clean" if vhost.clean else "unclean",
         segment_entry_count=vhost.entry_count,
-        entries_from=".config" if vhost.config_stated else "the absence of .config: 3.8.16 or older",
+        entries_from=_entries_from(vhost),
         queues=len(mine),
         messages=sum(row["messages"] for row in mine),
         bytes=sum(row["bytes"] for row in mine),
@@ -153,6 +153,12 @@ def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
         refusals=vhost.refusals,
         parts=tuple(_parts(store, vhost)),
     )
+
+
+def _entries_from(vhost: Vhost) -> str:
+    if vhost.config_stated:
+        return ".config"
+    return "the broker's default, as .config cannot be read" if vhost.config_there else "the absence of .config: 3.8.16 or older"
 
 
 def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[StorePart]:

@@ -10,7 +10,7 @@ from mqstore.cli.common.arguments import Store, ViewName, at_microseconds
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import QueueOptions, TopicsOptions
-from mqstore.cli.rabbitmq.store import open_rabbitmq
+from mqstore.cli.rabbitmq.store import note_damage, open_rabbitmq
 from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, QUEUE_NAMES, entry_rows, queue_rows, vhost_rows
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, size
@@ -27,7 +27,7 @@ __all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "t
 def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     """List queues: messages and bytes that the broker would recover, sequence ids, and what it would not recover.
 
-    Exit status 1 if messages are missing, or the broker would not start a queue.
+    Exit status 1 if messages are missing, a file cannot be read, or the broker would not start a queue.
     """
     import time
 
@@ -39,7 +39,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     bad = any(row["not_recovered"] > row["transient"] or row["hidden"] or row["refused"] for row in shown)
     if not out.is_text:
         out.records(QUEUE_NAMES, shown)
-        return 1 if bad else 0
+        return 1 if note_damage(out, opened.unread) or bad else 0
     columns = (
         Column("vhost", flexible=True),
         Column("queue", flexible=True),
@@ -54,7 +54,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     if not shown:
         filtered = options.vhost or options.queue
         out.line("no queue matches; without filters all are listed" if filtered else "no queues: this store has no queue directory")
-        return 0
+        return 1 if note_damage(out, opened.unread) else 0
     total = sum(row["messages"] for row in shown)
     out.line(
         f"{count(len({row['vhost'] for row in shown}), 'vhost')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold"
@@ -62,7 +62,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     for each in opened.vhosts:
         for sentence in each.refusals[:1]:
             out.note(f"the broker would not start vhost {each.name!r}: {sentence}")
-    return 1 if bad else 0
+    return 1 if note_damage(out, opened.unread) or bad else 0
 
 
 def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from mqstore.findings import Damage
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["note_findings", "only_vhost", "open_rabbitmq", "queue_title", "read_names"]
+__all__ = ["note_damage", "note_findings", "only_vhost", "open_rabbitmq", "queue_title", "read_names"]
 
 FINDINGS_SHOWN = 20
 
@@ -62,9 +63,13 @@ def queue_title(queue: str, priority: int | None) -> str:
     return queue if priority is None else f"{queue} (priority {priority})"
 
 
-def note_findings(out: Output, store: RabbitMQStore) -> tuple[Damage, ...]:
+def note_findings(out: Output, store: RabbitMQStore) -> Sequence[Damage]:
     """Print the findings made while reading as notes, and return them."""
-    found = store.findings
+    return note_damage(out, store.findings)
+
+
+def note_damage(out: Output, found: Sequence[Damage]) -> Sequence[Damage]:
+    """Print findings as notes, and return them."""
     for item in found[:FINDINGS_SHOWN]:
         out.note(f"{item.file} at {item.offset}: {item.detail}")
     if len(found) > FINDINGS_SHOWN:

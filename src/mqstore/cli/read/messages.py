@@ -17,6 +17,7 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import GetOptions, MessagesOptions
 from mqstore.cli.rabbitmq import messages as rabbitmq_messages
 from mqstore.errors import NotFoundError, UsageError
+from mqstore.findings import Kind
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count, moment, shorten
 from mqstore.table.text import body_text, columns_for, python_rows
@@ -84,19 +85,21 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     Exit status 1 if a part of the store is damaged or missing and so has no rows.
     """
     chosen = options.filters.selection()
-    view = open_view(out, open_store(store, options.config), options.view, options.as_version)
+    opened = open_store(store, options.config)
+    view = open_view(out, opened, options.view, options.as_version)
+    unread = [item for item in opened.log.findings if item.kind is Kind.UNREADABLE]
     if not out.is_text:
         shown = options.body or BodyDisplay.SHA256
         names = columns_for(shown.value)
         lost: list[Damage] = []
         out.batches(names, view.batches(names, chosen, milliseconds=True, on_damage=lost.append), shown.value)
-        return _note_unreadable(out, lost)
+        return _note_unreadable(out, [*unread, *lost])
     shown = options.body or BodyDisplay.NONE
     lost = []
     total = _print_grid(out, view, chosen, shown, lost)
     if not total:
         out.line("no message matches" if chosen != Selection() else "no messages: the log holds no valid record")
-    return _note_unreadable(out, lost)
+    return _note_unreadable(out, [*unread, *lost])
 
 
 def _note_unreadable(out: Output, lost: Sequence[Damage]) -> int:

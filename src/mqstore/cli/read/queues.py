@@ -19,6 +19,7 @@ from mqstore.cli.common.read_options import OnlyTopic, QueueOptions, TopicsOptio
 from mqstore.cli.rabbitmq import queues as rabbitmq_queues
 from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UnsupportedError, UsageError
+from mqstore.findings import Kind
 from mqstore.table.formatting import count, moment, size
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_NAMES", "GROUP_NAMES", "TOPIC_NAMES", "queue_rows", "register", "topic_rows"]
 
 CHUNK = 4096
+FINDINGS_SHOWN = 20
+_UNREAD = (Kind.MISSING_FILE, Kind.UNREADABLE)
 
 ENTRY_NAMES = ("queue_offset", "physical_offset", "size", "tags_code", "state")
 TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "bytes", "last_store_timestamp")
@@ -251,14 +254,17 @@ def _totals(queue: QueueView) -> tuple[int, int, int | None]:
 
 
 def topics(out: Output, store: Store, options: TopicsOptions) -> int:
-    """List topics and their queues: offsets, messages, bytes, and the time of the newest message; RabbitMQ: vhosts and queues."""
+    """List topics and their queues: offsets, messages, bytes, and the time of the newest message; RabbitMQ: vhosts and queues.
+
+    Exit status 1 if files of these queues or of the log are missing or cannot be read.
+    """
     opened = open_store(store, options.config)
     view = open_view(out, opened, options.view, options.as_version)
     view.require_queues()
     rows = topic_rows(view, options.topic)
     if not out.is_text:
         out.records(TOPIC_NAMES, rows)
-        return 0
+        return _note_unread_files(out, opened, options.topic)
     shown = list(rows)
     columns = (
         Column("topic", flexible=True),
@@ -275,7 +281,21 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     if shown:
         out.line(f"{count(len(names), 'topic')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold")
     _print_topics_without_queues(out, opened, names, options.topic)
-    return 0
+    return _note_unread_files(out, opened, options.topic)
+
+
+def _note_unread_files(out: Output, store: RocketMQStore, only: str | None) -> int:
+    """Print a note for each file of the queues and of the log that is missing or not read. Returns the exit status."""
+    found = list(store.log.findings)
+    for queue in (*store.consume_queues(), *store.batch_queues()):
+        if only in (None, queue.topic):
+            found += queue.file_findings
+    found = [item for item in found if item.kind in _UNREAD]
+    for item in found[:FINDINGS_SHOWN]:
+        out.note(f"{item.file}: {item.detail}")
+    if len(found) > FINDINGS_SHOWN:
+        out.note(f"and {len(found) - FINDINGS_SHOWN} further findings; `mqstore verify` lists them all")
+    return 1 if found else 0
 
 
 def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:

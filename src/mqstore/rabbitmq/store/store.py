@@ -24,6 +24,7 @@ from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.orphans import orphan_rows
 from mqstore.rabbitmq.store.queue import CONSUMED, EntryTable, Queue
+from mqstore.rabbitmq.store.unread_entries import unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 
@@ -91,7 +92,12 @@ class RabbitMQStore:
     @property
     def findings(self) -> tuple[Damage, ...]:
         """All findings; reads all indexes and message stores."""
-        return tuple(item for vhost in self.vhosts for item in vhost.findings)
+        return (*self.unread, *(item for vhost in self.vhosts for item in vhost.findings))
+
+    @cached_property
+    def unread(self) -> tuple[Damage, ...]:
+        """Entries in the place of the store's files that are not read."""
+        return tuple(unread_entries(self.directory))
 
     def queue(self, vhost: str, queue: str) -> list[Queue]:
         """Return the directories of a queue: one, or one for each priority level. Raises NotFoundError."""

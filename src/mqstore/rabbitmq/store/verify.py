@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqstore.files import Bytes
-from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Verdict
 from mqstore.rabbitmq.format.index_v1 import PERSISTENT
 from mqstore.rabbitmq.store import message_table
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["verify"]
-
-NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"
 
 
 def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[[str], Bytes | None]) -> Report:
@@ -42,8 +39,7 @@ def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[
         checked.messages += int((found.table.source >= 0).sum())
         damage += _undecodable(found, data_of)
         damage += _unreachable(found, refused)
-    if isinstance(store.directory, ConfinedDirectory):
-        damage += [Damage(name, 0, 0, Kind.UNREADABLE, NOT_FOLLOWED) for name in store.directory.foreign_entries()]
+    damage += store.unread
     notes: list[str] = []
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
@@ -85,7 +81,8 @@ def _notes(vhost: Vhost) -> Iterator[str]:
     if vhost.refusals:
         yield f"vhost {name}: the broker would not start it: {vhost.refusals[0]}"
     if not vhost.config_stated:
-        yield f"vhost {name}: it has no .config, so a segment has {vhost.entry_count} entries"
+        config = "no .config that can be read" if vhost.config_there else "no .config"
+        yield f"vhost {name}: it has {config}, so a segment has {vhost.entry_count} entries"
     for queue in vhost.queues:
         counts = queue.counts
         if not queue.place.named:

@@ -92,8 +92,13 @@ class Vhost:
 
     @property
     def config_stated(self) -> bool:
-        """Whether `.config` exists: vhosts created before 3.8.17 have none."""
-        return self.root.exists(self.place.below(".config"))
+        """Whether `.config` could be read: vhosts created before 3.8.17 have none."""
+        return self._small(self.place.below(".config")) is not None
+
+    @property
+    def config_there(self) -> bool:
+        """Whether `.config` exists, or something in its place that cannot be read."""
+        return self.root.has_entry(self.place.below(".config"))
 
     def _small(self, name: str) -> bytes | None:
         try:

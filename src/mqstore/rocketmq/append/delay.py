@@ -205,10 +205,12 @@ class DelayService:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if persist:
-            self.persist()
-        self._directory.close()
-        self._stop.clear()
+        try:
+            if persist:
+                self.persist()
+        finally:
+            self._directory.close()
+            self._stop.clear()
 
     def _serve(self) -> None:
         interval = self._store.config.flush_delay_offset_interval

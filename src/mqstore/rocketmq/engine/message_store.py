@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
-from mqstore.errors import TargetError
+from mqstore.errors import MqstoreError, TargetError
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq.pull import PullPath
 from mqstore.rocketmq.append.appender import Appender
@@ -257,13 +257,8 @@ class MessageStore(ReadSide):
     def flush(self) -> None:
         """Bring log, queues and checkpoint to disk. Raises TargetError if the disk refuses."""
         self._loaded.require_open()
-        dispatched, dispatched_at = self._dispatch_loop.position, self._dispatch_loop.last_timestamp
-        if not self.commit.sync():
-            raise TargetError(f"{self.commit.failed}; close the store and open it again")
-        self._loaded.queue_files.sync()
-        checkpoint = self._loaded.checkpoint
-        checkpoint.synced(min(dispatched, self.log.flushed), physic=self.log.stored_at, logics=dispatched_at)
-        checkpoint.write()
+        self._sync_files()
+        self._loaded.checkpoint.write()
 
     def flush_queues(self, least_pages: int) -> None:
         """Bring queue files with at least this many new pages to disk."""
@@ -293,8 +288,7 @@ class MessageStore(ReadSide):
         The messages stay in the log. Returns the number of queues deleted. Raises TargetError if they cannot be removed.
         """
         with self._appender.lock:
-            if not self.commit.sync():  # with SYNC_FLUSH, 5.3 dispatches only what is on disk
-                raise TargetError(f"{self.commit.failed}; close the store and open it again")
+            self._sync_log()  # with SYNC_FLUSH, 5.3 dispatches only what is on disk
             self.dispatch_now()
             with self._dispatch_loop.lock:
                 queues = self._recovery.queues
@@ -379,30 +373,65 @@ class MessageStore(ReadSide):
     def close(self) -> None:
         """Shut down cleanly: dispatch, flush and persist everything, remove `abort`, release the lock.
 
-        If something cannot be dispatched or flushed, `abort` stays, so that the next process recovers, and TargetError is raised.
-        `abort` also stays, without an error, if a put or dispatch was interrupted.
+        Every step is attempted, whatever the disk refuses; then the first error is raised. If something cannot be dispatched or
+        flushed, `abort` stays, so that the next process recovers, and the checkpoint makes it begin early enough to restore the newest
+        index file, which it removes. `abort` also stays, without an error, if a put or dispatch was interrupted.
         """
         if not self._open:
             return
         self._open = False
+        errors: list[MqstoreError] = []
         try:
             self._services.stop()
-            self.delays.stop()
+            _attempt(self.delays.stop, errors)
             self._appender.stop()
-            if self._dispatch_loop.interrupted or self._appender.interrupted:
+            whole = not self._dispatch_loop.interrupted and not self._appender.interrupted
+            if whole:
+                if self._is_v5 and self._sync_flush:
+                    self.commit.sync()  # dispatch then takes only what is on disk
+                steps = (self.dispatch_now, self._sync_files, self._sync_index)
+                done = [_attempt(step, errors) for step in steps]
+                whole = all(done)
+            else:
                 self.commit.sync()
-                self.persist()
-                return
-            self.dispatch_now()
-            self.flush()
-            index = self._recovery.index
-            if isinstance(index, StoredIndex):
-                index.sync(headers=self._is_v5)
-            self.persist()
-            self.log.close()
-            remove_abort(self.directory)
+            if not whole:
+                _attempt(self._reach_back, errors)
+            _attempt(self._loaded.checkpoint.write, errors)
+            for step in (self.persist, self.log.close, *((lambda: remove_abort(self.directory),) if whole else ())):
+                _attempt(step, errors)
         finally:
             self._release()
+        if errors:
+            raise errors[0]
+
+    def _sync_log(self) -> None:
+        if not self.commit.sync():
+            raise TargetError(f"{self.commit.failed}; close the store and open it again")
+
+    def _sync_files(self) -> None:
+        """Bring log and queues to disk, and note how far that is for the checkpoint."""
+        dispatched, dispatched_at = self._dispatch_loop.position, self._dispatch_loop.last_timestamp
+        self._sync_log()
+        self._loaded.queue_files.sync()
+        self._loaded.checkpoint.synced(min(dispatched, self.log.flushed), physic=self.log.stored_at, logics=dispatched_at)
+
+    def _sync_index(self) -> None:
+        index = self._recovery.index
+        if isinstance(index, StoredIndex):
+            index.sync(headers=self._is_v5)
+
+    def _reach_back(self) -> None:
+        """Let the next process, which will recover, dispatch the records again whose keys are in the index files that it removes."""
+        checkpoint = self._loaded.checkpoint
+        removed = [
+            file
+            for file in self.index_files()
+            if file.index_count > 1 and (file.index_count < file.positions or file.end_timestamp > checkpoint.index)
+        ]
+        if removed:
+            starts = [file.start for file in self.log.files if file.start > removed[0].begin_physical_offset]
+            first_records = [(start, self.record_at(start)) for start in starts]
+            checkpoint.reach_back([(start, record.store_timestamp) for start, record in first_records if record is not None])
 
     def abandon(self) -> None:
         """Release the store as a killed process does: nothing is flushed, and `abort` stays."""
@@ -424,6 +453,16 @@ class MessageStore(ReadSide):
             self._pulls.close()
         finally:
             self._loaded.close()
+
+
+def _attempt(step: Callable[[], object], errors: list[MqstoreError]) -> bool:
+    """Run a step. Returns whether it succeeded; its error is appended to errors."""
+    try:
+        step()
+    except MqstoreError as error:
+        errors.append(error)
+        return False
+    return True
 
 
 def _waits(message: Message) -> bool:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 
@@ -95,5 +96,8 @@ def load(directory: ReadOnlyDirectory, relative: str = "checkpoint") -> Checkpoi
     """Read the checkpoint of a store. A missing file reads as all zeros and is not damage: a broker creates a new one."""
     if directory.is_directory(relative):
         return Checkpoint(findings=(Damage(relative, 0, 0, Kind.BAD_CHECKPOINT, "the checkpoint is a directory, not a file"),))
-    raw = directory.read(relative, 16 * SIZE)
+    try:
+        raw = directory.read(relative, 16 * SIZE)
+    except CannotOpenError as error:
+        return Checkpoint(findings=(Damage(relative, 0, 0, Kind.UNREADABLE, str(error)),))
     return Checkpoint() if raw is None else decode(raw, relative)

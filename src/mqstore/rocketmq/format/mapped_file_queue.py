@@ -162,14 +162,7 @@ def load(
         if entry.is_file and start is not None and start >= 0 and len(entry.name) == NAME_DIGITS:
             files.append(QueueFile(entry.name, start, entry.size, f"{relative}/{entry.name}"))
         else:
-            what = (
-                "a directory"
-                if entry.is_directory
-                else "its name is not a position of 20 digits"
-                if entry.is_file
-                else "not a regular file"
-            )
-            findings.append(_damage(f"{relative}/{entry.name}", entry.size, Kind.STRAY_FILE, f"does not belong here: {what}"))
+            findings.append(_not_a_queue_file(f"{relative}/{entry.name}", entry, start))
     file_size = size or infer_size([(file.start, file.size) for file in files])
     if max_gap is not None:
         files, astray = _largest_group(files, file_size * max_gap)
@@ -201,6 +194,13 @@ def load(
             findings.append(Damage(file.relative, low, high - low, Kind.WRONG_SIZE, sentence))
         kept.append(file)
     return FileQueue(tuple(kept), file_size, tuple(findings), relative, listing)
+
+
+def _not_a_queue_file(relative: str, entry: DirectoryEntry, start: int | None) -> Damage:
+    what = "a directory" if entry.is_directory else "its name is not a position of 20 digits" if entry.is_file else "not a regular file"
+    if not entry.is_file and start is not None and start >= 0 and len(entry.name) == NAME_DIGITS:
+        return Damage(relative, 0, 0, Kind.UNREADABLE, f"in the place of a file, but {what}: nothing of it is read")
+    return _damage(relative, entry.size, Kind.STRAY_FILE, f"does not belong here: {what}")
 
 
 def _damage(file: str, length: int, kind: Kind, sentence: str) -> Damage:

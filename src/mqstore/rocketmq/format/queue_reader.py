@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage
 from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
@@ -27,6 +28,11 @@ class QueueReader:
     @cached_property
     def _queue(self) -> mapped_file_queue.FileQueue:
         return mapped_file_queue.load(self._directory, self.relative, size=self._file_size, max_gap=self.max_gap)
+
+    @property
+    def file_findings(self) -> tuple[Damage, ...]:
+        """Findings about names and sizes of the files."""
+        return self._queue.findings
 
     @property
     def files(self) -> tuple[QueueFile, ...]:

@@ -14,6 +14,7 @@ Format: docs/formats/rocketmq.md, sections 7.1 and 8.3.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.format.checkpoint import SAFETY_MS, SIZE, Checkpoint, encode
@@ -40,6 +41,9 @@ class LiveCheckpoint:
         self.written = found
         if not found.exists:
             directory.create(RELATIVE, SIZE)
+        if not any(encode(found)):
+            directory.pwrite(RELATIVE, 0, bytes(SIZE))  # reserves its blocks: it can then be written on a full disk
+        if not found.exists:
             directory.sync(RELATIVE)
             directory.sync_directory()
 
@@ -63,6 +67,11 @@ class LiveCheckpoint:
         with self._lock:
             self.index = min(self.index, stored_at - 1)
         self.write()
+
+    def reach_back(self, files: Sequence[tuple[int, int]]) -> None:
+        """Let the next process that recovers begin before these log files. files: start and first store time of each."""
+        with self._lock:
+            self._begun.extend(files)
 
     def write(self) -> None:
         """Write and sync the file, if its contents change."""

@@ -103,8 +103,11 @@ class StoredIndexFile(IndexImage):
     def _write_header(self, count: int) -> None:
         file = self._writable()
         file.reserve(HEADER_SIZE + SLOT_SIZE * self.slot_count)
+        file.write(0, self._header(count))
+
+    def _header(self, count: int) -> bytes:
         header = (self.begin_timestamp, self.end_timestamp, self.begin_physical_offset, self.end_physical_offset)
-        file.write(0, _HEADER.pack(*header, self.hash_slot_count, count))
+        return _HEADER.pack(*header, self.hash_slot_count, count)
 
     def _writable(self) -> WritableMap:
         if self._map is None:
@@ -114,9 +117,10 @@ class StoredIndexFile(IndexImage):
         return self._map
 
     def sync(self, *, header: bool = True) -> None:
-        """Sync the file. header: rewrite it first, so that a file without keys shows its count."""
-        if header:
+        """Sync the file. header: rewrite it first, if it changes, so that a file without keys shows its count."""
+        if header and (self.octets is None or self._header(self.index_count) != self.octets[: _HEADER.size]):
             self._write_header(self.index_count)
+            self.synced = False
         if not self.synced:
             self._writable().sync()
             self._files.writing.sync_directory("index")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from mqstore.errors import UnsupportedError
+from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
@@ -155,9 +155,15 @@ class StoreFiles:
             "config/timercheck",
             "config/topicQueueMapping.json",
         )
-        if any(self.directory.exists(place) for place in v5_only) or self.directory.read("abort", 64):
+        if any(self.directory.exists(place) for place in v5_only) or self._abort_has_content():
             return "5.3.3"
         return "5.3.3" if self._newest_file_is_v5() else "4.9.3"
+
+    def _abort_has_content(self) -> bool:
+        try:
+            return bool(self.directory.read("abort", 64))
+        except CannotOpenError:
+            return False  # that it exists is all that counts for a broker
 
     def _newest_file_is_v5(self) -> bool:
         """Return whether the first record of the newest written log file has version 2, or properties that end as 5.x writes them."""

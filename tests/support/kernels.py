@@ -13,13 +13,13 @@ from typing import Any
 
 import mqstore
 from mqstore.kernels import is_compiled
-from mqstore.kernels.common import crc_spans
+from mqstore.kernels.common import crc_spans, spans
 from mqstore.kernels.rabbitmq import queue_files
-from mqstore.kernels.rocketmq import dispatch, encode, frames, hashing, index_chains, property_text
+from mqstore.kernels.rocketmq import dispatch, encode, frames, hashing, index_chains, property_spans, property_text
 
 COMPILED = is_compiled()
-# hashing before dispatch, crc_spans before encode and queue_files, which import them
-MODULES = (frames, hashing, dispatch, index_chains, crc_spans, encode, property_text, queue_files)
+# hashing and property_spans before dispatch, crc_spans before encode and queue_files, which import them
+MODULES = (frames, hashing, property_spans, dispatch, index_chains, crc_spans, encode, property_text, queue_files, spans)
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class Kernels:
 
     frames: Any
     hashing: Any
+    property_spans: Any
     dispatch: Any
     index_chains: Any
     crc_spans: Any
     encode: Any
     property_text: Any
     queue_files: Any
+    spans: Any
 
 
 INSTALLED = Kernels(*MODULES)

@@ -1,7 +1,8 @@
 """Compiled loops over byte buffers, and nothing else.
 
-Each module is Cython in pure-Python mode: a plain `.py` file that also runs uncompiled, slowly. `loads` is the one
-exception: big-endian loads and stores, in Python for the uncompiled modules and in C (`loads.pxd`) for the compiled ones.
+Each module is Cython in pure-Python mode: a plain `.py` file that also runs uncompiled, slowly. The exceptions are `loads`
+(big-endian loads and stores) and the layouts (`…_layout`: sizes, positions and codes), which are written twice: in Python for
+the uncompiled modules, and in C (`.pxd`) for the compiled ones.
 Buffers come in as NumPy arrays, results go out through arrays that the caller allocates; no Python object is touched
 inside a loop, so the loops release the GIL.
 """

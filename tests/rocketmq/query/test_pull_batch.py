@@ -16,7 +16,7 @@ from support.kernels import sources, uncompiled
 from support.reading import made, started, tagged
 
 from mqstore.errors import UsageError
-from mqstore.kernels.rocketmq import pull_batch
+from mqstore.kernels.rocketmq import batch_body, pull_batch
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
@@ -146,7 +146,11 @@ def test_other_records_are_left_to_the_columns(change: dict[str, Any]) -> None:
 
 def source_of_the_kernel() -> Any:
     """The kernel run from its `.py` file."""
-    return sources(pull_batch, given={"mqstore.kernels.rocketmq.frames": uncompiled().frames})[0]
+    given = {
+        "mqstore.kernels.rocketmq.frames": uncompiled().frames,
+        "mqstore.kernels.rocketmq.property_spans": uncompiled().property_spans,
+    }
+    return sources(batch_body, pull_batch, given=given)[1]
 
 
 def test_the_kernel_writes_what_its_source_writes() -> None:

@@ -1,1 +1,1 @@
-"""What kernels share: loads and stores of integers, checksums."""
+"""What kernels share: loads and stores of integers, checksums, copies of spans."""

@@ -54,6 +54,12 @@ cdef inline int i8(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
 cdef inline int i16(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
     return <short> ((b[p] << 8) | b[p + 1])
 
+cdef inline int u16(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return (b[p] << 8) | b[p + 1]
+
+cdef inline long long u32(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
+    return mq_load32(&b[p])
+
 cdef inline int i32(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
     return <int> mq_load32(&b[p])
 
@@ -85,6 +91,9 @@ cdef inline unsigned long long ascii_hash(const unsigned char[::1] b, Py_ssize_t
 
 cdef inline unsigned long long cell(const unsigned long long[:, ::1] table, Py_ssize_t row, Py_ssize_t column) noexcept nogil:
     return table[row, column]
+
+cdef inline int low32(long long v) noexcept nogil:
+    return <int> v
 
 cdef inline unsigned long long word64(long long v) noexcept nogil:
     return <unsigned long long> v

@@ -2,8 +2,8 @@
 
 >>> import numpy as np
 >>> word = np.frombuffer(bytes.fromhex("daa320a7"), np.uint8)
->>> i32(word, 0), u8(word, 1)
-(-626843481, 163)
+>>> i32(word, 0), u8(word, 1), u16(word, 2)
+(-626843481, 163, 8359)
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ def i16(b: Array, p: int) -> int:
     return int.from_bytes(bytes(b[p : p + 2]), "big", signed=True)
 
 
+def u16(b: Array, p: int) -> int:
+    return int.from_bytes(bytes(b[p : p + 2]), "big")
+
+
+def u32(b: Array, p: int) -> int:
+    return int.from_bytes(bytes(b[p : p + 4]), "big")
+
+
 def i32(b: Array, p: int) -> int:
     return int.from_bytes(bytes(b[p : p + 4]), "big", signed=True)
 
@@ -54,6 +62,11 @@ def put64(b: Array, p: int, v: int) -> None:
 
 def cell(table: Array, row: int, column: int) -> int:
     return int(table[row, column])
+
+
+def low32(v: int) -> int:
+    """The lower half of a word as a signed number."""
+    return ((int(v) & LOW32) ^ TWO31) - TWO31
 
 
 def word64(v: int) -> int:

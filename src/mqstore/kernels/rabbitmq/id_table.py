@@ -1,10 +1,10 @@
 """A compact table of message ids that grows in place: for each 16-byte id its reference count and its position.
 
-A row is four words of 64 bits; a row whose third word is 0 is empty:
+A row is four words of 64 bits; a row whose word FILE_REFERENCES is 0 is empty:
 
-    0  1   the id, as two big-endian halves
-    2      number of a file (upper 32 bits), references (lower 32 bits)
-    3      offset in that file (upper 32 bits), bytes there (lower 32 bits); 0 bytes: the position is not known yet
+    HIGH, LOW         the id, as two big-endian halves
+    FILE_REFERENCES   number of a file (upper half), references (lower half)
+    OFFSET_LENGTH     offset in that file (upper half), bytes there (lower half); 0 bytes: the position is not known yet
 
 Rows are sorted by a hash of the id. The home of a hash h among `homes` rows is h * homes / 2^32; a row is at its home or after it, with
 no empty row between. There are more rows than homes, for rows that the last homes cannot hold. A search therefore ends at the first row
@@ -16,8 +16,18 @@ import cython
 
 if not cython.compiled:
     from mqstore.kernels.common.loads import LOW32, cell, i64, word64
+    from mqstore.kernels.rabbitmq.term_layout import ID_SIZE
 
-FULL = -2
+    # words of a row
+    HIGH = 0
+    LOW = 1
+    FILE_REFERENCES = 2
+    OFFSET_LENGTH = 3
+    WORDS = 4
+
+    HALF = 32  # bits of half a word
+
+    FULL = -2  # what `stretch` returns if the rows do not fit
 
 
 @cython.cfunc
@@ -45,15 +55,43 @@ def where(
 ) -> cython.Py_ssize_t:
     """Return the row of an id, or -1 - the row before which it would be inserted."""
     h: cython.ulonglong = spread(hi, lo, salt)
-    p: cython.Py_ssize_t = (h * homes) >> 32
+    p: cython.Py_ssize_t = (h * homes) >> HALF
     rows: cython.Py_ssize_t = table.shape[0]
-    while p < rows and cell(table, p, 2) != 0:
-        if cell(table, p, 0) == hi and cell(table, p, 1) == lo:
+    while p < rows and cell(table, p, FILE_REFERENCES) != 0:
+        if cell(table, p, HIGH) == hi and cell(table, p, LOW) == lo:
             return p
-        if spread(cell(table, p, 0), cell(table, p, 1), salt) > h:
+        if spread(cell(table, p, HIGH), cell(table, p, LOW), salt) > h:
             break
         p += 1
     return -1 - p
+
+
+@cython.cfunc
+def row_of(
+    table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cython.ulonglong, message_id: cython.const[cython.uchar][::1]
+) -> cython.Py_ssize_t:
+    """Return the row of an id, as `where` does. Raises ValueError if it does not have the size of one."""
+    if len(message_id) != ID_SIZE:
+        raise ValueError("an id has 16 bytes")
+    return where(table, homes, salt, word64(i64(message_id, 0)), word64(i64(message_id, 8)))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def home_of(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cython.ulonglong, p: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the home of the id in row p."""
+    return (spread(cell(table, p, HIGH), cell(table, p, LOW), salt) * homes) >> HALF
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def has_position(table: cython.ulonglong[:, ::1], p: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the position of the id in row p is known."""
+    return cell(table, p, OFFSET_LENGTH) & LOW32 != 0
 
 
 @cython.cfunc
@@ -63,9 +101,9 @@ def move(table: cython.ulonglong[:, ::1], source: cython.Py_ssize_t, target: cyt
     """Move a row."""
     j: cython.Py_ssize_t
     if source != target:
-        for j in range(4):
+        for j in range(WORDS):
             table[target, j] = table[source, j]
-        table[source, 2] = 0
+        table[source, FILE_REFERENCES] = 0
 
 
 @cython.cfunc
@@ -82,17 +120,17 @@ def insert(
     """Insert a row at p; rows from there to the next empty one move up. Return False if there is no empty row."""
     rows: cython.Py_ssize_t = table.shape[0]
     e: cython.Py_ssize_t = p
-    while e < rows and cell(table, e, 2) != 0:
+    while e < rows and cell(table, e, FILE_REFERENCES) != 0:
         e += 1
     if e >= rows:
         return False
     while e > p:
         move(table, e - 1, e)
         e -= 1
-    table[p, 0] = hi
-    table[p, 1] = lo
-    table[p, 2] = third
-    table[p, 3] = fourth
+    table[p, HIGH] = hi
+    table[p, LOW] = lo
+    table[p, FILE_REFERENCES] = third
+    table[p, OFFSET_LENGTH] = fourth
     return True
 
 
@@ -105,10 +143,7 @@ def add(
     fourth: cython.ulonglong,
 ):
     """Insert an id that is not in the table. Return False if the table is full."""
-    p: cython.Py_ssize_t
-    if len(message_id) != 16:
-        raise ValueError("an id has 16 bytes")
-    p = where(table, homes, salt, word64(i64(message_id, 0)), word64(i64(message_id, 8)))
+    p: cython.Py_ssize_t = row_of(table, homes, salt, message_id)
     if p >= 0:
         raise ValueError("the id is in the table")
     return bool(insert(table, -1 - p, word64(i64(message_id, 0)), word64(i64(message_id, 8)), third, fourth))
@@ -116,11 +151,8 @@ def add(
 
 def get(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cython.ulonglong, message_id: cython.const[cython.uchar][::1]):
     """Return the third and fourth word of an id, or None."""
-    p: cython.Py_ssize_t
-    if len(message_id) != 16:
-        raise ValueError("an id has 16 bytes")
-    p = where(table, homes, salt, word64(i64(message_id, 0)), word64(i64(message_id, 8)))
-    return None if p < 0 else (cell(table, p, 2), cell(table, p, 3))
+    p: cython.Py_ssize_t = row_of(table, homes, salt, message_id)
+    return None if p < 0 else (cell(table, p, FILE_REFERENCES), cell(table, p, OFFSET_LENGTH))
 
 
 def count(
@@ -132,29 +164,26 @@ def count(
 ):
     """Change the reference count of an id; at 0 the id is removed. Return its third and fourth word afterwards, or None."""
     rows: cython.Py_ssize_t = table.shape[0]
-    p: cython.Py_ssize_t
+    p: cython.Py_ssize_t = row_of(table, homes, salt, message_id)
     q: cython.Py_ssize_t
     third: cython.ulonglong
     fourth: cython.ulonglong
     left: cython.longlong
-    if len(message_id) != 16:
-        raise ValueError("an id has 16 bytes")
-    p = where(table, homes, salt, word64(i64(message_id, 0)), word64(i64(message_id, 8)))
     if p < 0:
         return None
-    third = cell(table, p, 2)
-    fourth = cell(table, p, 3)
+    third = cell(table, p, FILE_REFERENCES)
+    fourth = cell(table, p, OFFSET_LENGTH)
     left = (third & LOW32) + references
     if left < 0 or word64(left) > LOW32:
         raise ValueError("there are not that many references")
-    third = ((third >> 32) << 32) | word64(left)
-    table[p, 2] = third
+    third = ((third >> HALF) << HALF) | word64(left)
+    table[p, FILE_REFERENCES] = third
     if left == 0:
         # rows after it that are not at their home move up
-        table[p, 2] = 0
+        table[p, FILE_REFERENCES] = 0
         q = p + 1
-        while q < rows and cell(table, q, 2) != 0:
-            if (spread(cell(table, q, 0), cell(table, q, 1), salt) * homes) >> 32 == word64(q):
+        while q < rows and cell(table, q, FILE_REFERENCES) != 0:
+            if home_of(table, homes, salt, q) == q:
                 break
             move(table, q, q - 1)
             q += 1
@@ -176,12 +205,12 @@ def stretch(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cyth
     with cython.nogil:
         source = rows - 1
         while source >= 0:
-            if cell(table, source, 2) != 0:
+            if cell(table, source, FILE_REFERENCES) != 0:
                 move(table, source, target)
                 target -= 1
             source -= 1
         for source in range(target + 1, rows):
-            home = (spread(cell(table, source, 0), cell(table, source, 1), salt) * homes) >> 32
+            home = home_of(table, homes, salt, source)
             if home <= last:
                 home = last + 1
             if home > source:
@@ -190,7 +219,7 @@ def stretch(table: cython.ulonglong[:, ::1], homes: cython.ulonglong, salt: cyth
             move(table, source, home)
             last = home
             count += 1
-    return count if fits else -2
+    return count if fits else FULL
 
 
 def drop_unplaced(table: cython.ulonglong[:, ::1]):
@@ -199,8 +228,8 @@ def drop_unplaced(table: cython.ulonglong[:, ::1]):
     count: cython.Py_ssize_t = 0
     with cython.nogil:
         for p in range(table.shape[0]):
-            if cell(table, p, 2) != 0 and cell(table, p, 3) & LOW32 == 0:
-                table[p, 2] = 0
+            if cell(table, p, FILE_REFERENCES) != 0 and not has_position(table, p):
+                table[p, FILE_REFERENCES] = 0
                 count += 1
     return count
 
@@ -228,7 +257,7 @@ def refer(
         while k < n:
             p = where(table, homes, salt, word64(hi[k]), word64(lo[k]))
             if p >= 0:
-                table[p, 2] = cell(table, p, 2) + 1
+                table[p, FILE_REFERENCES] = cell(table, p, FILE_REFERENCES) + 1
             else:
                 if added == room or not insert(table, -1 - p, word64(hi[k]), word64(lo[k]), 1, 0):
                     break
@@ -260,12 +289,12 @@ def place(
             p = where(table, homes, salt, word64(hi[k]), word64(lo[k]))
             if p < 0:
                 continue
-            if cell(table, p, 3) & LOW32 == 0:
+            if not has_position(table, p):
                 new += 1
-            elif cell(table, p, 2) >> 32 != wanted:
+            elif cell(table, p, FILE_REFERENCES) >> HALF != wanted:
                 continue
-            table[p, 2] = (file << 32) | (cell(table, p, 2) & LOW32)
-            table[p, 3] = (word64(at[k]) << 32) | word64(total[k])
+            table[p, FILE_REFERENCES] = (file << HALF) | (cell(table, p, FILE_REFERENCES) & LOW32)
+            table[p, OFFSET_LENGTH] = (word64(at[k]) << HALF) | word64(total[k])
     return new
 
 
@@ -289,8 +318,8 @@ def stands(
         for k in range(n):
             p = where(table, homes, salt, word64(hi[k]), word64(lo[k]))
             result[k] = 0
-            if p >= 0 and cell(table, p, 3) & LOW32 != 0:
-                result[k] = cell(table, p, 2) >> 32 == file and cell(table, p, 3) >> 32 == word64(at[k])
+            if p >= 0 and has_position(table, p):
+                result[k] = cell(table, p, FILE_REFERENCES) >> HALF == file and cell(table, p, OFFSET_LENGTH) >> HALF == word64(at[k])
 
 
 def placed(
@@ -310,4 +339,4 @@ def placed(
     with cython.nogil:
         for k in range(n):
             p = where(table, homes, salt, word64(hi[k]), word64(lo[k]))
-            result[k] = p >= 0 and cell(table, p, 3) & LOW32 != 0
+            result[k] = p >= 0 and has_position(table, p)

@@ -1,7 +1,9 @@
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-FULL: int
+FULL: Final = -2
 
 def get(table: NDArray[np.uint64], homes: int, salt: int, message_id: bytes) -> tuple[int, int] | None: ...
 def count(table: NDArray[np.uint64], homes: int, salt: int, message_id: bytes, references: int) -> tuple[int, int] | None: ...

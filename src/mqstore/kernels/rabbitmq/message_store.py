@@ -1,22 +1,44 @@
 """Message store files of RabbitMQ (`N.rdq`): scans for records, as the broker does and carefully, and look-up of records by id.
 
-A record is its size S, 16 bytes of id, a term, and a byte 255 (section 6.1 of the specification of the stores).
+A record is its size S, 16 bytes of id, a term, and the end mark, a byte 255 (section 6.1 of the specification of the stores).
 """
 
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import i64, u8
-    from mqstore.kernels.rabbitmq.terms import message_end, unsigned32
+    from mqstore.kernels.common.loads import i64, u8, u32
+    from mqstore.kernels.rabbitmq.store_layout import (
+        CLIENT_DEATH_TERM,
+        RECORD_AT_ID,
+        RECORD_AT_LOW_ID,
+        RECORD_AT_TERM,
+        RECORD_MARK,
+        RECORD_MARK_SIZE,
+        RECORD_MIN_SIZE,
+        RECORD_OVERHEAD,
+        RECORD_SIZE_FIELD,
+        SMALLEST_TERM,
+    )
+    from mqstore.kernels.rabbitmq.term_layout import BINARY, ID_SIZE, VERSION
+    from mqstore.kernels.rabbitmq.terms import message_end
 
     # bits of a record's quality
-    MARKED = 1  # the byte after it is 255
+    MARKED = 1  # the byte after it is RECORD_MARK
     PROVED = 2  # its term is a message with the record's own id
     RESIZED = 4  # its size field does not fit its term, which is complete
 
     # bytes that failed attempts to read a term may take, for each byte of the file: only hostile files need more
     EFFORT = 16
     LEAST_EFFORT = 1048576
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_empty_binary(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the CLIENT_DEATH_TERM bytes at p are the external term of an empty binary."""
+    return u8(b, p) == VERSION and u8(b, p + 1) == BINARY and u32(b, p + 2) == 0
 
 
 def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at: cython.longlong[:], total: cython.longlong[:]):
@@ -32,17 +54,17 @@ def strict_scan(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, at
     if start < 0 or total.shape[0] < room:
         raise ValueError("the columns differ in length")
     with cython.nogil:
-        while limit - p >= 8:
+        while limit - p >= RECORD_SIZE_FIELD:
             size = i64(b, p)
             # a negative size is one of 2^63 or more: larger than any file
-            if size <= 0 or size > limit - p - 9:
+            if size <= 0 or size > limit - p - RECORD_OVERHEAD:
                 break
-            if u8(b, p + 8 + size) == 255 and size >= 16:
+            if u8(b, p + RECORD_SIZE_FIELD + size) == RECORD_MARK and size >= ID_SIZE:
                 if n < room:
                     at[n] = p
-                    total[n] = size + 9
+                    total[n] = size + RECORD_OVERHEAD
                 n += 1
-            p += size + 9
+            p += size + RECORD_OVERHEAD
     return n, p
 
 
@@ -65,6 +87,8 @@ def careful_scan(
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t
+    after: cython.Py_ssize_t
+    term: cython.Py_ssize_t
     size: cython.longlong
     effort: cython.longlong = EFFORT * (limit - start) + LEAST_EFFORT
     framed: cython.bint
@@ -72,39 +96,46 @@ def careful_scan(
     chained: cython.bint = True
     if start < 0 or total.shape[0] < room or quality.shape[0] < room:
         raise ValueError("the columns differ in length")
-    if stop > limit - 29:
-        stop = limit - 29
+    # a record with the smallest binary for a term: what is read below is there
+    if stop > limit - RECORD_AT_TERM - CLIENT_DEATH_TERM + 1:
+        stop = limit - RECORD_AT_TERM - CLIENT_DEATH_TERM + 1
     with cython.nogil:
         while p < stop and n < room:
             end = -1
-            if u8(b, p + 24) == 131 and (chained or effort > 0):
-                end = message_end(b, p + 24, limit, i64(b, p + 8), i64(b, p + 16), False)
+            term = p + RECORD_AT_TERM
+            if u8(b, term) == VERSION and (chained or effort > 0):
+                end = message_end(b, term, limit, i64(b, p + RECORD_AT_ID), i64(b, p + RECORD_AT_LOW_ID), False)
                 if end < 0:
-                    effort += end + p + 25
+                    effort += end + term + 1
             size = i64(b, p)
             if end >= 0:
-                marked = end < limit and u8(b, end) == 255
+                marked = end < limit and u8(b, end) == RECORD_MARK
+                after = end + RECORD_MARK_SIZE
                 at[n] = p
-                total[n] = end + 1 - p
+                total[n] = after - p
                 quality[n] = PROVED
                 if marked:
                     quality[n] |= MARKED
-                if size != end - p - 8:
+                if size != end - p - RECORD_SIZE_FIELD:
                     quality[n] |= RESIZED
                 n += 1
-                p = end + 1 if marked or follows(b, end + 1, limit) else end
+                p = after if marked or follows(b, after, limit) else end
                 chained = True
                 continue
             # files are smaller than 2^48 bytes
-            framed = chained and 18 <= size <= limit - p - 9 and u8(b, p + 8 + size) == 255
-            if framed and follows(b, p + size + 9, limit):
+            framed = (
+                chained
+                and ID_SIZE + SMALLEST_TERM <= size <= limit - p - RECORD_OVERHEAD
+                and u8(b, p + RECORD_SIZE_FIELD + size) == RECORD_MARK
+            )
+            if framed and follows(b, p + size + RECORD_OVERHEAD, limit):
                 # a client-death mark of old stores is not a message
-                if not (size == 22 and u8(b, p + 24) == 131 and u8(b, p + 25) == 109 and unsigned32(b, p + 26) == 0):
+                if size != ID_SIZE + CLIENT_DEATH_TERM or not is_empty_binary(b, term):
                     at[n] = p
-                    total[n] = size + 9
+                    total[n] = size + RECORD_OVERHEAD
                     quality[n] = MARKED
                     n += 1
-                p += size + 9
+                p += size + RECORD_OVERHEAD
             else:
                 chained = False
                 p += 1
@@ -129,7 +160,7 @@ def stored_messages(
     with cython.nogil:
         while p < stop and n < room and effort > 0:
             q = -1
-            if u8(b, p) == 131:
+            if u8(b, p) == VERSION:
                 q = message_end(b, p, limit, 0, 0, True)
                 if q < 0:
                     effort += q + p + 1
@@ -151,10 +182,10 @@ def follows(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cyt
     size: cython.longlong
     if p == limit:
         return True
-    if limit - p < 25:
+    if limit - p < RECORD_MIN_SIZE:
         return False
     size = i64(b, p)
-    return size >= 16 and size <= limit - p - 9 and u8(b, p + 8 + size) == 255
+    return size >= ID_SIZE and size <= limit - p - RECORD_OVERHEAD and u8(b, p + RECORD_SIZE_FIELD + size) == RECORD_MARK
 
 
 def resynchronising_scan(
@@ -173,14 +204,14 @@ def resynchronising_scan(
     if start < 0 or total.shape[0] < room:
         raise ValueError("the columns differ in length")
     with cython.nogil:
-        while p < stop and limit - p >= 25:
+        while p < stop and limit - p >= RECORD_MIN_SIZE:
             size = i64(b, p)
-            if size >= 16 and size <= limit - p - 9 and u8(b, p + 8 + size) == 255:
+            if size >= ID_SIZE and size <= limit - p - RECORD_OVERHEAD and u8(b, p + RECORD_SIZE_FIELD + size) == RECORD_MARK:
                 if n < room:
                     at[n] = p
-                    total[n] = size + 9
+                    total[n] = size + RECORD_OVERHEAD
                 n += 1
-                p += size + 9
+                p += size + RECORD_OVERHEAD
             else:
                 p += 1
     return n, p
@@ -196,11 +227,11 @@ def record_ids(b: cython.const[cython.uchar][::1], at: cython.longlong[:], hi: c
         raise ValueError("the columns differ in length")
     with cython.nogil:
         for k in range(n):
-            if at[k] < 0 or at[k] > limit - 24:
+            if at[k] < 0 or at[k] > limit - RECORD_AT_TERM:
                 outside = True
                 break
-            hi[k] = i64(b, at[k] + 8)
-            lo[k] = i64(b, at[k] + 16)
+            hi[k] = i64(b, at[k] + RECORD_AT_ID)
+            lo[k] = i64(b, at[k] + RECORD_AT_LOW_ID)
     if outside:
         raise ValueError("a record lies outside the file")
 

@@ -1,9 +1,11 @@
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-MARKED: int
-PROVED: int
-RESIZED: int
+MARKED: Final = 1
+PROVED: Final = 2
+RESIZED: Final = 4
 
 def strict_scan(b: NDArray[np.uint8], start: int, at: NDArray[np.int64], total: NDArray[np.int64]) -> tuple[int, int]: ...
 def resynchronising_scan(

@@ -1,1 +1,45 @@
-from mqstore.kernels.common.loads cimport i32, i64, same, u8
+from mqstore.kernels.common.loads cimport i32, i64, same, u16, u8
+from mqstore.kernels.rabbitmq.term_layout cimport (
+    ATOM, ATOM_HEADER, ATOM_UTF8, BASIC_CLASS, BASIC_MESSAGE, BASIC_MESSAGE_SIZE, BINARY, BINARY_HEADER, CONTENT, CONTENT_ARITY,
+    CONTENT_SIZE, EXCHANGE, EXCHANGE_SIZE, FALSE, FALSE_SIZE, FRAMING, FRAMING_SIZE, ID_SIZE, LIST, LIST_HEADER, MESSAGE_ARITY, NIL, NONE,
+    NONE_SIZE, RESOURCE, RESOURCE_ARITY, RESOURCE_SIZE, SMALL_ATOM, SMALL_ATOM_HEADER, SMALL_ATOM_UTF8, SMALL_INTEGER, SMALL_TUPLE,
+    SMALL_TUPLE_HEADER, TRUE, TRUE_SIZE, VERSION,
+)
+
+# the names of message_terms.py, where they are described; cpdef: Python sees them too
+cpdef enum:
+    FAST = 0
+    SLOW
+
+cpdef enum:
+    STATUS = 0
+    END
+    VHOST_START
+    VHOST_LENGTH
+    EXCHANGE_START
+    EXCHANGE_LENGTH
+    KEYS_START
+    KEYS_COUNT
+    PROPERTIES_START
+    PROPERTIES_LENGTH
+    PAYLOAD_START
+    PAYLOAD_COUNT
+    BODY_LENGTH
+    ID_START
+    PERSISTENT
+    FIELD_COUNT
+
+cpdef enum:
+    PROPERTY_START = 1
+    PROPERTY_LENGTH = 2
+    PROPERTY_COUNT = 14
+    PROPERTY_COLUMNS = 1 + 2 * PROPERTY_COUNT
+
+cdef enum:
+    HEADERS = 2
+    DELIVERY_MODE = 3
+    PRIORITY = 4
+    TIMESTAMP = 9
+    PROPERTY_FLAGS_SIZE = 2
+    FIRST_PROPERTY = 0x8000
+    MORE_FLAGS = 1

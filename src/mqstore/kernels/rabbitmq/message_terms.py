@@ -17,41 +17,93 @@ body frames into spans, `properties` the property blocks.
 >>> starts, lengths = np.zeros((2, 1), np.int64)
 >>> listed(b, rows[:, PAYLOAD_START].copy(), rows[:, PAYLOAD_COUNT].copy(), True, starts, lengths)
 1
->>> term[starts[0] : starts[0] + lengths[0]], rows[0, PERSISTENT]
-(b'hi', np.int64(1))
+>>> term[starts[0] : starts[0] + lengths[0]], int(rows[0, PERSISTENT])
+(b'hi', 1)
 """
 
 import cython
 import numpy as np
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64, same, u8
+    from mqstore.kernels.common.loads import i32, i64, same, u8, u16
+    from mqstore.kernels.rabbitmq.term_layout import (
+        ATOM,
+        ATOM_HEADER,
+        ATOM_UTF8,
+        BASIC_CLASS,
+        BASIC_MESSAGE,
+        BASIC_MESSAGE_SIZE,
+        BINARY,
+        BINARY_HEADER,
+        CONTENT,
+        CONTENT_ARITY,
+        CONTENT_SIZE,
+        EXCHANGE,
+        EXCHANGE_SIZE,
+        FALSE,
+        FALSE_SIZE,
+        FRAMING,
+        FRAMING_SIZE,
+        ID_SIZE,
+        LIST,
+        LIST_HEADER,
+        MESSAGE_ARITY,
+        NIL,
+        NONE,
+        NONE_SIZE,
+        RESOURCE,
+        RESOURCE_ARITY,
+        RESOURCE_SIZE,
+        SMALL_ATOM,
+        SMALL_ATOM_HEADER,
+        SMALL_ATOM_UTF8,
+        SMALL_INTEGER,
+        SMALL_TUPLE,
+        SMALL_TUPLE_HEADER,
+        TRUE,
+        TRUE_SIZE,
+        VERSION,
+    )
 
-# status
-FAST = 0  # every field is set
-SLOW = 1  # another shape, or damage: left to the decoder
+    # status
+    FAST = 0  # every field is set
+    SLOW = 1  # another shape, or damage: left to the decoder
 
-# fields; spans count from the buffer's first byte
-STATUS = 0
-END = 1  # position after the term
-VHOST_START = 2
-VHOST_LENGTH = 3
-EXCHANGE_START = 4
-EXCHANGE_LENGTH = 5
-KEYS_START = 6  # of the first routing key's binary, tag included; the others follow without a gap
-KEYS_COUNT = 7
-PROPERTIES_START = 8
-PROPERTIES_LENGTH = 9
-PAYLOAD_START = 10  # of the first binary of the list, which is the last of the body
-PAYLOAD_COUNT = 11
-BODY_LENGTH = 12
-ID_START = 13
-PERSISTENT = 14
-FIELD_COUNT = 15
+    # fields; spans count from the buffer's first byte
+    STATUS = 0
+    END = 1  # position after the term
+    VHOST_START = 2
+    VHOST_LENGTH = 3
+    EXCHANGE_START = 4
+    EXCHANGE_LENGTH = 5
+    KEYS_START = 6  # of the first routing key's binary, tag included; the others follow without a gap
+    KEYS_COUNT = 7
+    PROPERTIES_START = 8
+    PROPERTIES_LENGTH = 9
+    PAYLOAD_START = 10  # of the first binary of the list, which is the last of the body
+    PAYLOAD_COUNT = 11
+    BODY_LENGTH = 12
+    ID_START = 13
+    PERSISTENT = 14
+    FIELD_COUNT = 15
 
-# columns of `properties`: 1 + 2k is where property k starts, or the number itself; 2 + 2k its length, -1 if it is not set
-PROPERTY_COLUMNS = 29
+    # columns of `properties`: the status, then two for each property
+    PROPERTY_START = 1  # of the first property: where it starts, or the number itself
+    PROPERTY_LENGTH = 2  # of the first property; -1 if it is not set
+    PROPERTY_COUNT = 14
+    PROPERTY_COLUMNS = 1 + 2 * PROPERTY_COUNT
 
+    # properties that are not short texts, by their position among all
+    HEADERS = 2
+    DELIVERY_MODE = 3
+    PRIORITY = 4
+    TIMESTAMP = 9
+
+    PROPERTY_FLAGS_SIZE = 2
+    FIRST_PROPERTY = 0x8000  # flag of the first property; that of the next is the next lower bit
+    MORE_FLAGS = 1
+
+# where each name is, and its size, is in `term_layout`
 _NAMES = b"basic_messageresourceexchangecontentnonerabbit_framing_amqp_0_9_1truefalse"
 NAMES = np.frombuffer(_NAMES, np.uint8)
 
@@ -68,14 +120,14 @@ def atom(
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Return the position after the atom at p if its name is the n bytes at `at` of names, else -1. A p of -1 is passed on."""
-    if p < 0 or limit - p < n + 2:
+    if p < 0 or limit - p < n + SMALL_ATOM_HEADER:
         return -1
-    if u8(b, p) == 100 or u8(b, p) == 118:
-        if limit - p < n + 3 or u8(b, p + 1) != 0 or u8(b, p + 2) != n:
+    if u8(b, p) == ATOM or u8(b, p) == ATOM_UTF8:
+        if limit - p < n + ATOM_HEADER or u16(b, p + 1) != n:
             return -1
-        p += 3
-    elif (u8(b, p) == 119 or u8(b, p) == 115) and u8(b, p + 1) == n:
-        p += 2
+        p += ATOM_HEADER
+    elif (u8(b, p) == SMALL_ATOM_UTF8 or u8(b, p) == SMALL_ATOM) and u8(b, p + 1) == n:
+        p += SMALL_ATOM_HEADER
     else:
         return -1
     return p + n if same(b, p, names, at, n) else -1
@@ -85,13 +137,13 @@ def atom(
 @cython.nogil
 @cython.exceptval(check=False)
 def octets(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the length of the binary at p, or -1 if it is not a complete binary. Its bytes start at p + 5."""
+    """Return the length of the binary at p, or -1 if it is not a complete binary. Its bytes start at p + BINARY_HEADER."""
     n: cython.longlong
-    if p < 0 or limit - p < 5 or u8(b, p) != 109:
+    if p < 0 or limit - p < BINARY_HEADER or u8(b, p) != BINARY:
         return -1
     n = i32(b, p + 1)
     # a negative length is one of 2 GiB and more
-    return n if n >= 0 and n <= limit - p - 5 else -1
+    return n if n >= 0 and n <= limit - p - BINARY_HEADER else -1
 
 
 @cython.cfunc
@@ -114,14 +166,14 @@ def binaries(
         return -1
     out[k, column] = p
     out[k, column + 1] = 0
-    if u8(b, p) == 106:
+    if u8(b, p) == NIL:
         p += 1
     else:
-        if limit - p < 5 or u8(b, p) != 108:
+        if limit - p < LIST_HEADER or u8(b, p) != LIST:
             return -1
         count = i32(b, p + 1)
-        p += 5
-        if count < 1 or count > (limit - p) // 5:
+        p += LIST_HEADER
+        if count < 1 or count > (limit - p) // BINARY_HEADER:
             return -1
         out[k, column] = p
         out[k, column + 1] = count
@@ -129,13 +181,13 @@ def binaries(
             n = octets(b, p, limit)
             if n < 0:
                 return -1
-            p += 5 + n
+            p += BINARY_HEADER + n
             total += n
-        if limit - p < 1 or u8(b, p) != 106:
+        if limit - p < 1 or u8(b, p) != NIL:
             return -1
         p += 1
-    if column == 10:
-        out[k, 12] = total
+    if column == PAYLOAD_START:
+        out[k, BODY_LENGTH] = total
     return p
 
 
@@ -144,7 +196,29 @@ def binaries(
 @cython.exceptval(check=False)
 def tuple_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, arity: cython.int) -> cython.Py_ssize_t:
     """Return the position of the first element of the tuple at p if it has this arity, else -1."""
-    return p + 2 if p >= 0 and limit - p >= 2 and u8(b, p) == 104 and u8(b, p + 1) == arity else -1
+    if p < 0 or limit - p < SMALL_TUPLE_HEADER or u8(b, p) != SMALL_TUPLE or u8(b, p + 1) != arity:
+        return -1
+    return p + SMALL_TUPLE_HEADER
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def binary(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    out: cython.longlong[:, ::1],
+    k: cython.Py_ssize_t,
+    column: cython.int,
+) -> cython.Py_ssize_t:
+    """Return the position after the binary at p, or -1. Sets start and length of its bytes."""
+    n: cython.Py_ssize_t = octets(b, p, limit)
+    if n < 0:
+        return -1
+    out[k, column] = p + BINARY_HEADER
+    out[k, column + 1] = n
+    return p + BINARY_HEADER + n
 
 
 @cython.cfunc
@@ -159,42 +233,30 @@ def message(
     k: cython.Py_ssize_t,
 ) -> cython.bint:
     """Store the fields of the message whose term starts at p in row k. Return False if it has another shape."""
-    n: cython.Py_ssize_t
     q: cython.Py_ssize_t
-    if limit - p < 1 or u8(b, p) != 131:
+    if limit - p < 1 or u8(b, p) != VERSION:
         return False
-    p = atom(b, tuple_of(b, p + 1, limit, 6), limit, names, 0, 13)
-    p = atom(b, tuple_of(b, p, limit, 4), limit, names, 13, 8)
-    n = octets(b, p, limit)
-    if n < 0:
+    p = atom(b, tuple_of(b, p + 1, limit, MESSAGE_ARITY), limit, names, BASIC_MESSAGE, BASIC_MESSAGE_SIZE)
+    p = atom(b, tuple_of(b, p, limit, RESOURCE_ARITY), limit, names, RESOURCE, RESOURCE_SIZE)
+    p = binary(b, p, limit, out, k, VHOST_START)
+    p = binary(b, atom(b, p, limit, names, EXCHANGE, EXCHANGE_SIZE), limit, out, k, EXCHANGE_START)
+    p = binaries(b, p, limit, out, k, KEYS_START)
+    p = atom(b, tuple_of(b, p, limit, CONTENT_ARITY), limit, names, CONTENT, CONTENT_SIZE)
+    if p < 0 or limit - p < 2 or u8(b, p) != SMALL_INTEGER or u8(b, p + 1) != BASIC_CLASS:
         return False
-    out[k, 2] = p + 5
-    out[k, 3] = n
-    p = atom(b, p + 5 + n, limit, names, 21, 8)
-    n = octets(b, p, limit)
-    if n < 0:
+    p = atom(b, p + 2, limit, names, NONE, NONE_SIZE)
+    p = binary(b, p, limit, out, k, PROPERTIES_START)
+    p = binaries(b, atom(b, p, limit, names, FRAMING, FRAMING_SIZE), limit, out, k, PAYLOAD_START)
+    if octets(b, p, limit) != ID_SIZE:
         return False
-    out[k, 4] = p + 5
-    out[k, 5] = n
-    p = binaries(b, p + 5 + n, limit, out, k, 6)
-    p = atom(b, tuple_of(b, p, limit, 6), limit, names, 29, 7)
-    if p < 0 or limit - p < 2 or u8(b, p) != 97 or u8(b, p + 1) != 60:
-        return False
-    p = atom(b, p + 2, limit, names, 36, 4)
-    n = octets(b, p, limit)
-    if n < 0:
-        return False
-    out[k, 8] = p + 5
-    out[k, 9] = n
-    p = binaries(b, atom(b, p + 5 + n, limit, names, 40, 25), limit, out, k, 10)
-    if octets(b, p, limit) != 16:
-        return False
-    out[k, 13] = p + 5
-    q = atom(b, p + 21, limit, names, 65, 4)
-    out[k, 14] = q >= 0
+    p += BINARY_HEADER
+    out[k, ID_START] = p
+    p += ID_SIZE
+    q = atom(b, p, limit, names, TRUE, TRUE_SIZE)
+    out[k, PERSISTENT] = q >= 0
     if q < 0:
-        q = atom(b, p + 21, limit, names, 69, 5)
-    out[k, 1] = q
+        q = atom(b, p, limit, names, FALSE, FALSE_SIZE)
+    out[k, END] = q
     return q >= 0
 
 
@@ -214,11 +276,11 @@ def fields(
     size: cython.Py_ssize_t = b.shape[0]
     slow: cython.Py_ssize_t = 0
     names: cython.const[cython.uchar][::1] = NAMES
-    if length.shape[0] < n or out.shape[0] < n or out.shape[1] != 15:
+    if length.shape[0] < n or out.shape[0] < n or out.shape[1] != FIELD_COUNT:
         raise ValueError("the columns differ in length")
     with cython.nogil:
         for k in range(n):
-            out[k, 0] = 0
+            out[k, STATUS] = FAST
             if (
                 start[k] < 0
                 or length[k] < 0
@@ -226,9 +288,9 @@ def fields(
                 or length[k] > size - start[k]
                 or not message(b, start[k], start[k] + length[k], names, out, k)
             ):
-                out[k, 0] = 1
+                out[k, STATUS] = SLOW
                 slow += 1
-                for j in range(1, 15):
+                for j in range(STATUS + 1, FIELD_COUNT):
                     out[k, j] = 0
     return slow
 
@@ -267,11 +329,11 @@ def listed(
                 if n < 0:
                     n = 0
                 to = done + (count[k] - 1 - j if backwards else j)
-                starts[to] = p + 5
+                starts[to] = p + BINARY_HEADER
                 lengths[to] = n
-                p += 5 + n
+                p += BINARY_HEADER + n
             done += count[k]
-    return done
+    return int(done)
 
 
 def properties(
@@ -280,7 +342,7 @@ def properties(
     length: cython.longlong[:],
     out: cython.longlong[:, ::1],
 ):
-    """Parse property blocks, one row of `out` each: status, then for each of the 14 properties start (or number) and length (or -1).
+    """Parse property blocks, one row of `out` each: status, then for each property start (or number) and length (or -1).
 
     The header table is the span of its fields, after its length. Return how many blocks are SLOW: not valid here.
     """
@@ -292,33 +354,33 @@ def properties(
     j: cython.int
     size: cython.Py_ssize_t = b.shape[0]
     slow: cython.Py_ssize_t = 0
-    if length.shape[0] < start.shape[0] or out.shape[0] < start.shape[0] or out.shape[1] != 29:
+    if length.shape[0] < start.shape[0] or out.shape[0] < start.shape[0] or out.shape[1] != PROPERTY_COLUMNS:
         raise ValueError("the columns differ in length")
     with cython.nogil:
         for k in range(start.shape[0]):
-            for j in range(14):
-                out[k, 1 + 2 * j] = 0
-                out[k, 2 + 2 * j] = -1
-            out[k, 0] = 1
+            for j in range(PROPERTY_COUNT):
+                out[k, PROPERTY_START + 2 * j] = 0
+                out[k, PROPERTY_LENGTH + 2 * j] = -1
+            out[k, STATUS] = SLOW
             p = start[k]
-            if p < 0 or length[k] < 2 or p > size or length[k] > size - p:
+            if p < 0 or length[k] < PROPERTY_FLAGS_SIZE or p > size or length[k] > size - p:
                 slow += 1
                 continue
             limit = p + length[k]
-            flags = (u8(b, p) << 8) | u8(b, p + 1)
-            p += 2
+            flags = u16(b, p)
+            p += PROPERTY_FLAGS_SIZE
             # basic properties never have a second word of flags
-            if flags & 1:
+            if flags & MORE_FLAGS:
                 p = -1
-            for j in range(14):
-                if p < 0 or not flags & (0x8000 >> j):
+            for j in range(PROPERTY_COUNT):
+                if p < 0 or not flags & (FIRST_PROPERTY >> j):
                     continue
-                if j == 2:
+                if j == HEADERS:
                     n = i32(b, p) if limit - p >= 4 else -1
                     p += 4
-                elif j == 3 or j == 4:
+                elif j == DELIVERY_MODE or j == PRIORITY:
                     n = 1
-                elif j == 9:
+                elif j == TIMESTAMP:
                     n = 8
                 else:
                     n = u8(b, p) if limit - p >= 1 else -1
@@ -326,20 +388,20 @@ def properties(
                 if n < 0 or n > limit - p:
                     p = -1
                     continue
-                out[k, 2 + 2 * j] = n
-                if j == 3 or j == 4:
-                    out[k, 1 + 2 * j] = u8(b, p)
-                elif j == 9:
-                    out[k, 1 + 2 * j] = i64(b, p)
+                out[k, PROPERTY_LENGTH + 2 * j] = n
+                if j == DELIVERY_MODE or j == PRIORITY:
+                    out[k, PROPERTY_START + 2 * j] = u8(b, p)
+                elif j == TIMESTAMP:
+                    out[k, PROPERTY_START + 2 * j] = i64(b, p)
                     # only the decoder handles values of 2^63 and more
                     if i64(b, p) < 0:
                         p = -1
                         continue
                 else:
-                    out[k, 1 + 2 * j] = p
+                    out[k, PROPERTY_START + 2 * j] = p
                 p += n
             if p == limit:
-                out[k, 0] = 0
+                out[k, STATUS] = FAST
             else:
                 slow += 1
     return slow

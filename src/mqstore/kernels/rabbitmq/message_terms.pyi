@@ -26,6 +26,9 @@ ID_START: Final = 13
 PERSISTENT: Final = 14
 FIELD_COUNT: Final = 15
 
+PROPERTY_START: Final = 1
+PROPERTY_LENGTH: Final = 2
+PROPERTY_COUNT: Final = 14
 PROPERTY_COLUMNS: Final = 29
 
 def fields(b: _Bytes, start: _Longs, length: _Longs, out: _Longs) -> int: ...

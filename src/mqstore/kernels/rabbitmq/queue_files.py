@@ -16,18 +16,39 @@ import cython
 
 if not cython.compiled:
     from mqstore.kernels.common.crc_spans import crc_on
-    from mqstore.kernels.common.loads import copy, put32, put64, u8
+    from mqstore.kernels.common.loads import copy, put32, put64, u8, u16, u32
+    from mqstore.kernels.rabbitmq.index_layout import (
+        AT_EMBEDDED,
+        AT_EXPIRY,
+        AT_LOW_ID,
+        AT_SIZE,
+        FIELDS_SIZE,
+        REL_MASK,
+        SEGMENT_MARK,
+        SEGMENT_MARK_SIZE,
+        SEGMENT_PERSISTENT,
+        SEGMENT_PUBLISH,
+        SEGMENT_PUBLISH_SIZE,
+        SEGMENT_WORD_SIZE,
+    )
+    from mqstore.kernels.rabbitmq.store_layout import (
+        ENTRY_AT_CRC,
+        ENTRY_AT_FLAGS,
+        ENTRY_AT_PADDING,
+        ENTRY_AT_SIZE,
+        ENTRY_HAS_CRC,
+        ENTRY_HEADER_SIZE,
+    )
 
     def first_byte(b):
         return b
 
     def put8(b, p, v):
-        b[p] = v & 255
+        b[p] = v & 0xFF
 
-
-ENTRY_HEADER = 8
-PUBLISH = 34
-MARK = 2
+    def put16(b, p, v):
+        put8(b, p, v >> 8)
+        put8(b, p + 1, v)
 
 
 @cython.cfunc
@@ -55,16 +76,15 @@ def store_entries(
         raise ValueError("the columns differ in length")
     with cython.nogil:
         for k in range(n):
-            if outside(at[k], length[k], b.shape[0]) or outside(to_at[k], length[k] + 8, to.shape[0]):
+            if outside(at[k], length[k], b.shape[0]) or outside(to_at[k], length[k] + ENTRY_HEADER_SIZE, to.shape[0]):
                 fits = False
                 break
             crc = crc_on(first_byte(b), at[k], length[k], 0)
-            put32(to, to_at[k], length[k])
-            put8(to, to_at[k] + 4, 1)
-            put8(to, to_at[k] + 5, (crc >> 8) & 255)
-            put8(to, to_at[k] + 6, crc & 255)
-            put8(to, to_at[k] + 7, 0)
-            copy(to, to_at[k] + 8, b, at[k], length[k])
+            put32(to, to_at[k] + ENTRY_AT_SIZE, length[k])
+            put8(to, to_at[k] + ENTRY_AT_FLAGS, ENTRY_HAS_CRC)
+            put16(to, to_at[k] + ENTRY_AT_CRC, crc)
+            put8(to, to_at[k] + ENTRY_AT_PADDING, 0)
+            copy(to, to_at[k] + ENTRY_HEADER_SIZE, b, at[k], length[k])
     if not fits:
         raise ValueError("an entry lies outside its buffer")
 
@@ -87,15 +107,14 @@ def sound_entries(
         for k in range(n):
             p = at[k]
             out[k] = 0
-            if outside(p, 8, b.shape[0]) or outside(p, length[k] + 8, b.shape[0]):
+            if outside(p, ENTRY_HEADER_SIZE, b.shape[0]) or outside(p, length[k] + ENTRY_HEADER_SIZE, b.shape[0]):
                 continue
-            size = cython.cast(cython.longlong, u8(b, p)) << 24
-            size |= (u8(b, p + 1) << 16) | (u8(b, p + 2) << 8) | u8(b, p + 3)
+            size = u32(b, p + ENTRY_AT_SIZE)
             if size != length[k]:
                 continue
-            if u8(b, p + 4) & 1:
-                crc = crc_on(first_byte(b), p + 8, size, 0)
-                if u8(b, p + 5) != ((crc >> 8) & 255) or u8(b, p + 6) != (crc & 255):
+            if u8(b, p + ENTRY_AT_FLAGS) & ENTRY_HAS_CRC:
+                crc = crc_on(first_byte(b), p + ENTRY_HEADER_SIZE, size, 0)
+                if u16(b, p + ENTRY_AT_CRC) != cython.cast(cython.int, crc & 0xFFFF):
                     continue
             out[k] = 1
 
@@ -125,19 +144,23 @@ def publishes(
     with cython.nogil:
         for k in range(n):
             p = to_at[k]
-            if rel[k] < 0 or rel[k] > 16383 or outside(at[k], length[k], b.shape[0]) or outside(p, length[k] + 36, to.shape[0]):
+            if (
+                rel[k] < 0
+                or rel[k] > REL_MASK
+                or outside(at[k], length[k], b.shape[0])
+                or outside(p, length[k] + SEGMENT_PUBLISH_SIZE + SEGMENT_MARK_SIZE, to.shape[0])
+            ):
                 fits = False
                 break
-            put8(to, p, 192 | (rel[k] >> 8))
-            put8(to, p + 1, rel[k] & 255)
-            put64(to, p + 2, hi[k])
-            put64(to, p + 10, lo[k])
-            put64(to, p + 18, expiry[k])
-            put32(to, p + 26, size[k])
-            put32(to, p + 30, length[k])
-            copy(to, p + 34, b, at[k], length[k])
-            p += 34 + length[k]
-            put8(to, p, 64 | (rel[k] >> 8))
-            put8(to, p + 1, rel[k] & 255)
+            put16(to, p, SEGMENT_PUBLISH | SEGMENT_PERSISTENT | rel[k])
+            p += SEGMENT_WORD_SIZE
+            put64(to, p, hi[k])
+            put64(to, p + AT_LOW_ID, lo[k])
+            put64(to, p + AT_EXPIRY, expiry[k])
+            put32(to, p + AT_SIZE, size[k])
+            put32(to, p + AT_EMBEDDED, length[k])
+            p += FIELDS_SIZE
+            copy(to, p, b, at[k], length[k])
+            put16(to, p + length[k], SEGMENT_MARK | rel[k])
     if not fits:
         raise ValueError("an entry lies outside its buffer")

@@ -4,10 +4,6 @@ from numpy.typing import NDArray
 _Bytes = NDArray[np.uint8]
 _Longs = NDArray[np.int64]
 
-ENTRY_HEADER: int
-PUBLISH: int
-MARK: int
-
 def store_entries(b: _Bytes, at: _Longs, length: _Longs, to: _Bytes, to_at: _Longs) -> None: ...
 def sound_entries(b: _Bytes, at: _Longs, length: _Longs, out: _Bytes) -> None: ...
 def publishes(

@@ -7,31 +7,50 @@ and 5.2 of the specification of the stores; where the broker would crash, the en
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64, u8
-    from mqstore.kernels.rabbitmq.terms import shape_at, unsigned32
+    from mqstore.kernels.common.loads import i32, i64, u8, u16, u32
+    from mqstore.kernels.rabbitmq.index_layout import (
+        AT_EMBEDDED,
+        AT_EXPIRY,
+        AT_LOW_ID,
+        AT_SIZE,
+        DELIVER,
+        EMBEDDED_LIMIT,
+        FIELDS_SIZE,
+        JOURNAL_AT_EMBEDDED,
+        JOURNAL_PUBLISH_SIZE,
+        JOURNAL_WORD_SIZE,
+        KIND_SHIFT,
+        PUBLISH,
+        PUBLISH_TRANSIENT,
+        REL_MASK,
+        SEGMENT_AT_EMBEDDED,
+        SEGMENT_MARK,
+        SEGMENT_MARK_SIZE,
+        SEGMENT_PUBLISH,
+        SEGMENT_PUBLISH_SIZE,
+        SEGMENT_WORD_SIZE,
+        SEQUENCE_BITS,
+        TRANSIENT_BIT,
+    )
+    from mqstore.kernels.rabbitmq.term_layout import ID_SIZE, VERSION
+    from mqstore.kernels.rabbitmq.terms import SAME_ID, shape_at
 
-# kinds of a journal record
-PUBLISH = 0
-PUBLISH_TRANSIENT = 1
-DELIVER = 2
-ACKNOWLEDGE = 3
+    # status of a walk
+    DONE = 0  # the end of the file
+    ZEROS = 1  # journal: forty zero bytes, as a crash leaves them
+    TORN = 2  # fewer bytes than the record needs
+    BAD = 3  # segment: a word that is neither publish nor del/ack, or one for an entry the segment cannot have
+    FULL = 4
 
-# status of a walk
-DONE = 0  # the end of the file
-ZEROS = 1  # journal: forty zero bytes, as a crash leaves them
-TORN = 2  # fewer bytes than the record needs
-BAD = 3  # segment: a word that is neither publish nor del/ack, or one for an entry the segment cannot have
-FULL = 4
-
-# bits of a state
-P = 1
-D = 2
-A = 4
-REMOVED = 8  # published, delivered and acknowledged within the journal: the broker has forgotten it
-CRASH = 16  # the broker would crash on these actions
-REPEATED = 32  # a second, different publish
-
-EMBEDDED_LIMIT = 16777216
+    # bits of a state
+    P = 1
+    D = 2
+    A = 4
+    REMOVED = 8  # published, delivered and acknowledged within the journal: the broker has forgotten it
+    CRASH = 16  # the broker would crash on these actions
+    REPEATED = 32  # a second, different publish
+    ACTIONS = P | D | A
+    FLAWS = CRASH | REPEATED
 
 
 @cython.cfunc
@@ -43,6 +62,16 @@ def all_zero(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython
         if u8(b, k) != 0:
             return False
     return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def has_own_id(b: cython.const[cython.uchar][::1], fields: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the embedded message, `size` bytes after the fields of a publish, has the id of the publish."""
+    at: cython.Py_ssize_t = fields + FIELDS_SIZE
+    return shape_at(b, at, at + size, i64(b, fields), i64(b, fields + AT_LOW_ID)) & SAME_ID != 0
 
 
 def journal_walk(
@@ -60,38 +89,38 @@ def journal_walk(
     room: cython.Py_ssize_t = kind.shape[0]
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
-    status: cython.int = 0
+    status: cython.int = DONE
     word: cython.longlong
     low: cython.longlong = 1
     what: cython.int
     if start < 0 or seq.shape[0] < room or at.shape[0] < room:
         raise ValueError("the columns differ in length")
-    low = (low << 62) - 1
+    low = (low << SEQUENCE_BITS) - 1
     with cython.nogil:
         while True:
-            if limit - p < 8:
-                status = 0 if p >= limit else 2
+            if limit - p < JOURNAL_WORD_SIZE:
+                status = DONE if p >= limit else TORN
                 break
             if n == room:
-                status = 4
+                status = FULL
                 break
-            what = u8(b, p) >> 6
+            what = u8(b, p) >> KIND_SHIFT
             word = i64(b, p) & low
-            if what < 2:
-                if limit - p < 40:
-                    status = 2
+            if what <= PUBLISH_TRANSIENT:
+                if limit - p < JOURNAL_PUBLISH_SIZE:
+                    status = TORN
                     break
-                if what == 0 and word == 0 and all_zero(b, p + 8, 32):
-                    status = 1
+                if what == PUBLISH and word == 0 and all_zero(b, p + JOURNAL_WORD_SIZE, FIELDS_SIZE):
+                    status = ZEROS
                     break
-                if unsigned32(b, p + 36) > limit - p - 40:
-                    status = 2
+                if u32(b, p + JOURNAL_AT_EMBEDDED) > limit - p - JOURNAL_PUBLISH_SIZE:
+                    status = TORN
                     break
             kind[n] = what
             seq[n] = word
             at[n] = p
             n += 1
-            p += 8 if what > 1 else 40 + unsigned32(b, p + 36)
+            p += JOURNAL_WORD_SIZE if what > PUBLISH_TRANSIENT else JOURNAL_PUBLISH_SIZE + u32(b, p + JOURNAL_AT_EMBEDDED)
     return n, p, status
 
 
@@ -102,27 +131,30 @@ def journal_resume(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t)
     """
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
+    after: cython.Py_ssize_t
     size: cython.longlong
     found: cython.Py_ssize_t = -1
     if start < 0:
         raise ValueError("positions are counted from 0")
     with cython.nogil:
-        while limit - p >= 40:
-            # of 62 bits the upper 22 are never used
-            if (u8(b, p) & 191) == 0 and u8(b, p + 1) == 0 and u8(b, p + 2) == 0:
-                size = unsigned32(b, p + 36)
+        while limit - p >= JOURNAL_PUBLISH_SIZE:
+            # of the bits of the sequence id the upper 22 are never used
+            if (u8(b, p) & ~TRANSIENT_BIT) == 0 and u8(b, p + 1) == 0 and u8(b, p + 2) == 0:
+                size = u32(b, p + JOURNAL_AT_EMBEDDED)
+                after = p + JOURNAL_PUBLISH_SIZE
                 if size == 0:
+                    # a delivery of the same sequence id: its word ends in the same seven bytes
                     if (
-                        limit - p >= 48
-                        and u8(b, p + 40) == 128
-                        and i32(b, p + 44) == i32(b, p + 4)
-                        and i32(b, p + 41) == i32(b, p + 1)
-                        and not all_zero(b, p + 8, 16)
+                        limit - after >= JOURNAL_WORD_SIZE
+                        and u8(b, after) == DELIVER << KIND_SHIFT
+                        and i32(b, after + 4) == i32(b, p + 4)
+                        and i32(b, after + 1) == i32(b, p + 1)
+                        and not all_zero(b, p + JOURNAL_WORD_SIZE, ID_SIZE)
                     ):
                         found = p
                         break
-                elif size <= 16777216 and size <= limit - p - 40 and u8(b, p + 40) == 131:
-                    if shape_at(b, p + 40, p + 40 + size, i64(b, p + 8), i64(b, p + 16)) & 4:
+                elif size <= EMBEDDED_LIMIT and size <= limit - after and u8(b, after) == VERSION:
+                    if has_own_id(b, p + JOURNAL_WORD_SIZE, size):
                         found = p
                         break
             p += 1
@@ -153,14 +185,14 @@ def publish_fields(
     with cython.nogil:
         for k in range(n):
             p = at[k] + fixed
-            if at[k] < 0 or limit - p < 32:
+            if at[k] < 0 or limit - p < FIELDS_SIZE:
                 outside = True
                 break
             hi[k] = i64(b, p)
-            lo[k] = i64(b, p + 8)
-            expiry[k] = i64(b, p + 16)
-            size[k] = unsigned32(b, p + 24)
-            embedded[k] = unsigned32(b, p + 28)
+            lo[k] = i64(b, p + AT_LOW_ID)
+            expiry[k] = i64(b, p + AT_EXPIRY)
+            size[k] = u32(b, p + AT_SIZE)
+            embedded[k] = u32(b, p + AT_EMBEDDED)
     if outside:
         raise ValueError("a publish lies outside the file")
 
@@ -179,41 +211,41 @@ def segment_walk(
     limit: cython.Py_ssize_t = b.shape[0]
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
-    status: cython.int = 0
+    status: cython.int = DONE
     word: cython.int
     rel: cython.int
     if start < 0 or state.shape[0] < count or at.shape[0] < count:
         raise ValueError("the columns differ in length")
     with cython.nogil:
         while True:
-            if limit - p < 2:
-                status = 0 if p >= limit else 2
+            if limit - p < SEGMENT_WORD_SIZE:
+                status = DONE if p >= limit else TORN
                 break
-            word = (u8(b, p) << 8) | u8(b, p + 1)
-            rel = word & 16383
-            if word < 16384 or rel >= count:
-                status = 3
+            word = u16(b, p)
+            rel = word & REL_MASK
+            if word < SEGMENT_MARK or rel >= count:
+                status = BAD
                 break
-            if word >= 32768:
-                if limit - p < 34 or unsigned32(b, p + 30) > limit - p - 34:
-                    status = 2
+            if word & SEGMENT_PUBLISH:
+                if limit - p < SEGMENT_PUBLISH_SIZE or u32(b, p + SEGMENT_AT_EMBEDDED) > limit - p - SEGMENT_PUBLISH_SIZE:
+                    status = TORN
                     break
-                if state[rel] & 1:
+                if state[rel] & P:
                     if not same_publish(b, at[rel], p):
-                        state[rel] |= 32
-                    state[rel] = (state[rel] & 48) | 1
+                        state[rel] |= REPEATED
+                    state[rel] = (state[rel] & FLAWS) | P
                 else:
-                    state[rel] |= 1
+                    state[rel] |= P
                 at[rel] = p
-                p += 34 + unsigned32(b, p + 30)
+                p += SEGMENT_PUBLISH_SIZE + u32(b, p + SEGMENT_AT_EMBEDDED)
             else:
-                if (state[rel] & 7) == 1:
-                    state[rel] |= 2
-                elif (state[rel] & 7) == 3:
-                    state[rel] |= 4
+                if (state[rel] & ACTIONS) == P:
+                    state[rel] |= D
+                elif (state[rel] & ACTIONS) == P | D:
+                    state[rel] |= A
                 else:
-                    state[rel] |= 16
-                p += 2
+                    state[rel] |= CRASH
+                p += SEGMENT_MARK_SIZE
             n += 1
     return n, p, status
 
@@ -223,12 +255,12 @@ def segment_walk(
 @cython.exceptval(check=False)
 def same_publish(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, q: cython.Py_ssize_t) -> cython.bint:
     """Return whether two complete publishes of a segment have the same bytes."""
-    n: cython.Py_ssize_t = 34 + unsigned32(b, p + 30)
+    n: cython.Py_ssize_t = SEGMENT_PUBLISH_SIZE + u32(b, p + SEGMENT_AT_EMBEDDED)
     k: cython.Py_ssize_t
-    for k in range(34):
+    for k in range(SEGMENT_PUBLISH_SIZE):
         if u8(b, p + k) != u8(b, q + k):
             return False
-    for k in range(34, n):
+    for k in range(SEGMENT_PUBLISH_SIZE, n):
         if u8(b, p + k) != u8(b, q + k):
             return False
     return True
@@ -243,11 +275,12 @@ def segment_resume(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t,
     if start < 0:
         raise ValueError("positions are counted from 0")
     with cython.nogil:
-        while limit - p >= 36:
-            if u8(b, p) >= 128 and u8(b, p + 34) == 131 and (((u8(b, p) << 8) | u8(b, p + 1)) & 16383) < count:
-                size = unsigned32(b, p + 30)
-                if size > 0 and size <= 16777216 and size <= limit - p - 34:
-                    if shape_at(b, p + 34, p + 34 + size, i64(b, p + 2), i64(b, p + 10)) & 4:
+        # the first two bytes of the message are there
+        while limit - p >= SEGMENT_PUBLISH_SIZE + 2:
+            if u8(b, p) & (SEGMENT_PUBLISH >> 8) and u8(b, p + SEGMENT_PUBLISH_SIZE) == VERSION and (u16(b, p) & REL_MASK) < count:
+                size = u32(b, p + SEGMENT_AT_EMBEDDED)
+                if size > 0 and size <= EMBEDDED_LIMIT and size <= limit - p - SEGMENT_PUBLISH_SIZE:
+                    if has_own_id(b, p + SEGMENT_WORD_SIZE, size):
                         found = p
                         break
             p += 1
@@ -292,33 +325,31 @@ def fold(
             while k < n and seq[order[k]] == seq[first[g]]:
                 a = order[k]
                 crash = False
-                low = s & 7
-                if kind[a] < 2:
-                    if low & 1:
+                low = s & ACTIONS
+                if kind[a] <= PUBLISH_TRANSIENT:
+                    if low & P:
                         crash = True
                         repeat[g] = a
                     else:
                         crash = low != 0
                         publish[g] = a
-                        s = (s & 48) | low | 1
-                        if low & 4:
-                            s = (s & 48) | 8
-                elif kind[a] == 2:
-                    if low < 2:
-                        s |= 2
+                        s = (s & FLAWS) | low | P
+                        if low & A:
+                            s = (s & FLAWS) | REMOVED
+                elif kind[a] == DELIVER:
+                    if low < D:
+                        s |= D
                     else:
                         crash = True
-                elif low == 0:
-                    s |= 4
-                elif low == 2:
-                    s |= 4
-                elif low & 1:
-                    crash = low == 1
-                    s = (s & 48) | 8
+                elif low == 0 or low == D:
+                    s |= A
+                elif low & P:
+                    crash = low == P
+                    s = (s & FLAWS) | REMOVED
                 else:
                     crash = True
                 if crash:
-                    s |= 16
+                    s |= CRASH
                     if bad[g] < 0:
                         bad[g] = a
                 k += 1

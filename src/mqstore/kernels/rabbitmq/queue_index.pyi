@@ -1,22 +1,22 @@
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-PUBLISH: int
-PUBLISH_TRANSIENT: int
-DELIVER: int
-ACKNOWLEDGE: int
-DONE: int
-ZEROS: int
-TORN: int
-BAD: int
-FULL: int
-P: int
-D: int
-A: int
-REMOVED: int
-CRASH: int
-REPEATED: int
-EMBEDDED_LIMIT: int
+DONE: Final = 0
+ZEROS: Final = 1
+TORN: Final = 2
+BAD: Final = 3
+FULL: Final = 4
+
+P: Final = 1
+D: Final = 2
+A: Final = 4
+REMOVED: Final = 8
+CRASH: Final = 16
+REPEATED: Final = 32
+ACTIONS: Final = 7
+FLAWS: Final = 48
 
 def journal_walk(
     b: NDArray[np.uint8], start: int, kind: NDArray[np.uint8], seq: NDArray[np.int64], at: NDArray[np.int64]

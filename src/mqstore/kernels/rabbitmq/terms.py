@@ -8,30 +8,86 @@ a stored message whether it is a term, whether the id inside equals the id besid
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64, u8
+    from mqstore.kernels.common.loads import i32, i64, u8, u16, u32
+    from mqstore.kernels.rabbitmq.term_layout import (
+        ATOM,
+        ATOM_HEADER,
+        ATOM_UTF8,
+        BINARY,
+        BINARY_HEADER,
+        BIT_BINARY,
+        COMPRESSED,
+        CONTAINER_ARITY,
+        CONTAINER_BEFORE_ID,
+        EXPORT,
+        FLOAT,
+        FLOAT_SIZE,
+        ID_SIZE,
+        ID_TERM_SIZE,
+        INTEGER,
+        INTEGER_SIZE,
+        LARGE_BIG,
+        LARGE_TUPLE,
+        LAST_LETTER,
+        LENGTH_8,
+        LENGTH_16,
+        LENGTH_32,
+        LIST,
+        LONG_CREATION,
+        MAP,
+        MC_SIZE,
+        MESSAGE_ARITY,
+        MESSAGE_BEFORE_ID,
+        NEW_FLOAT,
+        NEW_FLOAT_SIZE,
+        NEW_PID,
+        NEW_PID_SIZE,
+        NEW_PORT,
+        NEW_PORT_SIZE,
+        NEW_REFERENCE,
+        NEWER_REFERENCE,
+        NIL,
+        NUMBER_SIZE,
+        PID,
+        PID_SIZE,
+        PORT,
+        PORT_SIZE,
+        SHORT_CREATION,
+        SMALL_ATOM,
+        SMALL_ATOM_HEADER,
+        SMALL_ATOM_UTF8,
+        SMALL_BIG,
+        SMALL_INTEGER,
+        SMALL_INTEGER_SIZE,
+        SMALL_TUPLE,
+        SMALL_TUPLE_HEADER,
+        STRING,
+        TRUE_SIZE,
+        V4_PORT,
+        V4_PORT_SIZE,
+        VERSION,
+        WORD_BASI,
+        WORD_C_ME,
+        WORD_MC,
+        WORD_SSAG,
+        WORD_TRUE,
+        BASIC_MESSAGE_SIZE,
+    )
 
-# bits of a shape
-TERM = 1  # one complete term
-MESSAGE = 2  # a basic_message or an mc tuple
-SAME_ID = 4  # its id is the one asked for
-PERSISTENT = 8  # its persistent flag is set
-PACKED = 16  # compressed: only the decoder can read it
-CONTAINER = 32  # an mc tuple: only the decoder can determine whether it is persistent
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def unsigned32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    """Return the unsigned 32-bit number at p."""
-    return (cython.cast(cython.longlong, u8(b, p)) << 24) | (u8(b, p + 1) << 16) | (u8(b, p + 2) << 8) | u8(b, p + 3)
+    # bits of a shape
+    TERM = 1  # one complete term
+    MESSAGE = 2  # a basic_message or an mc tuple
+    SAME_ID = 4  # its id is the one asked for
+    PERSISTENT = 8  # its persistent flag is set
+    PACKED = 16  # compressed: only the decoder can read it
+    CONTAINER = 32  # an mc tuple: only the decoder can determine whether it is persistent
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the position after the term (without its 131) at p, or -1 - (the position where it is not a term).
+    """Return the position after the term at p, which begins with its tag, or -1 - (the position where it is not a term).
 
     Reads nothing at or after limit; takes no more steps than bytes.
     """
@@ -51,82 +107,80 @@ def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython
         p += 1
         fixed = 0
         n = 0
-        if tag == 97:
-            fixed = 1
-        elif tag == 98:
-            fixed = 4
-        elif tag == 70:
-            fixed = 8
-        elif tag == 99:
-            fixed = 31
-        elif tag == 106:
+        if tag == SMALL_INTEGER:
+            fixed = SMALL_INTEGER_SIZE
+        elif tag == INTEGER:
+            fixed = INTEGER_SIZE
+        elif tag == NEW_FLOAT:
+            fixed = NEW_FLOAT_SIZE
+        elif tag == FLOAT:
+            fixed = FLOAT_SIZE
+        elif tag == NIL:
             fixed = 0
-        elif tag == 100 or tag == 118 or tag == 107:
-            if limit - p < 2:
+        elif tag == ATOM or tag == ATOM_UTF8 or tag == STRING:
+            if limit - p < LENGTH_16:
                 return -1 - p
-            fixed = 2 + ((u8(b, p) << 8) | u8(b, p + 1))
-        elif tag == 115 or tag == 119:
-            if limit - p < 1:
+            fixed = LENGTH_16 + u16(b, p)
+        elif tag == SMALL_ATOM or tag == SMALL_ATOM_UTF8:
+            if limit - p < LENGTH_8:
                 return -1 - p
-            fixed = 1 + u8(b, p)
-        elif tag == 109:
-            if limit - p < 4:
+            fixed = LENGTH_8 + u8(b, p)
+        elif tag == BINARY:
+            if limit - p < LENGTH_32:
                 return -1 - p
-            fixed = 4 + unsigned32(b, p)
-        elif tag == 77:
-            if limit - p < 5:
+            fixed = LENGTH_32 + u32(b, p)
+        elif tag == BIT_BINARY or tag == LARGE_BIG:
+            # the bits of the last byte, or the sign, are one more byte
+            if limit - p < LENGTH_32 + 1:
                 return -1 - p
-            fixed = 5 + unsigned32(b, p)
-        elif tag == 110:
-            if limit - p < 2:
+            fixed = LENGTH_32 + 1 + u32(b, p)
+        elif tag == SMALL_BIG:
+            if limit - p < LENGTH_8 + 1:
                 return -1 - p
-            fixed = 2 + u8(b, p)
-        elif tag == 111:
-            if limit - p < 5:
+            fixed = LENGTH_8 + 1 + u8(b, p)
+        elif tag == SMALL_TUPLE:
+            if limit - p < LENGTH_8:
                 return -1 - p
-            fixed = 5 + unsigned32(b, p)
-        elif tag == 104:
-            if limit - p < 1:
-                return -1 - p
-            fixed = 1
+            fixed = LENGTH_8
             todo += u8(b, p)
-        elif tag == 105:
-            if limit - p < 4:
+        elif tag == LARGE_TUPLE:
+            if limit - p < LENGTH_32:
                 return -1 - p
-            fixed = 4
-            todo += unsigned32(b, p)
-        elif tag == 108:
-            if limit - p < 4:
+            fixed = LENGTH_32
+            todo += u32(b, p)
+        elif tag == LIST:
+            if limit - p < LENGTH_32:
                 return -1 - p
-            fixed = 4
-            todo += unsigned32(b, p) + 1
-        elif tag == 116:
-            if limit - p < 4:
+            fixed = LENGTH_32
+            todo += u32(b, p) + 1
+        elif tag == MAP:
+            if limit - p < LENGTH_32:
                 return -1 - p
-            fixed = 4
-            todo += 2 * unsigned32(b, p)
-        elif tag == 103 or tag == 89:
+            fixed = LENGTH_32
+            todo += 2 * u32(b, p)
+        elif tag == PID or tag == NEW_PID or tag == PORT or tag == NEW_PORT or tag == V4_PORT:
             q = skip_atom(b, p, limit)
             if q < 0:
                 return -1 - p
             p = q
-            fixed = 9 if tag == 103 else 8
-        elif tag == 88 or tag == 120 or tag == 102:
-            q = skip_atom(b, p, limit)
+            if tag == PID:
+                fixed = PID_SIZE
+            elif tag == PORT:
+                fixed = PORT_SIZE
+            elif tag == NEW_PORT:
+                fixed = NEW_PORT_SIZE
+            else:
+                fixed = NEW_PID_SIZE if tag == NEW_PID else V4_PORT_SIZE
+        elif tag == NEWER_REFERENCE or tag == NEW_REFERENCE:
+            if limit - p < LENGTH_16:
+                return -1 - p
+            n = u16(b, p)
+            q = skip_atom(b, p + LENGTH_16, limit)
             if q < 0:
                 return -1 - p
             p = q
-            fixed = 5 if tag == 102 else 12
-        elif tag == 90 or tag == 114:
-            if limit - p < 2:
-                return -1 - p
-            n = (u8(b, p) << 8) | u8(b, p + 1)
-            q = skip_atom(b, p + 2, limit)
-            if q < 0:
-                return -1 - p
-            p = q
-            fixed = 4 * n + (4 if tag == 90 else 1)
-        elif tag == 113:
+            fixed = NUMBER_SIZE * n + (LONG_CREATION if tag == NEWER_REFERENCE else SHORT_CREATION)
+        elif tag == EXPORT:
             todo += 3
         else:
             return -1 - p
@@ -142,12 +196,12 @@ def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython
 def skip_atom(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the position after the atom at p, or -1."""
     n: cython.Py_ssize_t
-    if limit - p < 3:
+    if limit - p < ATOM_HEADER:
         return -1
-    if u8(b, p) == 100 or u8(b, p) == 118:
-        n = 3 + ((u8(b, p + 1) << 8) | u8(b, p + 2))
-    elif u8(b, p) == 115 or u8(b, p) == 119:
-        n = 2 + u8(b, p + 1)
+    if u8(b, p) == ATOM or u8(b, p) == ATOM_UTF8:
+        n = ATOM_HEADER + u16(b, p + 1)
+    elif u8(b, p) == SMALL_ATOM or u8(b, p) == SMALL_ATOM_UTF8:
+        n = SMALL_ATOM_HEADER + u8(b, p + 1)
     else:
         return -1
     return p + n if n <= limit - p else -1
@@ -160,15 +214,30 @@ def atom_text(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: c
     """Return where the text of the atom at p starts, or -1. It ends at `skip_atom`."""
     if skip_atom(b, p, limit) < 0:
         return -1
-    return p + 3 if u8(b, p) == 100 or u8(b, p) == 118 else p + 2
+    return p + ATOM_HEADER if u8(b, p) == ATOM or u8(b, p) == ATOM_UTF8 else p + SMALL_ATOM_HEADER
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def is_basic_message(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Return whether the 13 bytes at p are `basic_message`."""
-    return i32(b, p) == 1650553705 and i32(b, p + 4) == 1667198309 and i32(b, p + 8) == 1936941415 and u8(b, p + 12) == 101
+    """Return whether the BASIC_MESSAGE_SIZE bytes at p are `basic_message`."""
+    return i32(b, p) == WORD_BASI and i32(b, p + 4) == WORD_C_ME and i32(b, p + 8) == WORD_SSAG and u8(b, p + 12) == LAST_LETTER
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_message(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, arity: cython.int) -> cython.bint:
+    """Return whether the first element, at p, of a tuple of this arity is the name of a basic_message or an mc tuple."""
+    text: cython.Py_ssize_t = atom_text(b, p, limit)
+    size: cython.Py_ssize_t
+    if text < 0:
+        return False
+    size = skip_atom(b, p, limit) - text
+    if arity == MESSAGE_ARITY:
+        return size == BASIC_MESSAGE_SIZE and is_basic_message(b, text)
+    return arity == CONTAINER_ARITY and size == MC_SIZE and u16(b, text) == WORD_MC
 
 
 @cython.cfunc
@@ -177,8 +246,14 @@ def is_basic_message(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -
 def is_id(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, hi: cython.longlong, lo: cython.longlong
 ) -> cython.bint:
-    """Return whether there is a 16-byte binary with these bytes at p."""
-    return limit - p >= 21 and u8(b, p) == 109 and i32(b, p + 1) == 16 and i64(b, p + 5) == hi and i64(b, p + 13) == lo
+    """Return whether there is a binary with the bytes of this id at p."""
+    return (
+        limit - p >= ID_TERM_SIZE
+        and u8(b, p) == BINARY
+        and i32(b, p + 1) == ID_SIZE
+        and i64(b, p + BINARY_HEADER) == hi
+        and i64(b, p + BINARY_HEADER + 8) == lo
+    )
 
 
 @cython.cfunc
@@ -193,47 +268,43 @@ def shape_at(
     k: cython.int
     arity: cython.int
     found: cython.int = 0
-    if limit - p < 2 or u8(b, p) != 131:
+    if limit - p < 2 or u8(b, p) != VERSION:
         return 0
-    if u8(b, p + 1) == 80:
-        return 16
-    if limit - p < 4 or u8(b, p + 1) != 104:
-        return 1 if skip(b, p + 1, limit) >= 0 else 0
+    if u8(b, p + 1) == COMPRESSED:
+        return PACKED
+    q = p + 1 + SMALL_TUPLE_HEADER
+    if limit < q or u8(b, p + 1) != SMALL_TUPLE:
+        return TERM if skip(b, p + 1, limit) >= 0 else 0
     arity = u8(b, p + 2)
-    q = p + 3
-    r = atom_text(b, q, limit)
-    if r < 0 or not (
-        (arity == 6 and skip_atom(b, q, limit) - r == 13 and is_basic_message(b, r))
-        or (arity == 4 and skip_atom(b, q, limit) - r == 2 and u8(b, r) == 109 and u8(b, r + 1) == 99)
-    ):
-        return 1 if skip(b, p + 1, limit) >= 0 else 0
+    if not is_message(b, q, limit, arity):
+        return TERM if skip(b, p + 1, limit) >= 0 else 0
     q = skip_atom(b, q, limit)
-    for k in range(3 if arity == 6 else 2):
+    for k in range(MESSAGE_BEFORE_ID if arity == MESSAGE_ARITY else CONTAINER_BEFORE_ID):
         q = skip(b, q, limit)
         if q < 0:
             return 0
-    if arity == 6:
+    if arity == MESSAGE_ARITY:
         r = skip(b, q, limit)
         if r < 0:
             return 0
         if is_id(b, q, limit, hi, lo):
-            found = 4
+            found = SAME_ID
         q = skip_atom(b, r, limit)
         if q < 0:
-            return 1 if skip(b, r, limit) >= 0 else 0
+            return TERM if skip(b, r, limit) >= 0 else 0
         r = atom_text(b, r, limit)
-        if q - r == 4 and i32(b, r) == 1953658213:
-            found |= 8
-        return 3 | found
+        if q - r == TRUE_SIZE and i32(b, r) == WORD_TRUE:
+            found |= PERSISTENT
+        return TERM | MESSAGE | found
     r = skip(b, q, limit)
     if r < 0:
         return 0
     while q < r:
         if is_id(b, q, r, hi, lo):
-            found = 4
+            found = SAME_ID
             break
         q += 1
-    return 35 | found
+    return TERM | MESSAGE | CONTAINER | found
 
 
 @cython.cfunc
@@ -252,25 +323,21 @@ def message_end(
     r: cython.Py_ssize_t
     k: cython.int
     arity: cython.int
-    if limit - p < 4 or u8(b, p) != 131 or u8(b, p + 1) != 104:
+    q = p + 1 + SMALL_TUPLE_HEADER
+    if limit < q or u8(b, p) != VERSION or u8(b, p + 1) != SMALL_TUPLE:
         return -1 - p
     arity = u8(b, p + 2)
-    q = p + 3
-    r = atom_text(b, q, limit)
-    if r < 0 or not (
-        (arity == 6 and skip_atom(b, q, limit) - r == 13 and is_basic_message(b, r))
-        or (arity == 4 and skip_atom(b, q, limit) - r == 2 and u8(b, r) == 109 and u8(b, r + 1) == 99)
-    ):
+    if not is_message(b, q, limit, arity):
         return -1 - p
     q = skip_atom(b, q, limit)
-    for k in range(3 if arity == 6 else 2):
+    for k in range(MESSAGE_BEFORE_ID if arity == MESSAGE_ARITY else CONTAINER_BEFORE_ID):
         q = skip(b, q, limit)
         if q < 0:
             return q
     r = skip(b, q, limit)
     if r < 0:
         return r
-    if arity == 6:
+    if arity == MESSAGE_ARITY:
         if not any_id and not is_id(b, q, limit, hi, lo):
             return -1 - r
         q = skip_atom(b, r, limit)
@@ -283,9 +350,9 @@ def message_end(
 
 
 def end(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t):
-    """Return the position after the external term (with its 131) that starts at p, or -1 if there is no complete term."""
+    """Return the position after the external term (with its VERSION) that starts at p, or -1 if there is no complete term."""
     q: cython.Py_ssize_t = -1
-    if p >= 0 and limit <= b.shape[0] and limit - p >= 2 and u8(b, p) == 131:
+    if p >= 0 and limit <= b.shape[0] and limit - p >= 2 and u8(b, p) == VERSION:
         q = skip(b, p + 1, limit)
     return q if q >= 0 else -1
 

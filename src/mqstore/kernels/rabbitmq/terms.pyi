@@ -1,12 +1,14 @@
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-TERM: int
-MESSAGE: int
-SAME_ID: int
-PERSISTENT: int
-PACKED: int
-CONTAINER: int
+TERM: Final = 1
+MESSAGE: Final = 2
+SAME_ID: Final = 4
+PERSISTENT: Final = 8
+PACKED: Final = 16
+CONTAINER: Final = 32
 
 def end(b: NDArray[np.uint8], p: int, limit: int) -> int: ...
 def shapes(

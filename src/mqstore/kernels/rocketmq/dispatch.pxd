@@ -1,10 +1,10 @@
 from mqstore.kernels.common.loads cimport LOW32, TWO31, TWO32, copy, prefetch
 from mqstore.kernels.common.pointer_loads cimport ascii_hash, find, first_byte, i32, i64, put32, put64, same, u8
 from mqstore.kernels.rocketmq.entry_layout cimport ENTRY_AT_SIZE, ENTRY_AT_TAGS_CODE, ENTRY_SIZE, KEY_AT_OFFSET, KEY_AT_TIMESTAMP, KEY_SIZE
-from mqstore.kernels.rocketmq.frames cimport KEYS_START, TAGS_START, UNIQ_KEY_START, known_row
 from mqstore.kernels.rocketmq.hashing cimport hash_span
+from mqstore.kernels.rocketmq.property_spans cimport KEYS_START, TAGS_START, UNIQ_KEY_START, known_row, name_end
 from mqstore.kernels.rocketmq.record_layout cimport (
-    AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_SIZE, AT_STORE_TIMESTAMP, KEY_SEPARATOR, NAME_END, PAIR_END, RecordParts,
+    AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_SIZE, AT_STORE_TIMESTAMP, KEY_SEPARATOR, PAIR_END, RecordParts,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK, WORD_DELA, WORD_INNE, parts_of,
 )
 

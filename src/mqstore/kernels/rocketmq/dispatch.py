@@ -35,8 +35,8 @@ if not cython.compiled:
         KEY_AT_TIMESTAMP,
         KEY_SIZE,
     )
-    from mqstore.kernels.rocketmq.frames import KEYS_START, TAGS_START, UNIQ_KEY_START, known_row
     from mqstore.kernels.rocketmq.hashing import hash_span
+    from mqstore.kernels.rocketmq.property_spans import KEYS_START, TAGS_START, UNIQ_KEY_START, known_row, name_end
     from mqstore.kernels.rocketmq.record_layout import (
         AT_PHYSICAL_OFFSET,
         AT_QUEUE_ID,
@@ -44,7 +44,6 @@ if not cython.compiled:
         AT_SIZE,
         AT_STORE_TIMESTAMP,
         KEY_SEPARATOR,
-        NAME_END,
         PAIR_END,
         TRANSACTION_COMMIT,
         TRANSACTION_MASK,
@@ -217,8 +216,8 @@ def properties_of(
     is_special: cython.bint = False
     while i < stop:
         j = find(b, i, stop, PAIR_END)
-        name = find(b, i, j, NAME_END)
-        if name > i and name < j - 1:
+        name = name_end(b, i, j)
+        if name >= 0:
             row = known_row(b, i, name - i)
             if row == TAGS_START:
                 h = text_hash(b, name + 1, j - name - 1, 0)

@@ -9,7 +9,7 @@ import cython
 import numpy as np
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import copy, find, first_byte, i8, i16, i32, i64, prefetch, u8
+    from mqstore.kernels.common.loads import find, first_byte, i8, i16, i32, i64, low32, prefetch
     from mqstore.kernels.rocketmq.record_layout import (
         AT_BODY_CRC,
         AT_BODY_LENGTH,
@@ -27,8 +27,6 @@ if not cython.compiled:
         AT_STORE_TIMESTAMP,
         AT_SYS_FLAG,
         AT_BODY,
-        CRC_NAME_SIZE,
-        CRC_PROPERTY_SIZE,
         FIXED_SIZE,
         FRAME_SIZE,
         MAGIC_BLANK,
@@ -37,11 +35,7 @@ if not cython.compiled:
         MAGIC_V2,
         MIN_RECORD_SIZE,
         MIN_SIZE,
-        NAME_END,
-        PAIR_END,
         PROPERTIES_LENGTH_SIZE,
-        WORD_CRC_FIRST,
-        WORD_CRC_SECOND,
         born_host_size,
         store_host_size,
     )
@@ -79,22 +73,6 @@ if not cython.compiled:
     PROPERTIES_LENGTH = 18
     FIELD_COUNT = 19
 
-    # rows of `known_properties`
-    TAGS_START = 0
-    TAGS_LENGTH = 1
-    KEYS_START = 2
-    KEYS_LENGTH = 3
-    UNIQ_KEY_START = 4
-    UNIQ_KEY_LENGTH = 5
-    KNOWN_ROW_COUNT = 6
-
-    # rows of `pair_spans`
-    NAME_START = 0
-    NAME_LENGTH = 1
-    VALUE_START = 2
-    VALUE_LENGTH = 3
-    PAIR_ROW_COUNT = 4
-
     LANES = 8
     LANE_BYTES = 131072  # `hop` goes over a window of LANES stretches of this many bytes
     LANE_ROOM = LANE_BYTES // MIN_RECORD_SIZE + 2  # records of the smallest size that start in a lane, and one more
@@ -105,11 +83,6 @@ if not cython.compiled:
     FIRST = LANES  # where the lane starts, -1 if it found no record
     END = 2 * LANES  # where it ends, -1 once it has
     COUNT = 3 * LANES
-
-    def known_row(b, p, n):
-        """Return the row in which the value of the property with this name starts (TAGS_START, ...), or -1 for any other name."""
-        name = bytes(b[p : p + n])
-        return {b"TAGS": TAGS_START, b"KEYS": KEYS_START, b"UNIQ_KEY": UNIQ_KEY_START}.get(name, -1)
 
 
 @cython.cfunc
@@ -132,8 +105,10 @@ def check(
     sys_flag: cython.int
     if limit - p < FRAME_SIZE:
         return UNWRITTEN
-    size = i32(b, p + AT_SIZE)
-    magic = i32(b, p + AT_MAGIC)
+    # one load: a writer stores both in one piece
+    size = i64(b, p + AT_SIZE)
+    magic = low32(size)
+    size = size >> 32
     if magic == MAGIC_BLANK:
         return BLANK
     if magic == MAGIC_V1:
@@ -418,229 +393,3 @@ def fields(b: cython.const[cython.uchar][::1], positions: cython.longlong[::1], 
         raise ValueError("out is too small")
     with cython.nogil:
         read_fields(b, positions, positions.shape[0], out)
-
-
-def known_properties(
-    b: cython.const[cython.uchar][::1],
-    starts: cython.longlong[::1],
-    lengths: cython.longlong[::1],
-    out: cython.longlong[:, ::1],
-):
-    """Fill out[KNOWN_ROW_COUNT, n] with the spans of TAGS, KEYS and UNIQ_KEY in n property texts: start and length, -1 if absent.
-
-    The last of equal names counts.
-    """
-    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
-    n: cython.Py_ssize_t = starts.shape[0]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    name: cython.Py_ssize_t
-    row: cython.int
-    if lengths.shape[0] < n or out.shape[0] < KNOWN_ROW_COUNT or out.shape[1] < n:
-        raise ValueError("arrays are too small")
-    with cython.nogil:
-        for k in range(n):
-            out[TAGS_LENGTH, k] = -1
-            out[KEYS_LENGTH, k] = -1
-            out[UNIQ_KEY_LENGTH, k] = -1
-            out[TAGS_START, k] = 0
-            out[KEYS_START, k] = 0
-            out[UNIQ_KEY_START, k] = 0
-            i = starts[k]
-            stop = i + lengths[k]
-            while i < stop:
-                j = find(source, i, stop, PAIR_END)
-                name = find(source, i, j, NAME_END)
-                if name > i and name < j - 1:
-                    row = known_row(source, i, name - i)
-                    if row >= 0:
-                        out[row, k] = name + 1
-                        out[row + 1, k] = j - name - 1
-                i = j + 1
-
-
-def count_pairs(b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.int[::1]):
-    """Set out[k] to the number of name/value pairs in span k; return their sum."""
-    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
-    n: cython.Py_ssize_t = starts.shape[0]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    name: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    total: cython.longlong = 0
-    pairs: cython.int
-    if lengths.shape[0] < n or out.shape[0] < n:
-        raise ValueError("arrays are too small")
-    with cython.nogil:
-        for k in range(n):
-            pairs = 0
-            i = starts[k]
-            stop = i + lengths[k]
-            while i < stop:
-                j = find(source, i, stop, PAIR_END)
-                name = find(source, i, j, NAME_END)
-                if name > i and name < j - 1:
-                    pairs += 1
-                i = j + 1
-            out[k] = pairs
-            total += pairs
-    return total
-
-
-def pair_spans(
-    b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.longlong[:, ::1]
-):
-    """Fill out[PAIR_ROW_COUNT, ...] with the spans of all pairs, in order. Returns how many were written."""
-    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
-    n: cython.Py_ssize_t = starts.shape[0]
-    room: cython.Py_ssize_t = out.shape[1]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    name: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    pairs: cython.Py_ssize_t = 0
-    if lengths.shape[0] < n or out.shape[0] < PAIR_ROW_COUNT:
-        raise ValueError("arrays are too small")
-    with cython.nogil:
-        for k in range(n):
-            i = starts[k]
-            stop = i + lengths[k]
-            while i < stop:
-                j = find(source, i, stop, PAIR_END)
-                name = find(source, i, j, NAME_END)
-                if name > i and name < j - 1 and pairs < room:
-                    out[NAME_START, pairs] = i
-                    out[NAME_LENGTH, pairs] = name - i
-                    out[VALUE_START, pairs] = name + 1
-                    out[VALUE_LENGTH, pairs] = j - name - 1
-                    pairs += 1
-                i = j + 1
-    return pairs
-
-
-def checksum_tails(b: cython.const[cython.uchar][::1], ends: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]):
-    """Set out[k] to 1 if property text k ends in the checksum property.
-
-    That is 20 bytes that begin with `__CRC32#` 01, or that consist of eight bytes, 01, ten digits and 02.
-    """
-    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
-    n: cython.Py_ssize_t = ends.shape[0]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    digit: cython.uint
-    if lengths.shape[0] < n or out.shape[0] < n:
-        raise ValueError("arrays are too small")
-    with cython.nogil:
-        for k in range(n):
-            out[k] = 0
-            p = ends[k] - CRC_PROPERTY_SIZE
-            if lengths[k] < CRC_PROPERTY_SIZE or u8(b, p + CRC_NAME_SIZE) != NAME_END:
-                continue
-            if i32(source, p) == WORD_CRC_FIRST and i32(source, p + 4) == WORD_CRC_SECOND:
-                out[k] = 1
-                continue
-            if u8(b, p + CRC_PROPERTY_SIZE - 1) != PAIR_END:
-                continue
-            out[k] = 1
-            for i in range(CRC_NAME_SIZE + 1, CRC_PROPERTY_SIZE - 1):
-                digit = u8(b, p + i)
-                if digit < 48 or digit > 57:
-                    out[k] = 0
-
-
-def has_equal_names(counts: cython.int[::1], hashes: cython.longlong[::1]):
-    """Return whether two pairs of one record have the same name hash. counts: pairs per record; hashes: of all pairs, in order."""
-    n: cython.Py_ssize_t = counts.shape[0]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    first: cython.Py_ssize_t = 0
-    stop: cython.Py_ssize_t
-    found: cython.bint = False
-    with cython.nogil:
-        for k in range(n):
-            stop = first + counts[k]
-            if stop > hashes.shape[0]:
-                break
-            for i in range(first, stop):
-                for j in range(i + 1, stop):
-                    if hashes[i] == hashes[j]:
-                        found = True
-            if found:
-                break
-            first = stop
-    return found
-
-
-def irregular_texts(
-    b: cython.const[cython.uchar][::1], starts: cython.longlong[::1], lengths: cython.longlong[::1], out: cython.uchar[::1]
-):
-    """Set out[k] to 1 if a non-empty part of property text k has no name or no separator, or if zeros were written over it."""
-    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
-    n: cython.Py_ssize_t = starts.shape[0]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    name: cython.Py_ssize_t
-    stop: cython.Py_ssize_t
-    if lengths.shape[0] < n or out.shape[0] < n:
-        raise ValueError("arrays are too small")
-    with cython.nogil:
-        for k in range(n):
-            i = starts[k]
-            stop = i + lengths[k]
-            out[k] = 0
-            j = find(source, i, stop, 0)
-            while j < stop:
-                if j + 1 == stop or (j + 4 <= stop and i32(source, j) == 0):
-                    out[k] = 1
-                    break
-                j = find(source, j + 1, stop, 0)
-            while i < stop:
-                j = find(source, i, stop, PAIR_END)
-                name = find(source, i, j, NAME_END)
-                if j > i and (name == i or name == j):
-                    out[k] = 1
-                i = j + 1
-
-
-def copy_spans(
-    b: cython.const[cython.uchar][::1],
-    starts: cython.longlong[::1],
-    lengths: cython.longlong[::1],
-    offsets: cython.int[::1],
-    out: cython.uchar[::1],
-):
-    """Copy spans one after the other (length -1 counts as 0); offsets[n + 1] are Arrow's. Return whether a byte is above 0x7f."""
-    n: cython.Py_ssize_t = starts.shape[0]
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    length: cython.Py_ssize_t
-    at: cython.Py_ssize_t = 0
-    high: cython.uint = 0
-    room: cython.Py_ssize_t = out.shape[0]
-    limit: cython.Py_ssize_t = b.shape[0]
-    fits: cython.bint = True
-    if lengths.shape[0] < n or offsets.shape[0] < n + 1:
-        raise ValueError("arrays are too small")
-    with cython.nogil:
-        offsets[0] = 0
-        for k in range(n):
-            length = lengths[k]
-            if length > 0:
-                if length > room - at or starts[k] < 0 or length > limit - starts[k]:
-                    fits = False
-                    break
-                copy(out, at, b, starts[k], length)
-                at += length
-            offsets[k + 1] = at
-        for i in range(at):
-            high |= u8(out, i)
-    if not fits:
-        raise ValueError("a span is outside its buffer")
-    return high >= 128

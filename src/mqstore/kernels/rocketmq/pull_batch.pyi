@@ -6,9 +6,6 @@ from numpy.typing import NDArray
 _Bytes = NDArray[np.uint8]
 _Longs = NDArray[np.int64]
 
-BUFFERS: int
-NODES: int
-
 class BatchHead:
     raw: Any
     rows: int

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rabbitmq import queue_index
+from mqstore.kernels.rabbitmq import index_layout, queue_index
 from mqstore.rabbitmq.format import journal as journals
 from mqstore.rabbitmq.format import segment as segments
 from mqstore.rabbitmq.format.index_merge import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, journal_map, merge, without_journal
@@ -232,7 +232,7 @@ class QueueIndexV1:
         for rel in rels.tolist():
             p, q = int(file.at[rel]), int(at[rel])
             size = 32 + int.from_bytes(source[q + 36 : q + 40].tobytes(), "big")
-            persistent = bool(file.data[p] & 0x40) == (source[q] >> 6 == queue_index.PUBLISH)
+            persistent = bool(file.data[p] & 0x40) == (source[q] >> 6 == index_layout.PUBLISH)
             same[rel] = persistent and file.data[p + 2 : p + 2 + size].tobytes() == source[q + 8 : q + 8 + size].tobytes()
         return same
 
@@ -248,7 +248,7 @@ class QueueIndexV1:
         entries["record"][rows] = at
         entries["at"][rows] = at + fixed
         first = data[at]
-        persistent = (first >> 6) == queue_index.PUBLISH if from_journal else first & 0x40 != 0
+        persistent = (first >> 6) == index_layout.PUBLISH if from_journal else first & 0x40 != 0
         entries["flags"][rows] |= np.where(persistent, PERSISTENT, 0).astype(np.uint8)
         place = np.where(columns[4] > 0, IN_JOURNAL if from_journal else IN_SEGMENT, IN_STORE)
         entries["place"][rows] = place

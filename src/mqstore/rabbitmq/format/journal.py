@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rabbitmq import queue_index
+from mqstore.kernels.rabbitmq import index_layout, queue_index
 
 __all__ = ["Journal", "acknowledge", "deliver", "publish", "read_journal"]
 
@@ -100,15 +100,15 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
 
 def publish(seq: int, message_id: bytes, embedded: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
     """Return the record of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
-    kind = queue_index.PUBLISH if persistent else queue_index.PUBLISH_TRANSIENT
+    kind = index_layout.PUBLISH if persistent else index_layout.PUBLISH_TRANSIENT
     return _PUBLISH.pack(kind << 62 | seq, message_id, expiry, size, len(embedded)) + embedded
 
 
 def deliver(seq: int) -> bytes:
     """Return the record of a delivery, which since 3.10 follows every publish."""
-    return _WORD.pack(queue_index.DELIVER << 62 | seq)
+    return _WORD.pack(index_layout.DELIVER << 62 | seq)
 
 
 def acknowledge(seq: int) -> bytes:
     """Return the record of an acknowledgement."""
-    return _WORD.pack(queue_index.ACKNOWLEDGE << 62 | seq)
+    return _WORD.pack(index_layout.ACKNOWLEDGE << 62 | seq)

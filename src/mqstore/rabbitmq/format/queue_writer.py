@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.files.durable import DurableDirectory
-from mqstore.kernels.rabbitmq import queue_files
+from mqstore.kernels.rabbitmq import index_layout, queue_files, store_layout
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_SEGMENT, IN_STORE
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, QUEUE_STORE, ROW, SHARED, header
 
 __all__ = ["ENTRY", "IN_SEGMENT", "QueueWriter", "Version1Writer", "Version2Writer", "queue_writer"]
 
 PIECE = 32 << 20  # bytes of messages collected before they are written
+_ENTRY_BYTES = index_layout.SEGMENT_PUBLISH_SIZE + index_layout.SEGMENT_MARK_SIZE  # of a message in a segment, with its delivery
 
 
 def _entry_pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.void]]:
@@ -103,9 +104,9 @@ class Version2Writer:
         if number not in self._ends:
             self._ends[number] = self.directory.append(name, header(number * self.count, self.count, store=True)) + 64
         starts = []
-        for piece in _entry_pieces(entries, queue_files.ENTRY_HEADER):
+        for piece in _entry_pieces(entries, store_layout.ENTRY_HEADER_SIZE):
             at = np.zeros(len(piece) + 1, np.int64)
-            np.cumsum(_column(piece, "length") + queue_files.ENTRY_HEADER, out=at[1:])
+            np.cumsum(_column(piece, "length") + store_layout.ENTRY_HEADER_SIZE, out=at[1:])
             page = np.empty(int(at[-1]), np.uint8)
             for place in np.unique(piece["place"]).tolist():
                 mine = np.flatnonzero(piece["place"] == place)
@@ -156,7 +157,7 @@ class Version1Writer:
                 if (number, part) != self._key:
                     self._finish()
                     self._key = (number, part)
-                for piece in _entry_pieces(run, queue_files.PUBLISH + queue_files.MARK):
+                for piece in _entry_pieces(run, _ENTRY_BYTES):
                     self._encode(piece, data)
 
     def _encode(self, entries: NDArray[np.void], data: Sequence[Bytes]) -> None:
@@ -166,7 +167,7 @@ class Version1Writer:
         entries = entries[::-1]
         lengths = np.where(entries["place"] == IN_STORE, 0, entries["length"])
         at = np.zeros(len(entries) + 1, np.int64)
-        np.cumsum(lengths + queue_files.PUBLISH + queue_files.MARK, out=at[1:])
+        np.cumsum(lengths + _ENTRY_BYTES, out=at[1:])
         page = np.empty(int(at[-1]), np.uint8)
         for place in np.unique(entries["place"]).tolist():
             mine = np.flatnonzero(entries["place"] == place)

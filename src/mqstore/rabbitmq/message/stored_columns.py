@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
+from mqstore.kernels.common.spans import copy_spans
 from mqstore.kernels.rabbitmq import message_store, message_terms
-from mqstore.kernels.rocketmq import frames
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, json_properties, properties_from_bin, read_message
 from mqstore.table.columns import RABBITMQ_PROPERTIES, rabbitmq_schema
@@ -74,7 +74,7 @@ class StoredTerms:
             for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
                 low, high = int(start[run[0]]), int(start[run[-1]] + length[run[-1]])
                 offsets = np.empty(len(run) + 1, np.int32)
-                frames.copy_spans(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
+                copy_spans(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
         return cls(buffer, start, length)
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class StoredTerms:
     @cached_property
     def _parsed(self) -> dict[int, dict[str, Any] | None]:
         """The properties of fast rows whose block has headers or is unknown to the kernel; None if they cannot be read."""
-        status, headers = self._blocks[:, 0], self._blocks[:, 2 + 2 * _HEADERS]
+        status, headers = self._blocks[:, message_terms.STATUS], self._blocks[:, message_terms.PROPERTY_LENGTH + 2 * _HEADERS]
         return {
             row: self._read_block(row) for row in np.flatnonzero(self._fast & ((status != message_terms.FAST) | (headers >= 0))).tolist()
         }
@@ -225,7 +225,7 @@ class StoredTerms:
     def _copy_spans(self, starts: Longs, lengths: Longs) -> tuple[NDArray[np.int32], NDArray[np.uint8], bool]:
         present = np.ascontiguousarray(np.maximum(lengths, 0))
         offsets, text = np.empty(len(starts) + 1, np.int32), np.empty(int(present.sum()), np.uint8)
-        high = frames.copy_spans(self.buffer, np.ascontiguousarray(starts), present, offsets, text)
+        high = copy_spans(self.buffer, np.ascontiguousarray(starts), present, offsets, text)
         return offsets, text, bool(high)
 
     def _strings(self, starts: Longs, lengths: Longs) -> pa.Array:
@@ -267,11 +267,12 @@ class StoredTerms:
 
         kind = rabbitmq_schema(("properties",)).field("properties").type
         # unreadable rows have no properties, whatever the kernel found
-        plain = self._fast & (self._blocks[:, 0] == message_terms.FAST) & self.readable
+        plain = self._fast & (self._blocks[:, message_terms.STATUS] == message_terms.FAST) & self.readable
         rows = np.flatnonzero(plain)
         parts = []
         for k, name in enumerate(RABBITMQ_PROPERTIES):
-            values, lengths = self._blocks[rows, 1 + 2 * k], self._blocks[rows, 2 + 2 * k]
+            values = self._blocks[rows, message_terms.PROPERTY_START + 2 * k]
+            lengths = self._blocks[rows, message_terms.PROPERTY_LENGTH + 2 * k]
             if name == "headers":
                 headers = [
                     None if length < 0 else _headers(self._parsed[row]) for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)

@@ -41,4 +41,5 @@ def records_in(view: memoryview, start: int, rows: bytes) -> list[Record]:
     if _DECODER is not None:
         return _DECODER.records(view, start, rows)
     places = memoryview(rows).cast("q")
-    return records_of(view[at - start : at - start + size] for at, size in zip(places[1::3], places[2::3], strict=True))
+    spans = [(at - start, size) for at, size in zip(places[1::3], places[2::3], strict=True)]
+    return records_of(view[at : at + size] for at, size in spans if at >= 0 and 0 <= size <= len(view) - at)

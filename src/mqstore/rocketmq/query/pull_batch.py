@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mqstore.errors import UsageError
 from mqstore.files import Bytes
 from mqstore.kernels import is_compiled
-from mqstore.kernels.rocketmq import frames, pull_batch
+from mqstore.kernels.rocketmq import batch_body, frames, pull_batch
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.scan.columns import RecordColumns
@@ -98,6 +98,6 @@ def _ipc_template() -> tuple[pull_batch.BatchHead, pa.Schema, Callable[..., pa.R
     message = target(8)
     batch = target(field(message, 2))
     nodes, buffers = target(field(batch, 1)), target(field(batch, 2))
-    assert (at(nodes, "I"), at(buffers, "I")) == (pull_batch.NODES, pull_batch.BUFFERS)
+    assert (at(nodes, "I"), at(buffers, "I")) == (batch_body.NODES, batch_body.BUFFERS)
     head = pull_batch.BatchHead(np.frombuffer(raw, np.uint8), field(batch, 0), field(message, 3), nodes + 4, buffers + 4)
     return head, schema, pa.ipc.read_record_batch

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from mqstore.errors import RefusedError
 from mqstore.files import Bytes
 from mqstore.kernels.common.crc32 import crc32, crc_of_spans
+from mqstore.kernels.common.spans import copy_spans
 from mqstore.kernels.rocketmq import frames, record_layout
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.java_text import decode_utf8
@@ -153,7 +154,7 @@ class RecordParser:
         if self._is_v5:
             starts, lengths = fields[frames.PROPERTIES_START], np.maximum(fields[frames.PROPERTIES_LENGTH], 0)
             text = np.empty(int(lengths.sum()), np.uint8)
-            frames.copy_spans(data, starts, lengths, np.empty(len(starts) + 1, np.int32), text)
+            copy_spans(data, starts, lengths, np.empty(len(starts) + 1, np.int32), text)
             if text.tobytes().find(b"INNER_") >= 0:
                 return np.arange(len(positions))
         return found

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.kernels.common.crc32 import crc32, crc_of_spans
-from mqstore.kernels.rocketmq import frames, hashing
+from mqstore.kernels.common.spans import copy_spans
+from mqstore.kernels.rocketmq import frames, hashing, property_spans
 from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import decode_utf8
@@ -92,15 +93,15 @@ class RecordColumns:
 
     @cached_property
     def _known(self) -> Longs:
-        out = np.empty((6, len(self)), np.int64)
-        frames.known_properties(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), out)
+        out = np.empty((property_spans.KNOWN_ROW_COUNT, len(self)), np.int64)
+        property_spans.known_properties(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), out)
         return out
 
     def _buffers(self, starts: Longs, lengths: Longs) -> tuple[NDArray[np.int32], NDArray[np.uint8], bool]:
         present = np.maximum(lengths, 0)
         offsets = np.empty(len(starts) + 1, np.int32)
         text = np.empty(int(present.sum()), np.uint8)
-        high = frames.copy_spans(self._data, np.ascontiguousarray(starts), np.ascontiguousarray(present), offsets, text)
+        high = copy_spans(self._data, np.ascontiguousarray(starts), np.ascontiguousarray(present), offsets, text)
         return offsets, text, high
 
     def _strings(self, starts: Longs, lengths: Longs) -> pa.Array:
@@ -134,16 +135,16 @@ class RecordColumns:
 
     @cached_property
     def tags(self) -> pa.Array:
-        return self._strings(self._known[0], self._known[1])
+        return self._strings(self._known[property_spans.TAGS_START], self._known[property_spans.TAGS_LENGTH])
 
     @cached_property
     def stored_keys(self) -> pa.Array:
         """The KEYS property as stored, null where absent."""
-        return self._strings(self._known[2], self._known[3])
+        return self._strings(self._known[property_spans.KEYS_START], self._known[property_spans.KEYS_LENGTH])
 
     @cached_property
     def uniq_key(self) -> pa.Array:
-        return self._strings(self._known[4], self._known[5])
+        return self._strings(self._known[property_spans.UNIQ_KEY_START], self._known[property_spans.UNIQ_KEY_LENGTH])
 
     def _keys(self) -> pa.Array:
         import pyarrow as pa
@@ -159,8 +160,8 @@ class RecordColumns:
     def _pairs(self) -> tuple[NDArray[np.int32], Longs]:
         starts, lengths = self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH)
         counts = np.empty(len(self), np.int32)
-        spans = np.empty((4, frames.count_pairs(self._data, starts, lengths, counts)), np.int64)
-        frames.pair_spans(self._data, starts, lengths, spans)
+        spans = np.empty((property_spans.PAIR_ROW_COUNT, property_spans.count_pairs(self._data, starts, lengths, counts)), np.int64)
+        property_spans.pair_spans(self._data, starts, lengths, spans)
         return counts, spans
 
     def _properties(self) -> pa.Array:
@@ -171,7 +172,7 @@ class RecordColumns:
         values = self._strings(spans[2], spans[3])
         hashes = np.empty(spans.shape[1], np.int64)
         hashing.hash_spans(self._data, spans[0], spans[1], hashes)
-        if not frames.has_equal_names(counts, hashes):
+        if not property_spans.has_equal_names(counts, hashes):
             offsets = np.zeros(len(self) + 1, np.int32)
             np.cumsum(counts, out=offsets[1:])
             return pa.MapArray.from_arrays(pa.array(offsets), names, values)
@@ -291,7 +292,7 @@ class RecordColumns:
         mask = np.ones(len(self), np.bool_)
         ends = self.records.positions + self.row(frames.SIZE)
         shaped = np.empty(len(self), np.uint8)
-        frames.checksum_tails(self._data, ends, self.row(frames.PROPERTIES_LENGTH), shaped)
+        property_spans.checksum_tails(self._data, ends, self.row(frames.PROPERTIES_LENGTH), shaped)
         view = self._data.data
         for k in np.flatnonzero(shaped).tolist():
             start, end = int(self.records.positions[k]), int(ends[k]) - CRC_PROPERTY_SIZE
@@ -316,7 +317,7 @@ class RecordColumns:
         Also false where the text ends in a zero byte or holds four in a row: it was overwritten by a block of zeros.
         """
         odd = np.empty(len(self), np.uint8)
-        frames.irregular_texts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
+        property_spans.irregular_texts(self._data, self.row(frames.PROPERTIES_START), self.row(frames.PROPERTIES_LENGTH), odd)
         mask: Mask = odd == 0
         return mask
 

@@ -31,7 +31,8 @@ if __name__ == "__main__":  # as a script
 from support import golden as goldenkit
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "commands.md", ROOT / "docs" / "guide" / "rabbitmq.md")
+GUIDE = ROOT / "docs" / "guide"
+PAGES = (ROOT / "README.md", GUIDE / "commands.md", GUIDE / "rabbitmq.md", GUIDE / "who-may-connect.md")
 STORES = {
     "store": "4.9.3/b-kill9",
     "damaged": "4.9.3/m-damaged/01-body-flip",

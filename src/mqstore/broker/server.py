@@ -24,18 +24,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from mqstore.broker.access.control import AccessControl, check_accounts
 from mqstore.broker.handlers.metrics import check_metrics
 from mqstore.broker.handlers.registry import HANDLER_MODULES
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
-from mqstore.broker.runtime.address import advertised_address, bind_listener
+from mqstore.broker.runtime.acceptor import TlsAcceptor
+from mqstore.broker.runtime.address import advertised_address, bind_listener, check_exposure
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
@@ -46,8 +47,10 @@ from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageEr
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_config import TopicConfig
+from mqstore.tls import TlsMode, server_context, tls_mode
 
 if TYPE_CHECKING:
+    from mqstore.broker.access.control import AccessControl
     from mqstore.broker.served.read_only_store import ViewName
 
 __all__ = [
@@ -98,7 +101,7 @@ class Broker:
         self._config = config
         self._context: Context | None = None
         self._access: AccessControl | None = None
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._working: set[asyncio.Task[None]] = set()
         self.handlers: dict[int, Handler] = handler_table()
@@ -139,7 +142,12 @@ class Broker:
             if self._settings.metrics is not None:
                 check_metrics(self._settings.metrics)  # before a new store is made
             if self._settings.acl is not None:
+                from mqstore.broker.access.control import check_accounts  # most brokers have no accounts
+
                 check_accounts(self._settings.acl)
+            mode = _tls_mode(self._settings)
+            check_exposure(self.host, self._settings, mode)
+            tls = None if mode == "disabled" else _tls_context(self._settings)
             address = self._settings.address or advertised_address(self.host, self.port)
             config = replace(self._config, store_host=address)
             store = open_served_store(self._path, config, self._version, read_only=self._read_only, view=self._view)
@@ -150,6 +158,8 @@ class Broker:
             add_broker_topics_and_groups(store, self._settings)
             context = Context(store, profile(self._version or store.version), self._settings, address)
             if self._settings.acl is not None:
+                from mqstore.broker.access.control import AccessControl
+
                 self._access = context.component(AccessControl)
                 self._access.start()
             self._context = context
@@ -157,7 +167,11 @@ class Broker:
                 for kind in getattr(module, "COMPONENTS", ()):
                     context.component(kind).start()
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(self._connection, sock=listener, backlog=4096)
+            if tls is None:
+                self._server = await loop.create_server(self._connection, sock=listener, backlog=4096)
+            else:
+                self._server = TlsAcceptor(listener, self._connection, context.shared, tls, enforcing=mode == "enforcing")
+                self._server.start()
         except BaseException:
             listener.close()
             store.close()
@@ -269,6 +283,15 @@ class Broker:
             connection.request_finished()
         if answered is not None and not request.is_oneway:
             connection.send(answered)
+
+
+def _tls_mode(settings: Settings) -> TlsMode:
+    return tls_mode(settings.tls, settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    assert settings.tls_cert is not None  # `tls_mode` has seen to it
+    return server_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
 def handler_table() -> dict[int, Handler]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -83,5 +84,9 @@ def create_server(settings: Settings, ready: Callable[[str, int], None]) -> uvic
         http="h11",
         ws="none",
         loop="asyncio",
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=settings.tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
     )
     return Server(config)

@@ -108,7 +108,9 @@ class Guard:
             found.append((b"cache-control", b"no-store"))
         made = scope.get("session") or session
         if made is not None and made.new:
-            text = f"{cookie_name(scope)}={made.id}; HttpOnly; SameSite=Strict; Path=/"
+            text = (
+                f"{cookie_name(scope)}={made.id}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if scope.get('scheme') == 'https' else ''}"
+            )
             found.append((b"set-cookie", text.encode()))
         return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mqstore.errors import UsageError
 from mqstore.files.location import Location, as_location
+from mqstore.tls import server_context, tls_mode
 
 __all__ = ["Settings", "address_of"]
 
@@ -17,7 +18,8 @@ class Settings:
 
     stores: paths or URLs. token: what visitors must give; None: anyone who reaches the address may read. targets: where messages may be
     replayed to: paths of RocketMQ stores or `amqp://` addresses, only with allow_writes. now: microseconds
-    since 1970 at which messages count as expired; None: the time a store is opened. Raises UsageError for unsafe settings.
+    since 1970 at which messages count as expired; None: the time a store is opened. tls_cert, tls_key, tls_client_ca: PEM files; with a
+    certificate the console uses TLS, with a client CA browsers need a certificate. Raises UsageError for unsafe settings.
     """
 
     stores: tuple[str | Location, ...]
@@ -27,6 +29,9 @@ class Settings:
     allow_writes: bool = False
     targets: tuple[str, ...] = ()
     now: int | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
 
     def __post_init__(self) -> None:
         if not self.stores:
@@ -39,6 +44,8 @@ class Settings:
             )
         if self.targets and not self.allow_writes:
             raise UsageError("--replay-to writes, so it needs --allow-writes")
+        if tls_mode(None, self.tls_cert, self.tls_key, self.tls_client_ca) != "disabled" and self.tls_cert is not None:
+            server_context(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     @property
     def is_loopback(self) -> bool:

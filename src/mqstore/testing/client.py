@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from mqstore.broker.access.signature import ACCESS_KEY, SIGNATURE, sign
 from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.codes import V4_9_3, RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, FrameError, decode, encode
@@ -79,19 +81,33 @@ class ReceivedMessage:
 
 
 class Client:
-    """A connection to a broker. Not thread-safe. address: `ip:port`. timeout: seconds to wait for a response."""
+    """A connection to a broker. Not thread-safe. address: `ip:port`. timeout: seconds to wait for a response.
 
-    def __init__(self, address: str, *, timeout: float = 10.0, group: str = "mqstore-test") -> None:
+    credentials: (access key, secret key) to sign requests with. tls: the context of a connection with TLS.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float = 10.0,
+        group: str = "mqstore-test",
+        credentials: tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.address = address
         self.group = group
         self._timeout = timeout
+        self._credentials = credentials
         self._opaques = itertools.count(1)
         self._turn = itertools.count()
         self._unique = UniqueIds()
         self._next: dict[tuple[str, str, int], int] = {}
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host.strip("[]"))
         except OSError as error:
             raise ClientError(f"cannot connect to a broker at {address}: {error.strerror or error}; start one first") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,6 +128,9 @@ class Client:
         """Send a request and return the response, whatever its code. Raises ClientError without a response."""
         fields = None if ext is None else {name: _field_text(value) for name, value in ext.items() if value is not None}
         asked = Frame(code, fields, body, opaque=next(self._opaques), version=V4_9_3)
+        if self._credentials is not None:
+            asked.ext = {**(fields or {}), ACCESS_KEY: self._credentials[0]}
+            asked.ext[SIGNATURE] = sign(asked, self._credentials[1])
         try:
             self._socket.sendall(encode(asked))
             while True:
@@ -123,10 +142,7 @@ class Client:
 
     def call(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
         """Send a request and return the response. Raises ClientError if it reports an error."""
-        answered = self.request(code, ext, body)
-        if answered.code != ResponseCode.SUCCESS:
-            raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
-        return answered
+        return _successful(self.request(code, ext, body))
 
     def _exactly(self, count: int) -> bytes:
         parts = bytearray()
@@ -149,7 +165,7 @@ class Client:
         answered = self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answered.code == ResponseCode.TOPIC_NOT_EXIST:
             return 0
-        found: Any = bodies.parse(answered.body)
+        found: Any = bodies.parse(_successful(answered).body)
         return sum(queue["readQueueNums"] for queue in found["queueDatas"])
 
     # messages
@@ -230,6 +246,13 @@ class Client:
         if known.code == ResponseCode.SUCCESS:
             return int((known.ext or {})["offset"])
         return int((self.call(RequestCode.GET_MIN_OFFSET, place).ext or {})["offset"])
+
+
+def _successful(answered: Frame) -> Frame:
+    """Return a response, or raise ClientError if it reports an error."""
+    if answered.code != ResponseCode.SUCCESS:
+        raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
+    return answered
 
 
 def _field_text(value: object) -> str:

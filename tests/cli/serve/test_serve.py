@@ -82,6 +82,12 @@ def test_a_store_served_read_only_is_not_changed(tmp_path: Path) -> None:
         (("--config", "missing.conf"), "missing.conf does not exist"),
         (("--nonsense",), "--nonsense"),
         (("--metrics", "nowhere"), "cannot listen on 'nowhere'"),
+        (("--listen", "0.0.0.0:0"), "0.0.0.0 can be reached from other machines"),
+        (("--acl", "missing.yml"), "missing.yml is not a file that can be read"),
+        (("--tls", "enforcing"), "--tls enforcing needs a certificate and its key"),
+        (("--tls", "sometimes"), "--tls"),
+        (("--tls-cert", "missing.pem"), "missing.pem is not a file"),
+        (("--tls-client-ca", "missing.pem"), "a key or client CA without a certificate gives no TLS"),
     ],
 )
 def test_an_impossible_request_gives_a_one_sentence_error_and_creates_no_store(
@@ -93,6 +99,15 @@ def test_an_impossible_request_gives_a_one_sentence_error_and_creates_no_store(
     assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_a_configuration_that_asks_for_access_control_is_not_served_without_it(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("aclEnable = true\n")
+    command = [sys.executable, "-m", "mqstore", "serve", "store", "--listen", "127.0.0.1:0", "--config", "broker.conf"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "broker.conf has aclEnable=true; give the file of accounts with --acl, or set aclEnable=false" in ended.stderr
+    assert os.listdir(tmp_path) == ["broker.conf"]
 
 
 def test_the_fast_parser_knows_every_option_of_the_command() -> None:

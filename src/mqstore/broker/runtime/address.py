@@ -1,12 +1,20 @@
-"""Addresses: the socket a broker listens on, and the address it announces to clients."""
+"""Addresses: the socket a broker listens on, whom it lets in, and the address it announces to clients."""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import socket
+from typing import TYPE_CHECKING
 
+from mqstore.broker.runtime.logs import log
 from mqstore.errors import UsageError
 
-__all__ = ["advertised_address", "bind_listener"]
+if TYPE_CHECKING:
+    from mqstore.broker.runtime.settings import Settings
+    from mqstore.tls import TlsMode
+
+__all__ = ["advertised_address", "bind_listener", "check_exposure", "is_loopback"]
 
 
 def bind_listener(listen: str) -> socket.socket:
@@ -39,3 +47,39 @@ def advertised_address(host: str, port: int) -> str:
         except OSError:
             host = "127.0.0.1" if family == socket.AF_INET else "::1"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def check_exposure(host: str, settings: Settings, mode: TlsMode) -> None:
+    """Refuse to listen where other machines could do everything, unless asked for by name. Raises UsageError."""
+    if settings.metrics is not None and not settings.insecure_listen:
+        listener = bind_listener(settings.metrics)
+        with listener:
+            bound = listener.getsockname()[0]
+        if not is_loopback(bound):
+            raise UsageError(
+                f"the metrics on {settings.metrics} could be read from other machines, without accounts or TLS; "
+                "listen on 127.0.0.1, or allow it with --insecure-listen"
+            )
+    if is_loopback(host) or settings.acl is not None:
+        return
+    if mode == "enforcing":
+        if settings.tls_client_ca is None:
+            log("open-to-all", logging.WARNING, why="TLS hides the traffic but admits every client; give --tls-client-ca or --acl")
+        return
+    if not settings.insecure_listen:
+        also = "TLS is permissive, so clients without it are admitted; " if mode == "permissive" else ""
+        raise UsageError(
+            f"{host} can be reached from other machines, and any client there could do everything; {also}give accounts with --acl, "
+            "or --tls enforcing with --tls-cert, --tls-key and --tls-client-ca, or listen on 127.0.0.1, or allow it with --insecure-listen"
+        )
+    log("open-to-all", logging.WARNING, why="any client that reaches this address may do everything, as allowed by --insecure-listen")

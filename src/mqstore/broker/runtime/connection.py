@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, cast
 
 from mqstore.broker.protocol.frames import MAX_FRAME, ONEWAY, RESPONSE, Frame, FrameError, decode, encode
 from mqstore.broker.runtime.logs import log
+from mqstore.tls import HANDSHAKE
 
 if TYPE_CHECKING:
     from mqstore.broker.runtime.settings import Settings
 
 __all__ = ["Connection", "SharedState"]
 
-TLS = 0x16
 MAX_JOINED = 64 << 10  # maximum bytes of responses that are joined
 
 
@@ -178,8 +178,8 @@ class Connection(asyncio.Protocol):
                 elif at:
                     del self._buffer[:at]
                 self._count_incoming()
-        if self._buffer and self._buffer[0] == TLS and not self.closed:
-            self.close(_why(TLS, 0), logging.WARNING)
+        if self._buffer and self._buffer[0] == HANDSHAKE and not self.closed:
+            self.close(_why(HANDSHAKE, 0), logging.WARNING)
 
     def _count_incoming(self) -> None:
         """Update the number of unfinished bytes over all connections."""
@@ -323,6 +323,6 @@ class Connection(asyncio.Protocol):
 
 
 def _why(first: int, length: int) -> str:
-    if first == TLS:
-        return "the connection begins with a TLS handshake, which is not supported; configure the client without TLS"
+    if first == HANDSHAKE:
+        return "the connection begins with a TLS handshake, but this port has no TLS; configure the client without it, or give --tls-cert"
     return f"a frame of {length + 4} bytes is not valid; the maximum is {MAX_FRAME}"

@@ -24,6 +24,11 @@ class Settings:
     metrics for Prometheus, `host:port`, or None. acl: a plain_acl.yml with the accounts that may connect, or None; read again every
     acl_scan_interval.
 
+    tls: `disabled`, `permissive` or `enforcing`; by default enforcing if there is a tls_cert. tls_cert, tls_key, tls_client_ca: PEM files;
+    without a tls_key, the key is in tls_cert; with a tls_client_ca, TLS clients need a certificate signed by it. insecure_listen: allow
+    listening beyond loopback without accounts and without enforced TLS.
+
+    handshake_timeout: of TLS. max_handshakes: connections that have not finished it, or have sent nothing yet; further ones are closed.
     max_connections: further ones are closed at once. max_in_flight: concurrent requests of one connection; further ones wait.
     write_high: unsent bytes of one connection above which no more of its requests are read. write_limit: unsent bytes above which the
     connection is aborted. incoming_limit: bytes of unfinished frames over all connections.
@@ -39,6 +44,11 @@ class Settings:
     metrics: str | None = None
     acl: str | None = None
     acl_scan_interval: int = 5000
+    tls: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    insecure_listen: bool = False
 
     auto_create_topics: bool = False
     auto_create_groups: bool = True
@@ -62,8 +72,10 @@ class Settings:
     idle_timeout: int = 120_000
     call_timeout: int = 10_000
     stop_timeout: int = 10_000
+    handshake_timeout: int = 10_000
 
     max_connections: int = 50_000
+    max_handshakes: int = 1000
     max_in_flight: int = 10_000
     max_held_pulls: int = 100_000
     write_high: int = 1 << 20

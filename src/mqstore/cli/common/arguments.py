@@ -62,6 +62,14 @@ class ViewName(StrEnum):
     RECOVERED = "recovered"
 
 
+class Tls(StrEnum):
+    """Mode of TLS."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
 class BrokerVersion(StrEnum):
     """A RocketMQ version whose rules a command follows."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import BrokerVersion, Config, ViewName, option, verb
+from mqstore.cli.common.arguments import BrokerVersion, Config, Tls, ViewName, option, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.serve.fast_start import ServeOptions, run
 
@@ -57,6 +57,17 @@ def serve(
     acl: Annotated[
         str | None, option("--acl", metavar="FILE", help="Admit only the accounts of this plain_acl.yml; read again when it changes.")
     ] = None,
+    tls: Annotated[
+        Tls | None, option("--tls", help="TLS only, or both TLS and plain text; default: enforcing if there is a --tls-cert.")
+    ] = None,
+    tls_cert: Annotated[str | None, option("--tls-cert", metavar="FILE", help="Certificate of this server, PEM.")] = None,
+    tls_key: Annotated[str | None, option("--tls-key", metavar="FILE", help="Its key, PEM; default: in the file of --tls-cert.")] = None,
+    tls_client_ca: Annotated[
+        str | None, option("--tls-client-ca", metavar="FILE", help="Require of TLS clients a certificate that this CA signed, PEM.")
+    ] = None,
+    insecure_listen: Annotated[
+        bool, typer.Option("--insecure-listen", help="Allow listening beyond loopback without --acl and without enforced TLS.")
+    ] = False,
     config: Config = None,
 ) -> int:
     """Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C.
@@ -82,6 +93,11 @@ def serve(
             view=None if view is None else view.value,
             metrics=metrics,
             acl=acl,
+            tls=None if tls is None else tls.value,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+            insecure_listen=insecure_listen,
             config=None if config is None else str(config),
             output=out.format.value,
             quiet=out.settings.quiet,

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import STORE_HELP, AtTime, at_microseconds, option, path, verb
+from mqstore.cli.common.arguments import STORE_HELP, AtTime, Tls, at_microseconds, option, path, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.table.formatting import command
+from mqstore.tls import tls_mode
 
 __all__ = ["console", "register"]
 
@@ -35,6 +36,12 @@ def console(
         bool,
         typer.Option("--allow-writes", help="Allow replaying messages to the targets of --replay-to; the stores shown stay read-only."),
     ] = False,
+    tls: Annotated[Tls | None, option("--tls", help="`enforcing` if there is a --tls-cert; a console has no permissive mode.")] = None,
+    tls_cert: Annotated[str | None, option("--tls-cert", metavar="FILE", help="Serve https with this certificate, PEM.")] = None,
+    tls_key: Annotated[str | None, option("--tls-key", metavar="FILE", help="Its key, PEM; default: in the file of --tls-cert.")] = None,
+    tls_client_ca: Annotated[
+        str | None, option("--tls-client-ca", metavar="FILE", help="Require of browsers a certificate that this CA signed, PEM.")
+    ] = None,
     replay_to: Annotated[
         list[str] | None,
         option(
@@ -59,7 +66,23 @@ def console(
     loopback = Settings(tuple(stores), host, port, token="-").is_loopback
     if token is None and not loopback:
         token = new_token()
-    settings = Settings(tuple(stores), host, port, token, allow_writes, tuple(replay_to or ()), at_microseconds(at))
+    mode = tls_mode(None if tls is None else tls.value, tls_cert, tls_key, tls_client_ca)
+    if mode == "permissive":
+        raise UsageError("a console cannot serve http and https on one port; use --tls enforcing")
+    if mode == "disabled":
+        tls_cert = tls_key = tls_client_ca = None
+    settings = Settings(
+        tuple(stores),
+        host,
+        port,
+        token,
+        allow_writes,
+        tuple(replay_to or ()),
+        at_microseconds(at),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+    )
     targets_of(settings.targets, settings.places)
     for place in settings.places:
         if isinstance(place, Path) and not os.path.lexists(place):
@@ -67,8 +90,9 @@ def console(
 
     def ready(bound: str, number: int) -> None:
         name = f"[{bound}]" if ":" in bound else bound
+        scheme = "http" if settings.tls_cert is None else "https"
         way = "" if settings.token is None else f"/enter?token={settings.token}"
-        out.line(f"The console answers at http://{name}:{number}{way}", whole=True)
+        out.line(f"The console answers at {scheme}://{name}:{number}{way}", whole=True)
         out.note("Ctrl-C ends it")
 
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")

@@ -32,6 +32,7 @@ __all__ = ["ServeOptions", "parse_serve_options", "run"]
 FORMATS = ("text", "json", "jsonl", "csv")
 VERSIONS = ("4.9.3", "5.3.3")
 VIEWS = ("recovered", "disk")
+TLS_MODES = ("disabled", "permissive", "enforcing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class ServeOptions:
     view: str | None = None
     metrics: str | None = None
     acl: str | None = None
+    tls: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    insecure_listen: bool = False
     config: str | None = None
     output: str = "text"
     quiet: bool = False
@@ -60,7 +66,7 @@ class ServeOptions:
 
 
 _SHORT = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
-_CHOICES = {"output": FORMATS, "as_version": VERSIONS, "view": VIEWS}
+_CHOICES = {"output": FORMATS, "as_version": VERSIONS, "view": VIEWS, "tls": TLS_MODES}
 
 
 def parse_serve_options(arguments: Sequence[str]) -> ServeOptions | None:
@@ -104,7 +110,17 @@ def run(options: ServeOptions) -> int:
 
         named = broker_config.load_properties(Path(options.config))
     settings = Settings().with_broker(named)
-    settings = replace(settings, address=options.address, rewrite_store_host=options.rewrite_store_host, acl=options.acl)
+    settings = replace(
+        settings,
+        address=options.address,
+        rewrite_store_host=options.rewrite_store_host,
+        acl=options.acl,
+        tls=options.tls,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        tls_client_ca=options.tls_client_ca,
+        insecure_listen=options.insecure_listen,
+    )
     if options.acl is None and named.get("aclEnable", "").strip().lower() == "true":
         raise UsageError(f"{options.config} has aclEnable=true; give the file of accounts with --acl, or set aclEnable=false")
     stored = StoreConfig().with_broker(named)

@@ -1,0 +1,169 @@
+"""Accepting connections that may begin with a TLS handshake, which their first byte shows.
+
+    accept -> wait for the first byte, without consuming it -> 0x16: TLS handshake -> Connection
+                                                             -> another: Connection, or closed if TLS is enforced
+
+A client that sends nothing is disconnected like an idle one; a handshake may take `handshake_timeout`. At most `max_handshakes`
+connections are without a `Connection` at a time, further ones are closed at once, and all count towards `max_connections`.
+
+Protocol: docs/formats/rocketmq-remoting.md, section 1.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from mqstore.broker.runtime.connection import Connection, SharedState
+from mqstore.broker.runtime.logs import log
+from mqstore.tls import HANDSHAKE
+
+__all__ = ["TlsAcceptor"]
+
+BACKLOG = 4096
+ACCEPTED_AT_ONCE = 100  # connections, before other work of the loop
+PAUSE = 1.0  # seconds without accepting when the process has no more file descriptors
+CLOSING = 3.0  # seconds to wait for the client's end of a TLS connection
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+PLAIN = "the client does not use TLS, which this port requires; set tls.enable=true in the client"
+
+
+class TlsAcceptor:
+    """Accepts the connections of a bound socket. enforcing: only those with TLS."""
+
+    def __init__(
+        self, listener: socket.socket, make: Callable[[], Connection], shared: SharedState, context: ssl.SSLContext, *, enforcing: bool
+    ) -> None:
+        self._listener = listener
+        self._make = make
+        self._shared = shared
+        self._context = context
+        self._enforcing = enforcing
+        self._loop = asyncio.get_running_loop()
+        self._silent: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}  # waiting for the first byte
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._paused: asyncio.TimerHandle | None = None
+
+    @property
+    def pending(self) -> int:
+        """Number of accepted connections without a `Connection`."""
+        return len(self._silent) + len(self._tasks)
+
+    def start(self) -> None:
+        """Listen."""
+        self._listener.listen(BACKLOG)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Stop listening, and close the connections that have not finished their handshake."""
+        if self._paused is not None:
+            self._paused.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for client in list(self._silent):
+            self._forget(client)
+            client.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                client, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                log("accept-failed", logging.ERROR, why=error.strerror)
+                self._loop.remove_reader(self._listener)
+                self._paused = self._loop.call_later(PAUSE, self._resume)
+                return
+            client.setblocking(False)
+            settings = self._shared.settings
+            if self.pending >= settings.max_handshakes or self.pending + len(self._shared.connections) >= settings.max_connections:
+                self._shared.refused += 1
+                log("connection-closed", logging.WARNING, peer=_name(address), why="there are too many connections")
+                client.close()
+                continue
+            timer = self._loop.call_later(settings.idle_timeout / 1000, self._give_up, client)
+            self._silent[client] = _name(address), timer
+            self._loop.add_reader(client, self._look, client)
+
+    def _resume(self) -> None:
+        self._paused = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _forget(self, client: socket.socket) -> str:
+        """Stop waiting for a client's first byte; return its address."""
+        self._loop.remove_reader(client)
+        peer, timer = self._silent.pop(client)
+        timer.cancel()
+        return peer
+
+    def _give_up(self, client: socket.socket) -> None:
+        peer = self._forget(client)
+        log("connection-closed", peer=peer, why="the client sent nothing")
+        client.close()
+
+    def _look(self, client: socket.socket) -> None:
+        """Look at the first byte and decide."""
+        try:
+            first = client.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        peer = self._forget(client)
+        if not first:
+            client.close()
+        elif first[0] == HANDSHAKE:
+            self._spawn(client, peer, self._context)
+        elif self._enforcing:
+            log("connection-closed", logging.WARNING, peer=peer, why=PLAIN)
+            client.close()
+        else:
+            self._spawn(client, peer, None)
+
+    def _spawn(self, client: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
+        task = self._loop.create_task(self._connect(client, peer, context))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, client: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
+        """Hand a client over to a `Connection`, after its handshake."""
+        limit = self._shared.settings.handshake_timeout / 1000
+        try:
+            if context is None:
+                await self._loop.connect_accepted_socket(self._make, client)
+            else:
+                await self._loop.connect_accepted_socket(
+                    self._make, client, ssl=context, ssl_handshake_timeout=limit, ssl_shutdown_timeout=CLOSING
+                )
+        except OSError as error:  # ssl.SSLError is one
+            log("connection-closed", logging.WARNING, peer=peer, why=f"the TLS handshake failed: {_reason(error)}")
+            client.close()
+        except BaseException:
+            client.close()
+            raise
+
+
+def _name(address: object) -> str:
+    if not isinstance(address, tuple):
+        return str(address)
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+
+
+def _reason(error: OSError) -> str:
+    """Return why a handshake failed, as a short text."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, ConnectionAbortedError):
+        return "it took too long"
+    return error.strerror or "the client closed the connection"

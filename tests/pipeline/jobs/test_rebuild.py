@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged, unpack
 from support.stores import Store, message
@@ -17,8 +18,13 @@ import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
 from mqstore.findings import Kind
 from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.batch_consume_queue import UNIT
+from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import encode
 from mqstore.rocketmq.rebuild_steps import DispatchResult, DispatchTask, scan_split
+from mqstore.rocketmq.store.store import RocketMQStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -283,11 +289,52 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+IDLE = [case_named("4.9.3/d-rolled"), case_named("5.3.3/k-rolled")]
+
+
+@pytest.mark.parametrize("case", IDLE, ids=case_id)
+def test_a_queue_whose_messages_are_all_gone_keeps_its_last_file_and_its_numbering(case: GoldenCase, tmp_path: Path) -> None:
+    source, out = opened(case), tmp_path / "out"
+    report = rebuild(source, out, in_process_threads=2, config=case.config)
+    kept = "consumequeue/only-old/0/00000000000000000000"
+    assert (out / kept).read_bytes() == (source / kept).read_bytes()
+    assert any("'only-old', queue 0: its last file is kept, so that its offsets continue at 15" in note for note in report.notes)
+    with MessageStore.open(out, StoreConfig(version=case.version, services=False)) as store:
+        assert store.put(Message("only-old", b"the next")).queue_offset == 15
+
+
+def test_a_queue_whose_entries_refer_into_the_log_is_not_kept(tmp_path: Path) -> None:
+    source = unpack(IDLE[0], tmp_path / "store")
+    queue = source / "consumequeue/only-old/0/00000000000000000000"
+    entries = bytearray(queue.read_bytes())
+    entries[14 * 20 : 14 * 20 + 8] = (1 << 20).to_bytes(8, "big")
+    queue.write_bytes(entries)
+    report = rebuild(source, tmp_path / "out", in_process_threads=1, config=IDLE[0].config)
+    assert not (tmp_path / "out/consumequeue/only-old").exists()
+    assert any("which had reached 15, will start at 0" in note for note in report.notes)
+
+
+def test_an_idle_batch_queue_keeps_its_last_file_and_its_numbering(tmp_path: Path) -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    source = unpack(case, tmp_path / "store")
+    idle = source / "batchconsumequeue/batched/7"
+    idle.mkdir()
+    units = np.frombuffer((source / "batchconsumequeue/batched/1/00000000000000000000").read_bytes(), UNIT).copy()
+    units["physical_offset"] = 100  # before the log, whose first file goes
+    (idle / "00000000000000000000").write_bytes(units.tobytes())
+    (source / "commitlog/00000000000000000000").unlink()
+    rebuild(source, tmp_path / "out", in_process_threads=1, config=case.config)
+    kept = tmp_path / "out/batchconsumequeue/batched/7/00000000000000000000"
+    assert kept.read_bytes() == units.tobytes()
+    ends = {queue.queue_id: queue.max_offset for queue in RocketMQStore(tmp_path / "out").batch_queues()}
+    assert ends[7] == int(units["base_offset"][-1] + units["count"][-1])
+
+
 # on Spark
 
 
 @pytest.mark.parametrize(
-    "name", ["4.9.3/a-clean-small", "4.9.3/c-index-collisions", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
+    "name", ["4.9.3/d-rolled", "4.9.3/a-clean-small", "4.9.3/c-index-collisions", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
 )
 def test_spark_writes_the_bytes_that_threads_write(name: str, tmp_path: Path, spark: SparkSession) -> None:
     case = case_named(name)

@@ -26,12 +26,14 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
+from mqstore.pipeline.jobs.kept_queues import queues_without_messages
 from mqstore.pipeline.jobs.report import Progress, RebuildReport
 from mqstore.pipeline.spark.runner import Runner
 from mqstore.pipeline.spark.where_to_run import choose_runner
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.rebuild_steps import (
     EXACT,
@@ -289,19 +291,30 @@ class _RebuildRun:
                 self.notes.append(
                     f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could store"
                 )
-        self._note_lost_queues()
+        self._keep_numbering(scratch)
         return len(exact)
 
-    def _note_lost_queues(self) -> None:
-        """Note queues of the old store without messages in the log: a broker will number them from 0 again."""
-        lost = [queue for queue in self.store.consume_queues() if (queue.topic, queue.queue_id) not in self.queues and queue.files]
-        for queue in lost[:MAX_NOTED]:
-            self.notes.append(
-                f"the log no longer holds any message of topic {queue.topic!r}, queue {queue.queue_id}: the new store has no such queue, "
-                f"and its offsets, which had reached {queue.max_offset}, will start at 0"
-            )
-        if len(lost) > MAX_NOTED:
-            self.notes.append(f"the same applies to {len(lost) - MAX_NOTED} further queues")
+    def _keep_numbering(self, scratch: DurableDirectory) -> None:
+        """Keep the last file of queues without messages in the log, as retention does, so that their numbering continues."""
+        found = list(queues_without_messages(self.store, set(self.queues), set(self.batch_queues)))
+        for queue in found:
+            if queue.rows is None:
+                continue
+            place = f"{'batchconsumequeue' if queue.batch else 'consumequeue'}/{queue.topic}/{queue.queue_id}"
+            size = self.settings.batch_file_size if queue.batch else self.settings.queue_file_size
+            rebuild_steps.write_entries(scratch, f"{EXACT}/{place}", size, queue.position, queue.rows)
+            if not queue.batch:
+                rebuild_steps.write_blanks(scratch, f"{EXACT}/{place}", size, queue.position // ENTRY_SIZE)
+            (self.batch_queues if queue.batch else self.queues)[queue.topic, queue.queue_id] = _QueueState(queue.end, queue.end, False)
+        for queue in found[:MAX_NOTED]:
+            gone = f"the log no longer holds any message of topic {queue.topic!r}, queue {queue.queue_id}: "
+            if queue.rows is not None:
+                self.notes.append(f"{gone}its last file is kept, so that its offsets continue at {queue.end}")
+            else:
+                self.notes.append(f"{gone}the new store has no such queue, and its offsets, which had reached {queue.end}, will start at 0")
+        if len(found) > MAX_NOTED:
+            kept = sum(queue.rows is not None for queue in found[MAX_NOTED:])
+            self.notes.append(f"nor of {len(found) - MAX_NOTED} further queues, of which {kept} continue their offsets")
         if self.store.directory.is_directory("consumequeue_ext"):
             self.notes.append("the extended consume queue is not rebuilt: entries hold the tags code itself, which brokers accept")
 

@@ -22,6 +22,7 @@ Format: docs/formats/rocketmq.md, section 4.10.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -98,6 +99,11 @@ class BatchQueueReader(QueueReader):
     def unit_count(self) -> int:
         """Number of units written, valid or not."""
         return sum(len(units) for _, units in self._written)
+
+    @property
+    def written(self) -> Sequence[tuple[QueueFile, Units]]:
+        """The files with their written units."""
+        return self._written
 
     @property
     def min_offset(self) -> int:

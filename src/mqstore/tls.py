@@ -16,14 +16,39 @@ from __future__ import annotations
 
 import os
 import ssl
+from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from mqstore.errors import UsageError
 
-__all__ = ["HANDSHAKE", "TlsMode", "server_context", "tls_mode"]
+__all__ = ["HANDSHAKE", "TlsFiles", "TlsMode", "server_context", "tls_mode"]
 
 TlsMode = Literal["disabled", "permissive", "enforcing"]
 HANDSHAKE = 0x16  # first byte of a TLS connection; a frame cannot begin with it
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The PEM files of a server."""
+
+    certificate: str
+    key: str | None = None
+    client_ca: str | None = None
+
+    def load(self) -> ssl.SSLContext:
+        """Return a context with what the files hold now. Raises UsageError."""
+        return server_context(self.certificate, self.key, self.client_ca)
+
+    def state(self) -> tuple[object, ...]:
+        """Return a value that changes when a file does."""
+        found: list[object] = []
+        for path in (self.certificate, self.key, self.client_ca):
+            try:
+                stat = None if path is None else os.stat(path)
+            except OSError:
+                stat = None
+            found.append(stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return tuple(found)
 
 
 def tls_mode(asked: str | None, certificate: str | None, *others: str | None) -> TlsMode:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +46,7 @@ from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageEr
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_config import TopicConfig
-from mqstore.tls import TlsMode, server_context, tls_mode
+from mqstore.tls import TlsFiles, TlsMode, tls_mode
 
 if TYPE_CHECKING:
     from mqstore.broker.access.control import AccessControl
@@ -147,7 +146,7 @@ class Broker:
                 check_accounts(self._settings.acl)
             mode = _tls_mode(self._settings)
             check_exposure(self.host, self._settings, mode)
-            tls = None if mode == "disabled" else _tls_context(self._settings)
+            tls = None if mode == "disabled" else _tls_files(self._settings)
             address = self._settings.address or advertised_address(self.host, self.port)
             config = replace(self._config, store_host=address)
             store = open_served_store(self._path, config, self._version, read_only=self._read_only, view=self._view)
@@ -289,9 +288,12 @@ def _tls_mode(settings: Settings) -> TlsMode:
     return tls_mode(settings.tls, settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
-def _tls_context(settings: Settings) -> ssl.SSLContext:
+def _tls_files(settings: Settings) -> TlsFiles:
+    """Return the files of TLS, which can be used. Raises UsageError."""
     assert settings.tls_cert is not None  # `tls_mode` has seen to it
-    return server_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    files.load()
+    return files
 
 
 def handler_table() -> dict[int, Handler]:

@@ -208,6 +208,15 @@ def test_a_request_with_the_right_is_handled(serialization: Serialization, tmp_p
     asyncio.run(run())
 
 
+def test_an_account_learns_that_a_request_is_not_supported(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with guarded(tmp_path) as (_, pair):
+            answer = await asked(pair, signed(SHOP, 400, {"topic": "orders"}, opaque=1))  # clients of 5.x then do without it
+            assert (answer.code, answer.remark) == (3, " request type 400 not supported")
+
+    asyncio.run(run())
+
+
 def test_every_request_that_is_handled_has_a_place_and_one_only() -> None:
     places = [*RESOURCES, *ADMIN, *ACCOUNT]
     assert sorted(places) == sorted(set(places))

@@ -275,3 +275,29 @@ def test_a_broker_stops_while_clients_are_in_every_state(files: Files, loop: str
             writer.close()
 
     run(work, loop)
+
+
+def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    old, new = server_files(tmp_path / "old"), server_files(tmp_path / "new")
+
+    async def work() -> None:
+        async with running(tmp_path, settings=settings(old, "enforcing")) as broker:
+            acceptor = broker._server
+            assert isinstance(acceptor, TlsAcceptor)
+            before = await secured(broker, old.authority.client_context())
+            assert not acceptor.renew()
+            new.certificate.replace(old.certificate)
+            assert not acceptor.renew()  # the key is still the old one
+            between = await secured(broker, old.authority.client_context())
+            new.key.replace(old.key)
+            assert acceptor.renew()
+            after = await secured(broker, new.authority.client_context())
+            with pytest.raises(ssl.SSLError):
+                await secured(broker, old.authority.client_context())
+            for pair in (before, between, after):
+                assert (await asked(pair, Frame(106, opaque=1))).code == 0
+                pair[1].close()
+
+    run(work)

@@ -26,6 +26,7 @@ from mqstore.broker.protocol.frames import Frame
 __all__ = ["ACCOUNT", "ADMIN", "RESOURCES", "Needs", "TopicAt", "needed"]
 
 PUB, SUB, EITHER = Permission.PUB, Permission.SUB, Permission.EITHER
+KNOWN = frozenset(map(int, RequestCode))  # any other request is not supported, which an account may learn
 TopicAt = Callable[[int], str | None]  # physical offset -> topic of the message there
 Resource = tuple[str, Permission]
 
@@ -44,7 +45,7 @@ def needed(request: Frame, cluster: str, topic_at: TopicAt) -> Needs:
         return Needs(admin=True)
     find = RESOURCES.get(request.code)
     if find is None:
-        return Needs(admin=request.code not in ACCOUNT)
+        return Needs(admin=request.code in KNOWN and request.code not in ACCOUNT)
     found: dict[str, Permission] = {}
     for name, permission in find(request, cluster, topic_at):
         found[name] = found.get(name, Permission(0)) | permission

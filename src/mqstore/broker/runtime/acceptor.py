@@ -6,6 +6,8 @@
 A client that sends nothing is disconnected like an idle one; a handshake may take `handshake_timeout`. At most `max_handshakes`
 connections are without a `Connection` at a time, further ones are closed at once, and all count towards `max_connections`.
 
+The files are looked at every few seconds. When they have changed, the next handshakes use the new ones, unless these are not valid.
+
 Protocol: docs/formats/rocketmq-remoting.md, section 1.7.
 """
 
@@ -20,12 +22,14 @@ from collections.abc import Callable
 
 from mqstore.broker.runtime.connection import Connection, SharedState
 from mqstore.broker.runtime.logs import log
-from mqstore.tls import HANDSHAKE
+from mqstore.errors import UsageError
+from mqstore.tls import HANDSHAKE, TlsFiles
 
 __all__ = ["TlsAcceptor"]
 
 BACKLOG = 4096
 ACCEPTED_AT_ONCE = 100  # connections, before other work of the loop
+RENEWAL = 5.0  # seconds between looks at the files
 PAUSE = 1.0  # seconds without accepting when the process has no more file descriptors
 CLOSING = 3.0  # seconds to wait for the client's end of a TLS connection
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -36,17 +40,20 @@ class TlsAcceptor:
     """Accepts the connections of a bound socket. enforcing: only those with TLS."""
 
     def __init__(
-        self, listener: socket.socket, make: Callable[[], Connection], shared: SharedState, context: ssl.SSLContext, *, enforcing: bool
+        self, listener: socket.socket, make: Callable[[], Connection], shared: SharedState, files: TlsFiles, *, enforcing: bool
     ) -> None:
         self._listener = listener
         self._make = make
         self._shared = shared
-        self._context = context
+        self._files = files
+        self._state = files.state()
+        self._context = files.load()
         self._enforcing = enforcing
         self._loop = asyncio.get_running_loop()
         self._silent: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}  # waiting for the first byte
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.TimerHandle | None = None
 
     @property
     def pending(self) -> int:
@@ -57,11 +64,13 @@ class TlsAcceptor:
         """Listen."""
         self._listener.listen(BACKLOG)
         self._loop.add_reader(self._listener, self._accept)
+        self._renewing = self._loop.call_later(RENEWAL, self._renew_periodically)
 
     def close(self) -> None:
         """Stop listening, and close the connections that have not finished their handshake."""
-        if self._paused is not None:
-            self._paused.cancel()
+        for timer in (self._paused, self._renewing):
+            if timer is not None:
+                timer.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for client in list(self._silent):
@@ -69,6 +78,24 @@ class TlsAcceptor:
             client.close()
         for task in self._tasks:
             task.cancel()
+
+    def _renew_periodically(self) -> None:
+        self.renew()
+        self._renewing = self._loop.call_later(RENEWAL, self._renew_periodically)
+
+    def renew(self) -> bool:
+        """Use the files again if they have changed; return whether new ones are in use."""
+        state = self._files.state()
+        if state == self._state:
+            return False
+        self._state = state
+        try:
+            self._context = self._files.load()
+        except UsageError as error:
+            log("tls-files-broken", logging.ERROR, why=f"{error}; the last good ones remain in use")
+            return False
+        log("tls-files-loaded", certificate=self._files.certificate)
+        return True
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):

@@ -29,6 +29,7 @@ LEFT_OUT = {
     "spark": "with Spark, beyond the first of each file",
 }
 SLOW = "that take many minutes"
+SAMPLED = "further cases of tests marked sample"
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
@@ -68,8 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _left_out(item, config) == LEFT_OUT["spark"]:
             first_with_spark.setdefault(item.path, item)
+    beyond_sample = set() if config.option.all else _beyond_sample(items)
     for item in items:
         reason = None if first_with_spark.get(item.path) is item else _left_out(item, config)
+        if reason is None and item in beyond_sample:
+            reason = SAMPLED
         if reason is None:
             kept.append(item)
         else:
@@ -111,6 +115,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _group(nodeid.partition("::")[0])
 
     return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def _beyond_sample(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cases that a run without `--all` leaves out: of a test marked `sample(n)`, all but n that are evenly spread over its cases."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for same in cases.values():
+        wanted = int(same[0].get_closest_marker("sample").args[0])  # type: ignore[union-attr]
+        chosen = {number * len(same) // wanted for number in range(wanted)}
+        left_out.update(item for number, item in enumerate(same) if number not in chosen)
+    return left_out
 
 
 def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:

@@ -68,6 +68,7 @@ def test_what_is_rebuilt_equals_the_brokers_own_files(case: GoldenCase, tmp_path
     assert derived(tmp_path / "out") == derived(source)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_number_of_splits_does_not_change_a_byte(case: GoldenCase, tmp_path: Path) -> None:
     found = []

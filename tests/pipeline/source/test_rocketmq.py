@@ -56,6 +56,7 @@ def table_of(path: Path, columns: tuple[str, ...], selection: Selection, count: 
     return [row for task in tasks for batch in read_split(task) for row in batch.to_pylist()]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_splits_put_together_are_the_message_table(case: GoldenCase) -> None:
     source = opened(case)
@@ -129,6 +130,7 @@ def hows(reader: RocketMQReader) -> set[str]:
     return {part.how for part in reader.partitions()}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_a_narrowed_read_finds_what_a_scan_finds(case: GoldenCase) -> None:
     source = opened(case)

@@ -247,10 +247,10 @@ class Broker:
         if context is None:
             return
         if self._access is not None:
-            why = self._access.refuse(connection, request)
-            if why is not None:
+            refused = self._refused(self._access, connection, request)
+            if refused is not None:
                 if not request.is_oneway:
-                    connection.send(make_response(request, context.profile.refusal_code, why))
+                    connection.send(refused)
                 return
         handler = self.handlers.get(request.code)
         if handler is None:
@@ -272,6 +272,14 @@ class Broker:
         task = context.loop.create_task(self._finish(connection, request, answered))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
+
+    def _refused(self, access: AccessControl, connection: Connection, request: Frame) -> Frame | None:
+        """Return the response to a request that is not admitted, or None. A request that cannot be checked is not admitted."""
+        try:
+            why = access.refuse(connection, request)
+        except Exception as error:
+            return error_response(connection, request, error)
+        return None if why is None else make_response(request, self.context.profile.refusal_code, why)
 
     async def _finish(self, connection: Connection, request: Frame, work: Awaitable[Frame | None]) -> None:
         try:

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.wire import Pair, asked, connected, received, running
 
 from mqstore.broker import Broker, Settings
 from mqstore.broker.access.control import AccessControl
-from mqstore.broker.access.requirements import ACCOUNT, ADMIN, RESOURCES
-from mqstore.broker.protocol.frames import Frame, Serialization, encode
+from mqstore.broker.access.requirements import ACCOUNT, ADMIN, RESOURCES, needed
+from mqstore.broker.protocol.codes import RequestCode
+from mqstore.broker.protocol.frames import Frame, ResponseError, Serialization, encode
 from mqstore.broker.runtime.logs import LOGGER
 from mqstore.broker.server import handler_table
 from mqstore.errors import CannotOpenError, UsageError
@@ -221,6 +224,53 @@ def test_every_request_that_is_handled_has_a_place_and_one_only() -> None:
     places = [*RESOURCES, *ADMIN, *ACCOUNT]
     assert sorted(places) == sorted(set(places))
     assert set(places) == set(handler_table())
+
+
+NAMES = ("topic", "b", "consumerGroup", "group", "offset", "commitLogOffset", "originTopic", "topicList", "srcGroup", "AccessKey")
+BEANS = (
+    "consumerGroup",
+    "mqSet",
+    "topic",
+    "clientID",
+    "consumerDataSet",
+    "groupName",
+    "subscriptionDataSet",
+    "subString",
+    "expressionType",
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(("orders", "secrets", "billing", "||", "")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(BEANS), inner, max_size=5),
+    max_leaves=12,
+)
+BODY = st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode())
+VALUES = st.sampled_from(("orders", "secrets", "-1", "0", "9223372036854775807", "%RETRY%billing", "")) | st.text(max_size=5)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.sampled_from([code.value for code in RequestCode]), st.dictionaries(st.sampled_from(NAMES), VALUES), BODY)
+def test_any_request_is_checked_without_a_failure(code: int, ext: dict[str, str], body: bytes) -> None:
+    try:
+        found = needed(Frame(code, ext, body), "DefaultCluster", lambda offset: "secrets" if offset else None)
+    except (UsageError, ResponseError):
+        return
+    assert found.admin is (code in ADMIN or code not in {*RESOURCES, *ACCOUNT})
+    assert all(isinstance(name, str) and permission for name, permission in found.resources.items())
+
+
+def test_a_request_that_cannot_be_checked_is_not_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def run() -> None:
+        async with guarded(tmp_path) as (_, pair):
+            monkeypatch.setattr("mqstore.broker.access.control.needed", fails)
+            answer = await asked(pair, signed(OPERATOR, 310, {**SEND, "b": "orders"}, b"x", opaque=1))
+            assert (answer.code, answer.remark) == (1, "RuntimeError: a bug")
+            monkeypatch.undo()
+            assert (await asked(pair, signed(OPERATOR, 30, {"topic": "orders", "queueId": "0"}, opaque=2))).ext == {"offset": "0"}
+
+    asyncio.run(run())
 
 
 def test_a_message_is_not_read_sent_back_or_committed_by_its_offset_without_the_right_to_its_topic(tmp_path: Path) -> None:

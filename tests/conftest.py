@@ -33,6 +33,7 @@ SAMPLED = "further cases of tests marked sample"
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
+    "structures": "structural fuzzer: {} damaged images checked",
     "queue_images": "corruption sweep of RabbitMQ stores: {} images tried",
     "crash_states": "crash points: {} states opened",
     "merge_states": "crash points: {} of them in the middle of a merge of message store files",
@@ -51,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rabbit-scripts", type=int, default=24, help="random lives of queues that a real RabbitMQ node is compared on")
     parser.addoption("--rabbit-seed", type=int, default=None, help="the seed of these lives, as an earlier run has printed it")
     parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
+    parser.addoption("--images", type=int, default=None, help="damaged images of each family that the structural fuzzer checks")
+    parser.addoption("--first-image", type=int, default=0, help="the number of the first of them")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
 

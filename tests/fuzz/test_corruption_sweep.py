@@ -103,7 +103,7 @@ def rows(root: Path) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _fields(columns: RecordColumns, k: int) -> dict[str, tuple[int, int]]:
+def record_fields(columns: RecordColumns, k: int) -> dict[str, tuple[int, int]]:
     start = int(columns.records.positions[k])
     column = columns.fields[:, k].tolist()
     born, store = (20 if column[frames.SYS_FLAG] & bit else 8 for bit in (16, 32))
@@ -139,7 +139,7 @@ def sound(name: str, root: Path) -> Sound:
             columns = RecordColumns(event)
             for k in range(len(columns)):
                 offset, size = int(columns.row(frames.PHYSICAL_OFFSET)[k]), int(columns.row(frames.SIZE)[k])
-                messages.append(Message(offset, size, verdicts[offset][1], _fields(columns, k)))
+                messages.append(Message(offset, size, verdicts[offset][1], record_fields(columns, k)))
     assert {message.verdict for message in messages} == {"intact"}
     files = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     return Sound(name, files, tuple(messages), store.log.end())

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import FrameType
 from typing import Annotated, Any
 
@@ -98,6 +99,12 @@ for module in (
     module.register(app)
 
 
+@cache
+def _command() -> Any:
+    """Return the parser. Making it takes longer than most commands on a small store, and a test runs hundreds in one process."""
+    return typer.main.get_command(app)
+
+
 def _print_error(sentence: str) -> None:
     try:
         print(f"mqstore: {printable(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
@@ -123,7 +130,7 @@ def run(argv: Sequence[str]) -> int:
         run(["--help"])
         return FAILED
     try:
-        status = typer.main.get_command(app).main(args=list(argv), prog_name="mqstore", standalone_mode=False)
+        status = _command().main(args=list(argv), prog_name="mqstore", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         _print_error(_usage_sentence(error))

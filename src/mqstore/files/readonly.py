@@ -272,6 +272,8 @@ class ReadOnlyDirectory:
                 f"{directory} cannot be listed: permission denied; run as the broker's user or copy the directory"
             ) from None
         except OSError as error:
+            if error.errno == errno.ELOOP:  # a link to itself, which is not a directory either
+                return []
             raise CannotOpenError(f"{directory} cannot be listed: {error.strerror}") from None
         return sorted(found, key=lambda entry: entry.name)
 

@@ -14,7 +14,7 @@ from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
-from mqstore.findings import Damage
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
@@ -30,6 +30,8 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.store.unread_parts import dledger_log, offsets_in_rocksdb, queues_in_rocksdb, unread_parts
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
+
+_DIRECTORIES = frozenset({"commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"})
 
 
 class StoreFiles:
@@ -105,6 +107,7 @@ class StoreFiles:
     def findings(self) -> tuple[Damage, ...]:
         """Damage found while listing the files and reading the small ones."""
         return (
+            *_not_directories(self.directory),
             *self.log.findings,
             *self._index.findings,
             *self.checkpoint.findings,
@@ -208,3 +211,10 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
         directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
     )
     return marks >= 2
+
+
+def _not_directories(directory: ReadOnlyDirectory) -> tuple[Damage, ...]:
+    """Return the directories of a store in whose place is something else: a file, a pipe, or a link that leads to neither."""
+    sentence = "not a directory, so nothing that belongs in it can be read; put the directory back, or rebuild it from the log"
+    astray = [entry for entry in directory.entries() if entry.name in _DIRECTORIES and not entry.is_directory]
+    return tuple(Damage(entry.name, 0, entry.size if entry.is_file else 0, Kind.UNREADABLE, sentence) for entry in astray)

@@ -1,0 +1,48 @@
+"""What the structural fuzzer has found, each told by a test of its own (docs/reliability.md)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import case_named, run_cli, unpack
+
+import mqstore
+from mqstore.findings import Kind
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.verification import verify
+
+
+def unpacked(name: str, place: Path) -> Path:
+    return unpack(case_named(name), place / "store")
+
+
+def offsets(root: Path) -> list[int]:
+    """Return the physical offsets of all messages that are reported and not damaged."""
+    rows = [row for batch in mqstore.open(root).to_batches(("physical_offset", "verdict")) for row in batch.to_pylist()]
+    return [row["physical_offset"] for row in rows if row["verdict"] != "damaged"]
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "index"])
+@pytest.mark.parametrize("kind", ["loop", "nowhere", "file", "pipe"])
+def test_a_directory_replaced_by_something_else_is_reported_and_the_log_is_read(name: str, kind: str, tmp_path: Path) -> None:
+    """A link to itself in place of `consumequeue` made every command refuse the store; one in place of `index` was not mentioned."""
+    root = unpacked("5.3.3/p-upgraded", tmp_path)
+    before = offsets(root)
+    shutil.rmtree(root / name)
+    match kind:
+        case "loop" | "nowhere":
+            (root / name).symlink_to(name if kind == "loop" else "nowhere")
+        case "file":
+            (root / name).write_bytes(b"x")
+        case _:
+            os.mkfifo(root / name)
+    assert offsets(root) == before
+    store = mqstore.open(root)
+    assert isinstance(store, RocketMQStore)
+    assert (name, Kind.UNREADABLE) in [(item.file, item.kind) for item in verify(store).damage]
+    outcome = run_cli("verify", root)
+    assert outcome.status == 1
+    assert "put the directory back" in " ".join(outcome.stdout.split())

@@ -230,14 +230,10 @@ def _array(values: Any, kind: pa.DataType, row: Mapping[str, Any]) -> pa.Array:
 # consume queues
 
 
-def _all_queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
-    return (*store.consume_queues(), *store.batch_queues())
-
-
 def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     room: list[tuple[str, int, bool]] = []
     held = 0
-    for queue in _all_queues(store):
+    for queue in store.all_queues():
         if not queue_filter.matches(queue.topic, queue.queue_id):
             continue
         place = (queue.topic, queue.queue_id, queue.batch)
@@ -256,7 +252,7 @@ def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filt
 
 
 def _queue_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
-    queues = {(queue.topic, queue.queue_id, queue.batch): queue for queue in _all_queues(store)}
+    queues = {(queue.topic, queue.queue_id, queue.batch): queue for queue in store.all_queues()}
     for place in part.places:
         queue = queues.get(place)
         if queue is None:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
-from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
 from mqstore.rocketmq.format.commit_log import CommitLog, status_at
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ConsumeQueueReader
 from mqstore.rocketmq.format.index_file import IndexFile
@@ -126,17 +125,13 @@ def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
     )
 
 
-def _all_queues(store: RocketMQStore) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
-    return (*store.consume_queues(), *store.batch_queues())
-
-
 def _entry_blocks(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
     """Yield (physical offsets, sizes) of all entries that point into the log, block by block and queue by queue.
 
     A descent between two blocks of a queue is yielded as a block of two descending offsets.
     """
     low = store.log.start
-    for queue in _all_queues(store):
+    for queue in store.all_queues():
         if queue.topic.startswith(LMQ_PREFIX):
             continue  # its records have an entry in another queue as well
         previous = -1
@@ -232,7 +227,7 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entry_blocks(store)]))
     if not len(listed):
         return _scan(store, "no record has a queue entry")
-    topics = selection.topics or {queue.topic for queue in _all_queues(store)}
+    topics = selection.topics or {queue.topic for queue in store.all_queues()}
     wanted = np.unique(np.array([index_hash(topic, key) for topic in topics for key in selection.keys or ()], np.int64))
     known = np.zeros(len(listed), np.bool_)  # records whose keys the index knows
     hits: list[Longs] = []

@@ -65,7 +65,7 @@ class BaseView(ABC):
     def consumer_offsets(self) -> Sequence[ConsumerOffset]:
         """Return the offset table compared with the queues of the view, by group, topic and queue id."""
         files = self._files
-        listed: list[QueueView] = [*files.consume_queues(), *files.batch_queues()]
+        listed: list[QueueView] = [*files.all_queues()]
         topics = {queue.topic for queue in listed} | set(files.topics.names)
         found = []
         for (group, topic), by_queue in sorted(files.offset_table.offsets.items()):

@@ -27,7 +27,7 @@ class DiskView(BaseView):
 
     @property
     def _all_queues(self) -> Sequence[QueueView]:
-        return [*self._files.consume_queues(), *self._files.batch_queues()]
+        return self._files.all_queues()
 
     @cached_property
     def _range(self) -> tuple[int, int]:

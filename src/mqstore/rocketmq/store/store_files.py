@@ -95,6 +95,10 @@ class StoreFiles:
         """Return all batch queues on disk, by topic and queue id."""
         return self._batch_queues
 
+    def all_queues(self) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
+        """Return the consume queues, then the batch queues."""
+        return (*self._consume_queues, *self._batch_queues)
+
     @cached_property
     def _index(self) -> index_file.IndexDirectory:
         return index_file.load(self.directory, slots=self.config.max_hash_slot_num, positions=self.config.max_index_num)

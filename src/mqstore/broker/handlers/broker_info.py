@@ -44,7 +44,8 @@ from mqstore.rocketmq.live.retention import disk_ratio
 
 __all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format_size", "runtime_table"]
 
-FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId"})  # names by which clients know the broker
+# names by which clients know the broker, and what limits them
+FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId", *settings.LIMITS})
 POOLS = ("send", "pull", "query")
 NO_ACCESS_CONTROL = "this broker has no access control: every client that reaches it may do everything"
 FIXED_ACCOUNTS = "clients cannot read or change the accounts; edit the file, which is read again when it changes"
@@ -206,6 +207,8 @@ def update_config(context: Context, connection: Connection, request: Frame) -> F
     """Handle 25: change settings. Unknown names are ignored, as in a broker."""
     context.writable_store(ResponseCode.NO_PERMISSION)
     named = properties_of(bytes(request.body).decode("utf-8", "replace"))
+    for value in named.values():
+        context.limits.value(value)
     changed = context.component(Configuration).change(named)
     log("settings-changed", settings={name: named[name] for name in changed}, peer=connection.peer)
     return make_response(request)

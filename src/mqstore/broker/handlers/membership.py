@@ -22,7 +22,7 @@ from mqstore.broker.handlers.topic_creation import TopicsAndGroups
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
-from mqstore.broker.protocol.heartbeats import parse, parse_subscription
+from mqstore.broker.protocol.heartbeats import Heartbeat, parse, parse_subscription
 from mqstore.broker.runtime.clients import Clients, Member
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
@@ -79,6 +79,7 @@ def heart_beat(context: Context, connection: Connection, request: Frame) -> Fram
     except UsageError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     membership, configured = context.component(Membership), context.component(TopicsAndGroups)
+    _check_limits(context, connection, told)
     known = len(context.store.groups.names())
     new = False
     for group in told.consumers:
@@ -95,6 +96,22 @@ def heart_beat(context: Context, connection: Connection, request: Frame) -> Fram
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if moved else "false"}
     done = make_response(request, ext=ext)
     return _saved(configured, done) if new else done
+
+
+def _check_limits(context: Context, connection: Connection, told: Heartbeat) -> None:
+    """Refuse a heartbeat that would make the broker hold too much, before anything of it is held. Raises ResponseError."""
+    clients, limits, settings = context.component(Membership).clients, context.limits, context.settings
+    limits.heartbeat(told)
+    joined, more = clients.groups_of(connection), clients.new_groups(connection, told)
+    if more and joined + more > settings.max_client_groups:
+        remark = f"a client may be in maxClientGroups={settings.max_client_groups} groups (--config), this one would be in {joined + more}"
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
+    limits.check("groups of clients that are connected", clients.memberships, more)
+    limits.check("subscriptions", clients.subscriptions, clients.new_subscriptions(told))
+    if settings.auto_create_groups:
+        new = {group.name for group in told.consumers if group.name not in context.store.groups}
+        limits.check("groups", len(context.store.groups.names()), len(new))
+        limits.check("topics", len(context.store.topics.names()), len(new))
 
 
 async def _saved(configured: TopicsAndGroups, done: Frame) -> Frame:

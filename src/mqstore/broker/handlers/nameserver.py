@@ -96,7 +96,8 @@ class NameServer(Component):
 
     def forget(self, topic: str) -> None:
         """Remove a topic until its broker registers again."""
-        self._forgotten[topic] = (self.context.clock(), self.context.store.topics.counter)
+        if topic in self.context.store.topics:
+            self._forgotten[topic] = (self.context.clock(), self.context.store.topics.counter)
         for broker in self._others.values():
             broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
 
@@ -111,6 +112,17 @@ class NameServer(Component):
                 broker.wiped = wiped
                 count += len(broker.topics)
         return count
+
+    def check_room(self, entry: BrokerEntry, address: str) -> None:
+        """Refuse another broker with more topics than there is room for. Raises ResponseError."""
+        limits = self.context.limits
+        for name in (entry.cluster, entry.name, address):
+            limits.name(name, "broker")
+        for name in entry.topics:
+            limits.name(name, "topic")
+        others = [broker for key, broker in self._others.items() if key != (entry.cluster, entry.name)]
+        held = sum(1 + len(broker.topics) + len(broker.addresses) for broker in others)
+        limits.check("topics of other brokers", held, 2 + len(entry.topics))
 
     def register(self, entry: BrokerEntry, broker_id: int, address: str) -> BrokerEntry:
         """Register another broker and return its entry."""
@@ -208,7 +220,13 @@ def _place(request: Frame) -> tuple[str, str]:
 
 def put_value(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace, key = _place(request)
-    context.component(NameServer).values.setdefault(namespace, {})[key] = headers.text(request, "value")
+    values, value = context.component(NameServer).values, headers.text(request, "value")
+    if key not in values.get(namespace, {}):
+        for name in (namespace, key):
+            context.limits.name(name, "key")
+        context.limits.check("values", sum(len(held) + 1 for held in values.values()))
+    context.limits.value(value)
+    values.setdefault(namespace, {})[key] = value
     return make_response(request)
 
 
@@ -266,6 +284,7 @@ def register_broker(context: Context, connection: Connection, request: Frame) ->
     body: Any = bodies.parse_request(request) if request.body else {}
     topics, version = topics_of_body(body)
     entry = BrokerEntry(cluster, name, {}, topics, data_version=version, heard_at=context.clock())
+    server.check_room(entry, address)
     known = server.register(entry, number, address)
     ext = {} if number == 0 else {"haServerAddr": headers.text_or(request, "haServerAddr", ""), "masterAddr": known.master}
     order = server.values.get(ORDER)

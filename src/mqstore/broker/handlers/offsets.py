@@ -36,6 +36,16 @@ def moving(context: Context) -> ConsumerOffsets:
     return context.store.offsets
 
 
+def commit(context: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
+    """Commit an offset. Raises ResponseError if it would be one more than the broker holds."""
+    offsets = moving(context)
+    if not offsets.has_offset(group, topic, queue_id):
+        context.limits.name(group, "consumer group")
+        context.limits.name(topic, "topic")
+        context.limits.check("consumer offsets", len(offsets))
+    offsets.commit(group, topic, queue_id, offset)
+
+
 def query_offset(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 14: return a group's next offset in a queue."""
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
@@ -69,7 +79,7 @@ def update_offset(context: Context, connection: Connection, request: Frame) -> F
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
     if context.profile.is_v5:
         return _update_checked(context, request, group, topic)
-    moving(context).commit(group, topic, headers.int32(request, "queueId"), headers.int64(request, "commitOffset"))
+    commit(context, group, topic, headers.int32(request, "queueId"), headers.int64(request, "commitOffset"))
     return make_response(request)
 
 
@@ -87,7 +97,7 @@ def _update_checked(context: Context, request: Frame, group: str, topic: str) ->
     offsets = moving(context)
     if offsets.has_reset(group, topic, queue_id):
         return make_response(request, ResponseCode.SUCCESS, "Offset has been previously reset")
-    offsets.commit(group, topic, queue_id, offset)
+    commit(context, group, topic, queue_id, offset)
     return make_response(request)
 
 
@@ -98,6 +108,9 @@ def clone_offsets(context: Context, connection: Connection, request: Frame) -> F
     offsets = moving(context)
     for name in [topic] if topic else sorted(offsets.topics_of(source)):
         if name in context.store.topics:
+            context.limits.name(target, "consumer group")
+            more = len(offsets.by_queue(source, name)) - len(offsets.by_queue(target, name))
+            context.limits.check("consumer offsets", len(offsets), more)
             offsets.clone(source, target, name)
     return make_response(request)
 

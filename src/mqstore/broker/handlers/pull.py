@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from mqstore.broker.filter.pull_filter import PullFilter
 from mqstore.broker.handlers.long_polling import HeldPull, LongPolling
 from mqstore.broker.handlers.membership import NO_SQL, Membership
+from mqstore.broker.handlers.offsets import commit
 from mqstore.broker.handlers.send import HELP
 from mqstore.broker.handlers.statistics import Statistics
 from mqstore.broker.handlers.topic_creation import READ, TopicsAndGroups
@@ -96,7 +97,7 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
         return _moved(context, request, header, reset)
     found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
     if may_suspend and header.sys_flag & COMMITS and not (context.settings.freeze_offsets and not context.writable):
-        context.store.offsets.commit(header.group, header.topic, header.queue_id, header.commit_offset)
+        commit(context, header.group, header.topic, header.queue_id, header.commit_offset)
     code = _CODES.get(found.status)
     if code is None:
         code = ResponseCode.PULL_NOT_FOUND if header.offset == 0 else ResponseCode.PULL_OFFSET_MOVED

@@ -44,6 +44,15 @@ class QueueLocks:
         self.expires = expires
         self._held: dict[str, dict[MessageQueue, _Lock]] = {}
 
+    def __len__(self) -> int:
+        """Return the number of locks, expired ones included."""
+        return sum(map(len, self._held.values()))
+
+    def new(self, group: str, queues: Iterable[MessageQueue]) -> int:
+        """Return how many of the queues have no lock yet."""
+        held = self._held.get(group, {})
+        return sum(queue not in held for queue in set(queues))
+
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now: int) -> list[MessageQueue]:
         """Lock queues for a client, or renew its locks. Returns those that it holds."""
         held = self._held.setdefault(group, {})
@@ -108,7 +117,14 @@ def _parse_lock_request(request: Frame) -> tuple[str, str, list[MessageQueue]]:
 def lock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 41: lock queues and return those that the client holds."""
     group, client_id, queues = _parse_lock_request(request)
-    granted = context.component(LockComponent).table.lock(group, queues, client_id, context.clock())
+    table = context.component(LockComponent).table
+    context.limits.name(group, "consumer group")
+    context.limits.name(client_id, "client")
+    for queue in queues:
+        context.limits.name(queue.topic, "topic")
+        context.limits.name(queue.broker_name, "broker")
+    context.limits.check("queue locks", len(table), table.new(group, queues))
+    granted = table.lock(group, queues, client_id, context.clock())
     return make_response(request, body=bodies.encode({"lockOKMQSet": granted}))
 
 

@@ -111,6 +111,8 @@ async def _reset_here(context: Context, request: Frame, config: TopicConfig | No
         targets = {queue_id: offset}
     else:
         targets = await context.run(_targets, context, topic, queue_ids, timestamp)
+    new = sum(not store.offsets.has_offset(group, topic, queue_id) for queue_id in targets)
+    context.limits.check("consumer offsets", len(store.offsets), new)
     store.offsets.reset(group, topic, targets, force=True, server_side=True)
     context.component(LongPolling).wake(group, topic)
     table = {MessageQueue(topic, context.settings.broker_name, queue_id): target for queue_id, target in targets.items()}

@@ -103,6 +103,7 @@ def _make_topic(context: Context, header: SendHeader) -> TopicConfig:
         made = TopicConfig(name, perm=6, read_queues=1, write_queues=1)
     if made is None:
         raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{HELP}")
+    context.component(TopicsAndGroups).check_topic(ResponseCode.TOPIC_NOT_EXIST)
     topics.put(made)
     return made
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.runtime.context import Component, Context
 from mqstore.rocketmq.append.send_path import retry_topic
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig, system_topics
@@ -61,11 +62,21 @@ class TopicsAndGroups(Component):
         groups = self.context.store.groups
         found = groups.get(name)
         if found is None and (self.context.settings.auto_create_groups or name.startswith("CID_RMQ_SYS_")):
+            self.check_group(name, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
             groups.put(SubscriptionGroupConfig(name))
             found = groups.get(name)
         return found
 
+    def check_group(self, name: str, code: int = ResponseCode.SYSTEM_ERROR, more: int = 1) -> None:
+        """Refuse a new group that is more than the broker holds. Raises ResponseError."""
+        self.context.limits.name(name, "consumer group")
+        self.context.limits.check("groups", len(self.context.store.groups.names()), more, code)
+
     # topics
+
+    def check_topic(self, code: int = ResponseCode.SYSTEM_ERROR, more: int = 1) -> None:
+        """Refuse a new topic that is more than the broker holds. Raises ResponseError."""
+        self.context.limits.check("topics", len(self.context.store.topics.names()), more, code)
 
     def retry_topic(self, group: SubscriptionGroupConfig) -> bool:
         """Create a group's retry topic. Returns whether it is new and must be saved."""
@@ -76,6 +87,7 @@ class TopicsAndGroups(Component):
         topics = self.context.store.topics
         if queues <= 0 or name in topics:
             return False
+        self.check_topic(ResponseCode.TOPIC_NOT_EXIST)
         allowed = perm if self.context.writable else perm & ~WRITE
         topics.put(TopicConfig(name, perm=allowed, read_queues=queues, write_queues=queues))
         return True

@@ -84,6 +84,9 @@ async def update_topic(context: Context, connection: Connection, request: Frame)
         filter_type=headers.text_or(request, "topicFilterType", "SINGLE_TAG"),
         attributes=attributes,
     )
+    context.limits.name(config.filter_type, "filter")
+    if before is None:
+        context.component(TopicsAndGroups).check_topic()
     context.store.topics.put(config)
     await context.component(TopicsAndGroups).save()
     log("topic-changed" if before is not None else "topic-made", topic=topic, peer=connection.peer)
@@ -173,7 +176,11 @@ async def update_group(context: Context, connection: Connection, request: Frame)
     if not isinstance(name, str) or not name:
         raise _wrong("the body has no groupName; a group must have a name")
     before = context.store.groups.get(name)
-    context.store.groups.put(_group(name, told, {} if before is None else before.attributes))
+    if before is None:
+        context.component(TopicsAndGroups).check_group(name)
+    config = _group(name, told, {} if before is None else before.attributes)
+    context.limits.properties(dict(config.attributes))
+    context.store.groups.put(config)
     await context.component(TopicsAndGroups).save()
     log("group-changed" if before is not None else "group-made", group=name, peer=connection.peer)
     return make_response(request)

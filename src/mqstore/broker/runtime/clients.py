@@ -92,6 +92,26 @@ class Clients(Generic[C]):
         self.expires = expires
         self.consumers: dict[str, ConsumerGroup[C]] = {}
         self.producers: dict[str, dict[C, Member[C]]] = {}
+        self.memberships = 0
+        self.subscriptions = 0
+        self._groups_of: dict[C, int] = {}
+
+    def groups_of(self, connection: C) -> int:
+        """Return the number of groups, of producers and consumers, that a connection is in."""
+        return self._groups_of.get(connection, 0)
+
+    def new_groups(self, connection: C, told: Heartbeat) -> int:
+        """Return the number of groups that a connection would join by a heartbeat."""
+        produced = sum(connection not in self.producers.get(name, ()) for name in told.producers)
+        names = {data.name for data in told.consumers}
+        return produced + sum(name not in self.consumers or connection not in self.consumers[name].members for name in names)
+
+    def new_subscriptions(self, told: Heartbeat) -> int:
+        """Return the number of subscriptions that a heartbeat would add."""
+        if told.without_subscriptions:
+            return 0
+        held = {name: len(group.subscriptions) for data in told.consumers if (group := self.consumers.get(name := data.name)) is not None}
+        return sum(max(0, len(data.subscriptions) - held.get(data.name, 0)) for data in told.consumers)
 
     def heartbeat(self, connection: C, told: Heartbeat, language: str, version: int, now: int) -> list[str]:
         """Apply a heartbeat. Returns the consumer groups that changed: by a new member, or by a topic added or removed."""
@@ -101,7 +121,9 @@ class Clients(Generic[C]):
         for data in told.consumers:
             group = self._group(data)
             came = self._seen(group.members, connection, told.client_id, language, version, now)
+            before = len(group.subscriptions)
             moved = False if told.without_subscriptions else group.subscribe(data.subscriptions)
+            self.subscriptions += len(group.subscriptions) - before
             if came or moved:
                 changed.append(data.name)
         return changed
@@ -116,10 +138,12 @@ class Clients(Generic[C]):
             group.consume_from_where = data.consume_from_where
         return group
 
-    @staticmethod
-    def _seen(members: dict[C, Member[C]], connection: C, client_id: str, language: str, version: int, now: int) -> bool:
+    def _seen(self, members: dict[C, Member[C]], connection: C, client_id: str, language: str, version: int, now: int) -> bool:
         """Record that a member is alive. Returns whether it is new."""
         held = members.get(connection)
+        if held is None:
+            self.memberships += 1
+            self._groups_of[connection] = self._groups_of.get(connection, 0) + 1
         members[connection] = Member(connection, client_id, language, version, now)
         return held is None or held.client_id != client_id
 
@@ -130,7 +154,7 @@ class Clients(Generic[C]):
         group = self.consumers.get(consumer_group) if consumer_group else None
         if group is None or consumer_group is None:
             return []
-        return [consumer_group] if self._leave(self.consumers, group.members, consumer_group, connection) else []
+        return [consumer_group] if self._leave_group(group, connection) else []
 
     def close(self, connection: C) -> list[str]:
         """Remove a lost connection. Returns the consumer groups it was in."""
@@ -138,16 +162,25 @@ class Clients(Generic[C]):
             self._leave(self.producers, self.producers[name], name, connection)
         left = [name for name, group in self.consumers.items() if connection in group.members]
         for name in left:
-            self._leave(self.consumers, self.consumers[name].members, name, connection)
+            self._leave_group(self.consumers[name], connection)
         return left
 
-    @staticmethod
-    def _leave(groups: dict[str, G], members: dict[C, Member[C]] | None, name: str, who: C) -> bool:
+    def _leave_group(self, group: ConsumerGroup[C], connection: C) -> bool:
+        left = self._leave(self.consumers, group.members, group.name, connection)
+        if not group.members:
+            self.subscriptions -= len(group.subscriptions)
+        return left
+
+    def _leave(self, groups: dict[str, G], members: dict[C, Member[C]] | None, name: str, who: C) -> bool:
         """Remove a member, and the group with its last member. Returns whether it was a member."""
         if members is None or members.pop(who, None) is None:
             return False
         if not members:
             del groups[name]
+        self.memberships -= 1
+        self._groups_of[who] -= 1
+        if not self._groups_of[who]:
+            del self._groups_of[who]
         return True
 
     def silent(self, now: int) -> list[C]:

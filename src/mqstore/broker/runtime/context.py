@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection, SharedState
+from mqstore.broker.runtime.limits import Limits
 from mqstore.broker.runtime.logs import log
 from mqstore.broker.served.store_host import rewritten
 from mqstore.rocketmq.format.record import parse_host
@@ -84,6 +85,7 @@ class Context:
         self._executor = ThreadPoolExecutor(settings.workers, thread_name_prefix="mqstore-broker")
         self._host = parse_host(address) if settings.rewrite_store_host else None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.limits = Limits(settings)
 
     @property
     def connections(self) -> set[Connection]:

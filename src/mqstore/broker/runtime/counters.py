@@ -31,6 +31,7 @@ SPANS: dict[SpanName, tuple[int, int]] = {"minute": (10_000, 7), "hour": (600_00
 RATE_WINDOWS = (10_000, 60_000, 600_000)
 RATE_SAMPLE = 1_000
 DAY = 86_400_000
+MOST_SERIES = 100_000
 BUCKETS = (
     0,
     10,
@@ -147,6 +148,8 @@ class Counters:
     def _count(self, name: str, key: str, amount: int, now: int) -> None:
         series = self._series.get((name, key))
         if series is None:
+            if len(self._series) >= MOST_SERIES:
+                return  # the rates of very many topics and groups would fill the memory
             series = self._series[name, key] = Series(now)
         series.add(amount)
 

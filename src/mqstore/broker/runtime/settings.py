@@ -12,7 +12,7 @@ from typing import Any
 
 from mqstore.errors import UsageError
 
-__all__ = ["BROKER_NAMES", "Settings"]
+__all__ = ["BROKER_NAMES", "LIMITS", "Settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,9 @@ class Settings:
     max_connections: further ones are closed at once. max_in_flight: concurrent requests of one connection; further ones wait.
     write_high: unsent bytes of one connection above which no more of its requests are read. write_limit: unsent bytes above which the
     connection is aborted. incoming_limit: bytes of unfinished frames over all connections.
+
+    max_topics to max_attributes: what clients can make the broker hold (`runtime.limits`). max_memberships: groups of all connected
+    clients, each counted once per client; max_client_groups: of one client. Lengths in characters.
     """
 
     cluster: str = "DefaultCluster"
@@ -83,6 +86,19 @@ class Settings:
     incoming_limit: int = 256 << 20
     workers: int = 4
 
+    max_topics: int = 50_000
+    max_groups: int = 20_000
+    max_offsets: int = 500_000
+    max_memberships: int = 200_000
+    max_client_groups: int = 1000
+    max_subscriptions: int = 100_000
+    max_queue_locks: int = 200_000
+    max_kv_values: int = 10_000
+    max_registered_topics: int = 200_000
+    max_name_length: int = 255
+    max_expression_length: int = 8192
+    max_attributes: int = 64
+
     def with_broker(self, named: Mapping[str, str]) -> Settings:
         """Return the settings overridden by a broker's `name=value` pairs; unknown names are ignored. Raises UsageError."""
         kinds = {each.name: str(each.type) for each in fields(self)}
@@ -99,7 +115,23 @@ class Settings:
         return replace(self, **changes)
 
 
+# what no client may change
+LIMITS = {
+    "maxTopics": "max_topics",
+    "maxGroups": "max_groups",
+    "maxConsumerOffsets": "max_offsets",
+    "maxMemberships": "max_memberships",
+    "maxClientGroups": "max_client_groups",
+    "maxSubscriptions": "max_subscriptions",
+    "maxQueueLocks": "max_queue_locks",
+    "maxKvValues": "max_kv_values",
+    "maxRegisteredTopics": "max_registered_topics",
+    "maxNameLength": "max_name_length",
+    "maxExpressionLength": "max_expression_length",
+    "maxAttributes": "max_attributes",
+}
 BROKER_NAMES = {
+    **LIMITS,
     "brokerClusterName": "cluster",
     "brokerName": "broker_name",
     "brokerId": "broker_id",

@@ -85,6 +85,7 @@ class ConsumerOffsets:
         self._resets: dict[str, ByQueue] = {}
         self._data_version = DataVersion(clock())
         self._commits = 0
+        self._count = 0
         self._others: dict[str, Any] = {}
         self._writer = ConfigWriter(LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, version)
 
@@ -104,6 +105,7 @@ class ConsumerOffsets:
                 made._table = {key: by_key[key] for key in keys}
             elif lmq:
                 made._lmq_table = {key: by_key[key][0] for key in keys if 0 in by_key[key]}
+        made._count = sum(map(len, made._table.values()))
         made.findings = tuple(findings)
         if not lmq:  # a broker with LMQ starts counting from 0
             made._data_version = DataVersion.of(file.value.get("dataVersion"), clock)
@@ -111,6 +113,16 @@ class ConsumerOffsets:
         return made
 
     # commits and queries
+
+    def __len__(self) -> int:
+        """Return the number of offsets: one for each queue of each group."""
+        return self._count + len(self._lmq_table)
+
+    def has_offset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group has an offset in a queue."""
+        key = f"{topic}@{group}"
+        with self._lock:
+            return key in self._lmq_table if self._is_lmq(group) else queue_id in self._table.get(key, {})
 
     def _is_lmq(self, group: str) -> bool:
         return self.lmq and group.startswith(LMQ_PREFIX)
@@ -125,6 +137,7 @@ class ConsumerOffsets:
                 return before
             by_queue = self._table.setdefault(key, {})
             before = by_queue.get(queue_id, UNKNOWN)
+            self._count += queue_id not in by_queue
             by_queue[queue_id] = offset
             self._commits += 1
             if self._commits % COMMITS_PER_VERSION == 0:
@@ -192,6 +205,7 @@ class ConsumerOffsets:
             found = self._table.get(f"{topic}@{source}")
             if found is None:
                 return False
+            self._count += len(found) - len(self._table.get(f"{topic}@{target}", ()))
             self._table[f"{topic}@{target}"] = dict(found)
             return True
 
@@ -201,12 +215,17 @@ class ConsumerOffsets:
             if self._is_lmq(group):
                 return self._drop(self._lmq_table, 1, group) if self._is_v5 else 0
             self._drop(self._resets, 1, group)
-            return self._drop(self._table, 1, group)
+            return self._drop_offsets(1, group)
 
     def remove_topic(self, topic: str) -> int:
         """Remove the offsets of a topic and return the number of groups that had any."""
         with self._lock:
-            return self._drop(self._table, 0, topic)
+            return self._drop_offsets(0, topic)
+
+    def _drop_offsets(self, part: int, name: str) -> int:
+        gone = self._drop(self._table, part, name)
+        self._count = sum(map(len, self._table.values()))
+        return gone
 
     @staticmethod
     def _drop(held: dict[str, Any], part: int, name: str) -> int:
@@ -248,7 +267,9 @@ class ConsumerOffsets:
         key = f"{topic}@{group}"
         with self._lock:
             self._resets.setdefault(key, {})[queue_id] = offset
-            self._table.setdefault(key, {})[queue_id] = offset
+            by_queue = self._table.setdefault(key, {})
+            self._count += queue_id not in by_queue
+            by_queue[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Return whether a reset is pending for the next pull."""

@@ -153,8 +153,12 @@ class _Run:
         threads = [threading.Thread(target=self._guarded) for _ in range(jobs)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # interrupted: no further block is begun
+            self.broken.append(error)
+            raise
         if self.broken:
             raise self.broken[0]
         self.batch.failures.sort(key=lambda failure: failure.number)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from proofs.kinds import KINDS, Kind, Part
 from proofs.report import table
@@ -130,5 +132,11 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if prove(kind, first, options.count, options.jobs, state, deadline) else 0
 
 
+def _ended(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(143)
+
+
 if __name__ == "__main__":
+    # a process that is asked to end removes its directories, and ends the nodes that it has started
+    signal.signal(signal.SIGTERM, _ended)
     sys.exit(main(sys.argv[1:]))

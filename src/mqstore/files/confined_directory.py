@@ -55,13 +55,13 @@ class ConfinedDirectory(ReadOnlyDirectory):
     def has_entry(self, relative: str) -> bool:
         return super().exists(relative)
 
-    def entries(self, relative: str = "") -> list[DirectoryEntry]:
+    def _list(self, relative: str) -> list[DirectoryEntry]:
         return [entry for entry in self._all_entries(relative) if self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]
 
     def _all_entries(self, relative: str) -> list[DirectoryEntry]:
         # stat fails for a circular link
         try:
-            return super().entries(relative)
+            return super()._list(relative)
         except CannotOpenError:
             names = sorted(os.listdir(self.root / relative)) if os.access(self.root / relative, os.R_OK | os.X_OK) else None
             if names is None:

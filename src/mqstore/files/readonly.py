@@ -14,9 +14,10 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,6 +197,9 @@ KEPT_MAPS = 256
 class ReadOnlyDirectory:
     """A store's directory, read by paths relative to it with `/` as separator."""
 
+    _required: frozenset[str] | None = None
+    _unlisted: Mapping[str, str] = MappingProxyType({})
+
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         try:
@@ -217,6 +221,25 @@ class ReadOnlyDirectory:
     def __reduce__(self) -> tuple[type[ReadOnlyDirectory], tuple[Path]]:
         return ReadOnlyDirectory, (self.root,)
 
+    def tolerate_unlisted(self, *required: str, known: Mapping[str, str] = MappingProxyType({})) -> None:
+        """From now on, a directory that cannot be listed is listed as empty and noted in `unlisted`, unless it is one of these.
+
+        known: those that were found out elsewhere.
+        """
+        self._required = frozenset(required)
+        self._unlisted = {**self._unlisted, **known}
+
+    @property
+    def unlisted(self) -> Mapping[str, str]:
+        """Why directories could not be listed, by path: of those that were to be listed so far."""
+        return self._unlisted
+
+    def require_listed(self, relative: str = "") -> None:
+        """Raise CannotOpenError if a directory at or below a path could not be listed."""
+        for path, why in self._unlisted.items():
+            if not relative or path == relative or path.startswith(f"{relative}/"):
+                raise CannotOpenError(why)
+
     def path(self, relative: str) -> Path:
         return self.root / relative if relative else self.root
 
@@ -235,7 +258,20 @@ class ReadOnlyDirectory:
         return os.path.isdir(self._where(relative))
 
     def entries(self, relative: str = "") -> list[DirectoryEntry]:
-        """Return the entries of a directory by name; none if it does not exist. Raises CannotOpenError if it cannot be listed."""
+        """Return the entries of a directory by name; none if it does not exist.
+
+        Raises CannotOpenError if it cannot be listed, unless that is tolerated.
+        """
+        try:
+            return self._list(relative)
+        except CannotOpenError as error:
+            if self._required is None or relative in self._required:
+                raise
+            assert isinstance(self._unlisted, dict)
+            self._unlisted[relative] = str(error)
+            return []
+
+    def _list(self, relative: str) -> list[DirectoryEntry]:
         directory = self._where(relative)
         found: list[DirectoryEntry] = []
         try:

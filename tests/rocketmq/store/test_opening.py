@@ -96,15 +96,14 @@ def test_a_store_one_level_down_is_found(tmp_path: Path) -> None:
     assert len(read_all(mqstore.open(tmp_path))) == 30
 
 
-def test_a_commitlog_that_is_a_file_gives_no_message(tmp_path: Path) -> None:
+def test_a_commitlog_that_is_a_file_is_refused(tmp_path: Path) -> None:
     small(tmp_path)
     for path in (tmp_path / "commitlog").iterdir():
         path.unlink()
     (tmp_path / "commitlog").rmdir()
     (tmp_path / "commitlog").write_bytes(b"no directory")
-    store = mqstore.open(tmp_path)
-    assert read_all(store) == []
-    assert not verify(store).ok
+    with pytest.raises(CannotOpenError, match="commitlog is not a directory"):
+        mqstore.open(tmp_path)
 
 
 def test_an_unknown_view_or_version_is_refused(tmp_path: Path) -> None:
@@ -165,8 +164,13 @@ def as_nobody(tmp_path: Path) -> Callable[[str], str]:
     return ask
 
 
-@pytest.mark.parametrize("place", ["", "commitlog", "consumequeue", "consumequeue/orders/0", "index"])
-def test_a_directory_without_permission_is_one_sentence(as_nobody: Callable[[str], str], place: str) -> None:
+@pytest.mark.parametrize("place", ["consumequeue", "consumequeue/orders", "consumequeue/orders/0", "index"])
+def test_a_directory_of_queues_or_index_without_permission_is_a_finding(as_nobody: Callable[[str], str], place: str) -> None:
+    assert as_nobody(place) == f"30 ['unreadable {place}']"
+
+
+@pytest.mark.parametrize("place", ["", "commitlog"])
+def test_a_store_or_log_without_permission_is_one_sentence(as_nobody: Callable[[str], str], place: str) -> None:
     told = as_nobody(place)
     assert told.startswith("CannotOpenError broker")
     assert "permission denied" in told

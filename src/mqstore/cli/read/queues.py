@@ -286,7 +286,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
 
 def _note_unread_files(out: Output, store: RocketMQStore, only: str | None) -> int:
     """Print a note for each file of the queues and of the log that is missing or not read. Returns the exit status."""
-    found = list(store.log.findings)
+    found = [*store.log.findings, *store.unread_directories]
     for queue in store.all_queues():
         if only in (None, queue.topic):
             found += queue.file_findings

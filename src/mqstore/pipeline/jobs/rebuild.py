@@ -394,6 +394,7 @@ class _RebuildRun:
         directory = self.store.directory
         if directory.is_directory(name):
             yield from ((relative, entry.is_file) for relative, entry in directory.walk(name))
+            directory.require_listed(name)
         elif directory.exists(name):
             yield name, True
 

@@ -43,6 +43,7 @@ from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, EntryTable, Queue
 from mqstore.rabbitmq.store.start_rules import QueueStart
+from mqstore.rabbitmq.store.unread_entries import REQUIRED
 from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = [
@@ -140,6 +141,7 @@ class OpenVhost(NamedTuple):
 def open_vhost(root: str, place: str, names: tuple[tuple[str, str], ...], files: tuple[tuple[str, str], ...] = ()) -> OpenVhost:
     """Return the vhost of a task; the tasks of one process share it, and with it the scan of its message store."""
     directory = AliasDirectory(root, dict(files)) if files else ConfinedDirectory(root)
+    directory.tolerate_unlisted(*REQUIRED)
     vhost = Vhost(directory, place, names=names, careful=True)
     return OpenVhost(vhost, {queue.directory: queue for queue in read_queues(vhost.root, vhost.place, names)})
 

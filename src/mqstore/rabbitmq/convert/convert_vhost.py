@@ -53,6 +53,7 @@ from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
 from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.recovery_terms import write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
+from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]
@@ -190,6 +191,7 @@ def write_stores(
     started = time.monotonic()
     root = str(directory.root)
     files = tuple(sorted(directory.files.items())) if isinstance(directory, AliasDirectory) else ()
+    directory.tolerate_unlisted(*REQUIRED)
     open_vhost.cache_clear()
     try:
         check_outside(to, directory.root)
@@ -220,7 +222,7 @@ def write_stores(
             new.directory.remove_tree(ROWS)
             new.publish()
         reports = tuple(result.report for result in every)
-        findings = _findings([vhost for vhost, _ in opened.values()], every)
+        findings = (*unread_entries(directory), *_findings([vhost for vhost, _ in opened.values()], every))
         return ConvertReport(str(to), options.version, reports, copied, findings, _notes(reports), time.monotonic() - started)
     finally:
         open_vhost.cache_clear()

@@ -15,7 +15,7 @@ Format: docs/formats/rabbitmq.md, sections 2.1 and 14.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 
@@ -47,11 +47,14 @@ def is_part(name: str) -> bool:
 
 def open_parts(path: Path) -> ReadOnlyDirectory:
     """Return the store at path, or an arrangement of the parts at and below it. Raises CannotOpenError, NotAStoreError."""
+    unlisted: Mapping[str, str] = {}
     if path.is_dir():
         directory = ConfinedDirectory(path)
         if looks_like_rabbitmq(directory):
             return directory
+        directory.tolerate_unlisted("")
         names = [name for name, entry in islice(directory.walk(), MOST_FILES) if entry.is_file]
+        unlisted = directory.unlisted
     elif path.exists():
         names, path = [path.name], path.parent
     else:
@@ -59,7 +62,9 @@ def open_parts(path: Path) -> ReadOnlyDirectory:
     files = dict(_arrange_files(names, path.absolute().name))
     if not any(is_part(name) for name in files):
         raise NotAStoreError(f"{path} has no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
-    return AliasDirectory(path, files)
+    arranged = AliasDirectory(path, files)
+    arranged.tolerate_unlisted("", known=unlisted)
+    return arranged
 
 
 def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.orphans import orphan_rows
 from mqstore.rabbitmq.store.queue import CONSUMED, EntryTable, Queue
-from mqstore.rabbitmq.store.unread_entries import unread_entries
+from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 
@@ -60,6 +60,7 @@ class RabbitMQStore:
     ) -> None:
         self.path = path
         self.directory = ConfinedDirectory(path) if directory is None else directory
+        self.directory.tolerate_unlisted(*REQUIRED)
         self.now = now
         self.names = tuple(names)
         self.careful = careful

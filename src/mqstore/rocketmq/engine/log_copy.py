@@ -123,6 +123,7 @@ class LogCopy:
         for relative, entry in original.directory.walk(CARRIED):
             if entry.is_file and not directory.exists(relative):
                 directory.link_or_copy(original.directory.path(relative), relative, copy=True)
+        original.directory.require_listed(CARRIED)
 
     def __enter__(self) -> Self:
         return self

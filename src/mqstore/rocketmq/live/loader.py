@@ -129,6 +129,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     reading = ReadOnlyDirectory(root)
     _refuse_unsupported(reading)
     store = RocketMQStore(root, config=_broker_config(config))
+    store.require_directories()
     fresh = not store.log.files and not store.consume_queues()
     version = config.version or ("5.3.3" if fresh else store.version_hint)
     for place in ("commitlog", "consumequeue"):

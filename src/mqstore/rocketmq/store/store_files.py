@@ -14,7 +14,7 @@ from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
@@ -27,11 +27,10 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import dledger_log, offsets_in_rocksdb, queues_in_rocksdb, unread_parts
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
-
-_DIRECTORIES = frozenset({"commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"})
 
 
 class StoreFiles:
@@ -45,6 +44,12 @@ class StoreFiles:
         self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
         self.directory = open_directory(self.path, snapshot)
+        self.directory.tolerate_unlisted(*REQUIRED)
+        if self.directory.has_entry("commitlog") and not self.directory.is_directory("commitlog"):
+            self.directory.entries("commitlog")  # raises an error that says more
+            raise CannotOpenError(
+                f"{self.directory.path('commitlog')} is not a directory, or a link that leads to none; put the log there, or a link to it"
+            )
         self.log = CommitLog(self.directory, file_size=self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
         self._keep = keep  # keeps an unpacked archive as long as the store that reads it
@@ -108,10 +113,23 @@ class StoreFiles:
         return self._index.files
 
     @cached_property
+    def unread_directories(self) -> tuple[Damage, ...]:
+        """Directories of queues, index and configuration that are not read, because they cannot be listed."""
+        for queue in self.all_queues():
+            queue.file_findings  # noqa: B018 - lists the queue's directory
+        self.index_files()
+        return tuple(unread_directories(self.directory))
+
+    def require_directories(self) -> None:
+        """Raise CannotOpenError if a directory cannot be listed: who writes must know everything that is there."""
+        for item in self.unread_directories:
+            raise CannotOpenError(f"{self.directory.path(item.file)} cannot be read: {item.detail}")
+
+    @cached_property
     def findings(self) -> tuple[Damage, ...]:
         """Damage found while listing the files and reading the small ones."""
         return (
-            *_not_directories(self.directory),
+            *self.unread_directories,
             *self.log.findings,
             *self._index.findings,
             *self.checkpoint.findings,
@@ -215,10 +233,3 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
         directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
     )
     return marks >= 2
-
-
-def _not_directories(directory: ReadOnlyDirectory) -> tuple[Damage, ...]:
-    """Return the directories of a store in whose place is something else: a file, a pipe, or a link that leads to neither."""
-    sentence = "not a directory, so nothing that belongs in it can be read; put the directory back, or rebuild it from the log"
-    astray = [entry for entry in directory.entries() if entry.name in _DIRECTORIES and not entry.is_directory]
-    return tuple(Damage(entry.name, 0, entry.size if entry.is_file else 0, Kind.UNREADABLE, sentence) for entry in astray)

@@ -22,6 +22,7 @@ from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, Skippe
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.unread_directories import below
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
@@ -94,6 +95,7 @@ class Verification:
             self.notes.append(
                 "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
             )
+        self._drop_unknown()
         skipped = (
             *(
                 SkippedRange(item.file, item.offset, item.length, str(item.kind))
@@ -106,8 +108,16 @@ class Verification:
             str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes)
         )
 
+    def _drop_unknown(self) -> None:
+        """Drop what was found to be missing in directories that could not be listed: whether it is missing is not known."""
+        unread = [item.file for item in self.store.unread_directories]
+        if unread:
+            self.damage = [item for item in self.damage if item.kind is Kind.UNREADABLE or not below(item.file, unread)]
+
     def _unread(self) -> Iterator[SkippedRange]:
         """Yield the parts of the store that are not read, and note what is not checked without them."""
+        for item in self.store.unread_directories:
+            yield SkippedRange(item.file, 0, 0, item.detail)
         log, queues = self.store.unread_log, self.store.unread_queues
         if log is not None:
             self.notes.append(f"DLedger keeps the log in {log}, which mqstore does not read: queues and index are not compared with it")

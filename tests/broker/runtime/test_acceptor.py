@@ -211,7 +211,7 @@ def test_a_broken_handshake_ends_the_connection_and_no_other(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_slow_handshake_and_a_silent_client_are_cut_off(files: Files, loop: str, tmp_path: Path, closings: list[str]) -> None:
-    limits = settings(files, "enforcing", handshake_timeout=100, idle_timeout=300)
+    limits = settings(files, "enforcing", handshake_timeout=100)
 
     async def work() -> None:
         async with running(tmp_path, settings=limits) as broker:
@@ -231,11 +231,15 @@ def test_handshakes_are_limited_and_served_clients_are_not_affected(files: Files
     async def work() -> None:
         async with running(tmp_path, settings=settings(files, "enforcing", max_handshakes=5)) as broker:
             pair = await secured(broker, files.authority.client_context())
-            waiting = [await connected(broker) for _ in range(5)]
             acceptor = broker._server
             assert isinstance(acceptor, TlsAcceptor)
-            await until(lambda: acceptor.pending == 5)
+            await until(lambda: acceptor.pending == 0)
+            waiting = [await connected(broker) for _ in range(6)]  # one of them stays silent and holds up no handshake
+            for _, each in waiting[1:]:
+                each.write(hello(files.authority.client_context())[:50])
+            await until(lambda: len(acceptor._tasks) == 5)
             reader, writer = await connected(broker)
+            writer.write(hello(files.authority.client_context()))
             assert await ended(reader) == b""
             assert (await asked(pair, Frame(106, opaque=1))).code == 0
             for _, each in [*waiting, (reader, writer), pair]:
@@ -244,6 +248,25 @@ def test_handshakes_are_limited_and_served_clients_are_not_affected(files: Files
             again = await secured(broker, files.authority.client_context())
             assert (await asked(again, Frame(106, opaque=1))).code == 0
             again[1].close()
+
+    run(work)
+    assert closings[0] == "there are too many TLS handshakes"
+
+
+def test_connections_are_limited_whatever_their_state(files: Files, tmp_path: Path, closings: list[str]) -> None:
+    async def work() -> None:
+        async with running(tmp_path, settings=settings(files, "permissive", max_connections=2)) as broker:
+            pair = await secured(broker, files.authority.client_context())
+            await until(lambda: len(broker.context.connections) == 1)
+            _, silent = await connected(broker)
+            acceptor = broker._server
+            assert isinstance(acceptor, TlsAcceptor)
+            await until(lambda: acceptor.pending == 1)
+            reader, writer = await connected(broker)
+            assert await ended(reader) == b""
+            assert (await asked(pair, Frame(106, opaque=1))).code == 0
+            for each in (pair[1], silent, writer):
+                each.close()
 
     run(work)
     assert closings == ["there are too many connections"]

@@ -3,8 +3,8 @@
     accept -> wait for the first byte, without consuming it -> 0x16: TLS handshake -> Connection
                                                              -> another: Connection, or closed if TLS is enforced
 
-A client that sends nothing is disconnected like an idle one; a handshake may take `handshake_timeout`. At most `max_handshakes`
-connections are without a `Connection` at a time, further ones are closed at once, and all count towards `max_connections`.
+The first byte must come, and a handshake must end, within `handshake_timeout`. There are at most `max_handshakes` at a time; clients
+that begin further ones are disconnected. Connections that wait for either count towards `max_connections`.
 
 The files are looked at every few seconds. When they have changed, the next handshakes use the new ones, unless these are not valid.
 
@@ -112,14 +112,17 @@ class TlsAcceptor:
                 return
             client.setblocking(False)
             settings = self._shared.settings
-            if self.pending >= settings.max_handshakes or self.pending + len(self._shared.connections) >= settings.max_connections:
-                self._shared.refused += 1
-                log("connection-closed", logging.WARNING, peer=_name(address), why="there are too many connections")
-                client.close()
+            if self.pending + len(self._shared.connections) >= settings.max_connections:
+                self._refuse(client, _name(address), "there are too many connections")
                 continue
-            timer = self._loop.call_later(settings.idle_timeout / 1000, self._give_up, client)
+            timer = self._loop.call_later(settings.handshake_timeout / 1000, self._give_up, client)
             self._silent[client] = _name(address), timer
             self._loop.add_reader(client, self._look, client)
+
+    def _refuse(self, client: socket.socket, peer: str, why: str) -> None:
+        self._shared.refused += 1
+        log("connection-closed", logging.WARNING, peer=peer, why=why)
+        client.close()
 
     def _resume(self) -> None:
         self._paused = None
@@ -149,10 +152,12 @@ class TlsAcceptor:
         if not first:
             client.close()
         elif first[0] == HANDSHAKE:
-            self._spawn(client, peer, self._context)
+            if len(self._tasks) >= self._shared.settings.max_handshakes:
+                self._refuse(client, peer, "there are too many TLS handshakes")
+            else:
+                self._spawn(client, peer, self._context)
         elif self._enforcing:
-            log("connection-closed", logging.WARNING, peer=peer, why=PLAIN)
-            client.close()
+            self._refuse(client, peer, PLAIN)
         else:
             self._spawn(client, peer, None)
 

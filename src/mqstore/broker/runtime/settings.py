@@ -28,7 +28,7 @@ class Settings:
     without a tls_key, the key is in tls_cert; with a tls_client_ca, TLS clients need a certificate signed by it. insecure_listen: allow
     listening beyond loopback without accounts and without enforced TLS.
 
-    handshake_timeout: of TLS. max_handshakes: connections that have not finished it, or have sent nothing yet; further ones are closed.
+    handshake_timeout: of TLS, and of the first byte. max_handshakes: at a time; connections that begin further ones are closed.
     max_connections: further ones are closed at once. max_in_flight: concurrent requests of one connection; further ones wait.
     write_high: unsent bytes of one connection above which no more of its requests are read. write_limit: unsent bytes above which the
     connection is aborted. incoming_limit: bytes of unfinished frames over all connections.

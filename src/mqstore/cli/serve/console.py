@@ -95,6 +95,8 @@ def console(
         out.line(f"The console answers at {scheme}://{name}:{number}{way}", whole=True)
         out.note("Ctrl-C ends it")
 
+    if not loopback and settings.tls_cert is None:
+        out.note("the token and all pages cross the network in plain text; --tls-cert and --tls-key encrypt them")
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
         create_server(settings, ready).run()

@@ -22,7 +22,6 @@ from fuzz.commands import (
 )
 from fuzz.damage import SECTOR, File, Tree, damage
 from fuzz.layout import Laid, write_tree
-from support.golden import case_named
 
 from mqstore.errors import MqstoreError
 
@@ -31,6 +30,14 @@ FAMILIES = ("rocketmq", "rabbitmq")
 # golden stores and how often each is taken: the small ones, which have most features, cost a tenth of the large ones
 STORES = {
     "rocketmq": {
+        "small/4.9.3-plain": 20,
+        "small/4.9.3-ext": 20,
+        "small/4.9.3-multi": 20,
+        "small/5.3.3-plain": 20,
+        "small/5.3.3-ext": 15,
+        "small/5.3.3-multi": 20,
+        "small/5.3.3-batch": 20,
+        "small/5.3.3-crc": 30,
         "4.9.3/a-clean-small": 2,
         "4.9.3/b3-kill9-torn": 3,
         "4.9.3/c-index-collisions": 3,
@@ -50,11 +57,11 @@ STORES = {
         "3.10.8/a-small-clean": 40,
         "3.10.8/b-dirty-journal": 1,
         "3.10.8/b2-journal-replayed-twice": 1,
-        "3.10.8/d-large-fanout": 2,
-        "3.10.8/e-gc-combined": 4,
-        "3.10.8/e2-gc-interrupted": 4,
-        "3.10.8/e3-gc-interrupted-zero-extended": 4,
-        "3.10.8/f-mixed-features": 16,
+        "3.10.8/d-large-fanout": 1,
+        "3.10.8/e-gc-combined": 2,
+        "3.10.8/e2-gc-interrupted": 2,
+        "3.10.8/e3-gc-interrupted-zero-extended": 2,
+        "3.10.8/f-mixed-features": 10,
         "3.10.8/g1-v2-small-clean": 40,
         "3.10.8/g2-v2-large-dirty": 1,
     },
@@ -147,8 +154,7 @@ class Images:
             copy = emptied(out) / "copy"
             write_tree(copy, image.tree)
             if isinstance(golden, rocketmq_oracle.Golden):
-                case = case_named(image.store)
-                open_rocketmq_engine(copy, case.version, case.properties)
+                open_rocketmq_engine(copy, laid.version, laid.options)
             else:
                 open_rabbitmq_engine(copy, golden.names)
         if chance.randrange(ARCHIVE) == 0:

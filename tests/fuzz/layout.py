@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 from fuzz.damage import File, Folder, Link, Node, Pipe, Tree, folders
-from support.golden import case_named, unpack
+from support.golden import case_named, properties, unpack
+
+SMALL = Path(__file__).parent / "stores"  # made by `make_stores`
 
 
 def read_tree(root: Path) -> Tree:
@@ -25,11 +28,21 @@ def read_tree(root: Path) -> Tree:
 
 
 class Laid:
-    """One golden store as a directory, which holds the golden store itself or one image of it."""
+    """A golden store as a directory, which holds the store itself or one image of it. options: its settings under the broker's names."""
 
     def __init__(self, name: str, place: Path) -> None:
         self.name = name
-        self.root = unpack(case_named(name), place / name.replace("/", "-"))
+        self.root = place / name.replace("/", "-")
+        if name.startswith("small/"):
+            archive = SMALL / f"{name.removeprefix('small/')}.tar.xz"
+            self.version = archive.name.partition("-")[0]
+            self.options = properties(SMALL / archive.name.replace("tar.xz", "properties"))
+            with tarfile.open(archive) as packed:
+                packed.extractall(self.root, filter="tar")
+        else:
+            case = case_named(name)
+            self.version, self.options = case.version, case.properties
+            unpack(case, self.root)
         if (self.root / "msg_stores").is_dir():
             self.root = self.root / "msg_stores"
         self.golden = read_tree(self.root)

@@ -87,10 +87,14 @@ class Golden:
         files = {int(path.rpartition("/")[2]): path for path in tree if path.startswith("commitlog/")}
         return Golden(tree, table.select(CONTENT), messages, verdicts, _entries(tree), queues, keys, files)
 
-    def home(self, message: Message) -> tuple[str, int]:
-        """Return the log file of a message, and its position in it."""
-        base = max(start for start in self.files if start <= message.offset)
-        return self.files[base], message.offset - base
+    @cached_property
+    def homes(self) -> list[tuple[str, int]]:
+        """The log file of each message, and its position in it."""
+        found = []
+        for message in self.messages:
+            base = max(start for start in self.files if start <= message.offset)
+            found.append((self.files[base], message.offset - base))
+        return found
 
 
 def _entries(tree: Tree) -> dict[int, str]:
@@ -165,8 +169,11 @@ def _sorted_messages(golden: Golden, image: Tree) -> tuple[list[int], list[int],
     whole: list[int] = []
     linked: list[int] = []
     touched: list[tuple[Message, set[int] | None]] = []
-    for message in golden.messages:
-        path, at = golden.home(message)
+    same = {path for path in golden.files.values() if image.get(path) is golden.tree[path]}
+    for message, (path, at) in zip(golden.messages, golden.homes, strict=True):
+        if path in same:
+            whole.append(message.offset)
+            continue
         before, after = golden.tree[path], resolve(image, path)
         there = whole if image.get(path) is after else linked
         if after is before:

@@ -61,7 +61,8 @@ class GoldenCase:
         return self.path / ("store.tar.xz" if self.version != RABBITMQ_VERSION else "msg_stores.tar.xz")
 
 
-def _properties(path: Path) -> dict[str, str]:
+def properties(path: Path) -> dict[str, str]:
+    """Return the lines `name=value` of a file."""
     return dict(line.split("=", 1) for line in path.read_text().splitlines() if line)
 
 
@@ -72,7 +73,7 @@ def _cases(versions: Iterable[str]) -> Iterator[GoldenCase]:
             path = packed.parent
             kind = "damaged" if (path / "damage.json").exists() else "plain"
             options = path / "store.properties"
-            yield GoldenCase(version, path.relative_to(root).as_posix(), path, kind, _properties(options) if options.exists() else {})
+            yield GoldenCase(version, path.relative_to(root).as_posix(), path, kind, properties(options) if options.exists() else {})
 
 
 CASES: tuple[GoldenCase, ...] = tuple(_cases(VERSIONS))

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from fuzz.images import Images
+from support.guard_pages import install_if_asked
 
 MOST_MEMORY = 1 << 30  # bytes of address space beyond what the process has after its first images
 WARM_UP = 3
@@ -57,4 +58,6 @@ def work(family: str, place: Path, seconds: float) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
+    install_if_asked()
     work(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))

@@ -51,14 +51,13 @@ class _Worker:
     """One process, and what it has said."""
 
     def __init__(self, family: str, place: Path, seconds: float) -> None:
-        paths = [str(TESTS), *(each for each in sys.path if each)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(place)}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (until `end`)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._seconds = seconds
         command = [sys.executable, "-m", "fuzz.worker", family, str(place / "images"), str(seconds)]
+        variables = environment() | {"TMPDIR": str(place)}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment, cwd=TESTS
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=variables, cwd=TESTS
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -220,6 +219,11 @@ class _Run:
             self.batch.failures.append(failure)
             if self.report is not None:
                 self.report(failure)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that imports what this one does."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *(each for each in sys.path if each)])}
 
 
 def in_memory() -> str | None:

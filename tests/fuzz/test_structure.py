@@ -7,11 +7,14 @@ that checks this image alone. `--images N` checks N images of each family, `--fi
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from fuzz.batches import check_images
+from fuzz.batches import TESTS, check_images, environment
 from fuzz.damage import File, Folder, Link, Pipe, damage
 from fuzz.images import FAMILIES, Images
 from fuzz.layout import read_tree
@@ -44,6 +47,36 @@ def test_an_image_that_takes_too_long_ends_its_process_and_not_the_run(tmp_path:
     assert [failure.number for failure in batch.failures] == [0, 1, 2]
     assert all(failure.error.startswith("it takes more than") for failure in batch.failures)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rabbitmq-0", "rabbitmq-1", "rabbitmq-2"]
+
+
+GREEDY = """
+import sys
+from pathlib import Path
+from fuzz import worker
+
+class Greedy:
+    def __init__(self, family, place): pass
+    def image(self, number): return number
+    def check(self, number):
+        try:
+            kept = bytearray(2 << 30 if number == 5 else 1 << 20)
+        except MemoryError as error:
+            error.add_note(f"image {number}")
+            raise
+
+worker.Images = Greedy
+worker.work("rocketmq", Path(), 60)
+"""
+
+
+def test_an_image_that_takes_too_much_memory_is_a_failure_and_the_next_one_is_checked() -> None:
+    command = [sys.executable, "-c", GREEDY]
+    done = subprocess.run(command, input="0 8\n", capture_output=True, text=True, check=True, cwd=TESTS, env=environment())
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("{")] == [*map(str, range(8)), "done"]
+    (failure,) = [json.loads(line) for line in lines if line.startswith("{")]
+    assert failure["number"] == 5
+    assert failure["error"].startswith("MemoryError")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

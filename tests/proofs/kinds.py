@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -14,10 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fuzz.batches import Failure, check_images, in_memory
+from fuzz.batches import TESTS, Failure, check_images, environment, in_memory
 from proofs.state import Failed
-
-TESTS = Path(__file__).parent.parent
 
 
 @dataclass
@@ -185,11 +182,6 @@ class RabbitMQScripts(Kind):
             part.done += len(lives)
             part.stop = seed + 1
         return part
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of a process that imports what this one does."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *(each for each in sys.path if each)])}
 
 
 KINDS: dict[str, Kind] = {

@@ -36,6 +36,7 @@ from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, Dispatcher, DispatchOu
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.format.index_geometry import DEFAULT, Shape
 from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import Split, SplitWalk, open_log
@@ -73,8 +74,9 @@ class RebuildSettings:
     queue_file_size: int = 6_000_000
     batch_file_size: int = 13_800_000
     index: bool = True
-    index_slots: int = 5_000_000
-    index_positions: int = 20_000_000
+    index_slots: int = DEFAULT[0]
+    index_positions: int = DEFAULT[1]
+    assumed_geometry: str = ""  # why the geometry of index files is the broker's default, if nothing shows another
 
 
 def settings_of(store: RocketMQStore) -> RebuildSettings:
@@ -82,14 +84,35 @@ def settings_of(store: RocketMQStore) -> RebuildSettings:
     config = store.config
     queue_size = config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64]) or 6_000_000
     batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
-    index = store.index_files()
+    shape, assumed = _index_geometry(store)
     return RebuildSettings(
         rules=store.rules(),
         queue_file_size=-(-queue_size // ENTRY_SIZE) * ENTRY_SIZE,
         batch_file_size=-(-batch_size // UNIT_SIZE) * UNIT_SIZE,
         index=config.message_index_enable is not False,
-        index_slots=config.max_hash_slot_num or _common(file.slot_count for file in index) or 5_000_000,
-        index_positions=config.max_index_num or _common(file.positions for file in index) or 20_000_000,
+        index_slots=shape[0],
+        index_positions=shape[1],
+        assumed_geometry=assumed,
+    )
+
+
+def _index_geometry(store: RocketMQStore) -> tuple[Shape, str]:
+    """Return the geometry of new index files: as configured, else that of the newest file that proves one, else the broker's default.
+
+    The sentence says why it is the default; empty if it is known.
+    """
+    slots, positions = store.config.max_hash_slot_num, store.config.max_index_num
+    if slots is not None and positions is not None:
+        return (slots, positions), ""
+    proved = next(((file.slot_count, file.positions) for file in reversed(store.index_files()) if file.proved), None)
+    if proved is not None:
+        return proved, ""
+    shape = (slots or DEFAULT[0], positions or DEFAULT[1])
+    there = bool(store.index_files() or store.unread_index)
+    why = "no index file shows the geometry" if there else "there is no index file that shows the geometry"
+    return shape, (
+        f"{why}: the new ones have {shape[0]} slots and {shape[1]} positions, the broker's default; "
+        "if the broker has maxHashSlotNum or maxIndexNum in its configuration, give that with --config"
     )
 
 

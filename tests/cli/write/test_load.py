@@ -208,14 +208,14 @@ print(peak() - before)
 def test_a_body_is_base64_if_the_line_says_so(tmp_path: Path, small: Path) -> None:
     lines(tmp_path / "rows.jsonl", {"topic": "a", "body": "cGFpZA=="})
     assert load(tmp_path / "new", tmp_path / "rows.jsonl", "--create", "--config", small, "--body", "base64").status == 0
-    assert load(tmp_path / "new", tmp_path / "rows.jsonl").status == 0
+    assert load(tmp_path / "new", tmp_path / "rows.jsonl", "--config", small).status == 0
     assert bodies(tmp_path / "new") == ["paid", "cGFpZA=="]
 
 
 def test_messages_are_appended_after_the_existing_ones(tmp_path: Path, small: Path) -> None:
     run_cli("put", tmp_path / "new", "-t", "orders", "--body", "first", "--create", "--config", small)
     lines(tmp_path / "rows.jsonl", {"topic": "orders", "body": "second"})
-    assert load(tmp_path / "new", tmp_path / "rows.jsonl").status == 0
+    assert load(tmp_path / "new", tmp_path / "rows.jsonl", "--config", small).status == 0
     assert [row["queue_offset"] for row in run_cli("messages", tmp_path / "new", "-o", "jsonl").rows] == [0, 1]
 
 
@@ -355,7 +355,7 @@ def test_on_a_full_disk_what_fitted_is_stored_and_the_rest_can_follow(
     assert (found > 0) is (room > 0)
     assert f"; {found:,} messages are stored, all up to line {found} of {source}" in said
     assert f"continue with --skip {found}" in said
-    assert load(tmp_path / "new", source, "--skip", found).status == 0
+    assert load(tmp_path / "new", source, "--skip", found, "--config", small).status == 0
     assert bodies(tmp_path / "new") == [f"{k:0200d}" for k in range(2000)]
     assert run_cli("verify", tmp_path / "new").status == 0
 

@@ -38,9 +38,9 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, small: Path) -> Path:
-    """Create a store with one message."""
+    """Create a store with one message, whose key shows the geometry of the index file."""
     root = tmp_path / "store"
-    assert run_cli("put", root, "-t", "orders", "--body", "first", "--create", "--config", small).status == 0
+    assert run_cli("put", root, "-t", "orders", "--body", "first", "-k", "o-1", "--create", "--config", small).status == 0
     return root
 
 

@@ -14,7 +14,8 @@ from support.golden import PLAIN, GoldenCase, boot, case_id, opened
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rocketmq.format.index_file import IndexEntry, IndexFile, geometry_of_length, load
+from mqstore.rocketmq.format.index_file import IndexEntry, IndexFile, load
+from mqstore.rocketmq.format.index_geometry import geometry_of_length
 from mqstore.rocketmq.query.index_search import query_offsets
 
 FIRST = bytes.fromhex(
@@ -47,7 +48,7 @@ def made(slots: int, positions: int, keys: int, seed: int = 1) -> bytes:
         newest[key_hash % slots] = number
         physical += chance.randrange(100, 900)
     last = physical if not keys else struct.unpack_from(">q", entries, 20 * keys + 4)[0]
-    header = struct.pack(">qqqqii", 1640995200123, 1640995300000, 1000, last, len(newest), keys + 1)
+    header = struct.pack(">qqqqii", 1640995200123, 1640995200123 + 1000 * (keys // 10), 1000, last, len(newest), keys + 1)
     table = b"".join(struct.pack(">i", newest.get(slot, 0)) for slot in range(slots))
     return header + table + bytes(entries).ljust(20 * positions, b"\0")
 

@@ -17,6 +17,7 @@ __all__ = ["print_damage", "print_shares", "show_verification"]
 
 DAMAGE_COLUMNS = ("file", "offset", "length", "kind", "detail", "messages")
 SHOWN = 20
+PARTLY = "No damage was found; not everything could be checked."
 
 
 def show_verification(out: Output, report: Report, print_report: Callable[[], None]) -> int:
@@ -27,7 +28,7 @@ def show_verification(out: Output, report: Report, print_report: Callable[[], No
         out.records(DAMAGE_COLUMNS, (item.as_dict() for item in report.damage))
     else:
         if report.ok:
-            out.line("Intact: nothing is damaged.", style="bold green")
+            out.line("Intact: nothing is damaged." if report.coverage.complete else PARTLY, style="bold green")
         else:
             affected = sum(item.messages for item in report.damage)
             out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")

@@ -136,6 +136,8 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
     view = store.view("disk")
     queues = view.queues()
     index = store.index_files()
+    unread = store.unread_index
+    headers = [file.header for file in index] + [file.header for file in unread]
     offsets = store.offset_table.offsets
     version = store.version_hint
     listed = [queue.max_physical_offset for queue in queues]
@@ -155,8 +157,8 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         queues=len(queues),
         listed=sum(queue.max_offset - queue.min_offset for queue in queues),
         first_store_timestamp=_first_store_timestamp(store),
-        index_files=len(index),
-        index_entries=sum(max(0, file.index_count - 1) for file in index),
+        index_files=len(index) + len(unread),
+        index_entries=sum(max(0, header.index_count - 1) for header in headers),
         index_end=used[-1].end_physical_offset if used else None,
         checkpoint=_checkpoint_fields(store.checkpoint),
         groups=len({group for group, _ in offsets}),

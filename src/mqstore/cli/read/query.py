@@ -95,6 +95,8 @@ def ask(
 
     opened = open_store(store, config)
     looked_at = open_view(out, opened, view, as_version)
+    for file in opened.unread_index:
+        out.note(f"{file.relative}: {file.sentence}; the log is read instead of the index")
     with out.progress("scanning the log") as progress:
         answer = explaining.query(opened, looked_at, topic, key, max_num, begin, end, explain=explain, scan=scan, progress=progress)
     if out.format is Format.JSON:

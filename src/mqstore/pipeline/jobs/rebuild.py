@@ -161,6 +161,8 @@ class _RebuildRun:
             exact = self._complete_queues(scratch.directory)
             self._note_stage("queues")
             ends = self._build_index(sequence)
+            if self.settings.assumed_geometry and any(end.keys for end in ends):
+                self.notes.append(self.settings.assumed_geometry)
             self._note_stage("index")
             linked = self._carry_over()
             self._move(scratch.directory)

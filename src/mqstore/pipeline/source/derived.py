@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from mqstore.errors import UsageError
+from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.filters import values_of
@@ -310,6 +310,8 @@ class QueueSource(TableSource):
 
 
 def _index_parts(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
+    for unread in store.unread_index:
+        raise UnsupportedError(f"{unread.relative}: {unread.sentence}")
     for number, file in enumerate(store.index_files()):
         stop = min(file.index_count, file.positions)
         for low in range(1, stop, ENTRIES):

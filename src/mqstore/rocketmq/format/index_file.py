@@ -12,12 +12,8 @@
     entry    0  i32  hash of `topic#key`                12  i32  seconds from the header's first time
              4  i64  physical offset of the record      16  i32  number of the previous entry in the same slot, 0: none
 
-The number of slots is not stored in the file. `load` infers it from the length, at the broker's ratio of four positions
-per slot; if that does not give a whole number or the entries contradict it, from the position at which the last entry's
-physical offset is found. Entries confirm a geometry if the first ones are in the chains that it implies.
-
-    >>> geometry_of_length(420_000_040)
-    (5000000, 20000000)
+The number of slots is not stored in the file. `index_geometry` infers it from the length and the entries; a file whose geometry is not
+known is not among the `files` of its directory, but among those `unread`.
 
 Format: docs/formats/rocketmq.md, section 5.
 """
@@ -25,7 +21,6 @@ Format: docs/formats/rocketmq.md, section 5.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,31 +30,37 @@ from numpy.typing import NDArray
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.format.index_geometry import (
+    AGAINST,
+    ENTRY,
+    ENTRY_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    SLOT_SIZE,
+    Geometry,
+    Header,
+    file_size,
+    infer,
+    read_header,
+)
 
-__all__ = ["ENTRY", "Header", "IndexDirectory", "IndexEntry", "IndexFile", "SearchStep", "geometry_of_length", "load"]
+__all__ = [
+    "ENTRY",
+    "ENTRY_SIZE",
+    "HEADER",
+    "HEADER_SIZE",
+    "SLOT_SIZE",
+    "Header",
+    "IndexDirectory",
+    "IndexEntry",
+    "IndexFile",
+    "SearchStep",
+    "UnreadIndex",
+    "load",
+]
 
-ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-HEADER_SIZE = 40
-SLOT_SIZE = 4
-ENTRY_SIZE = 20
-
-SAMPLE = 64  # entries that confirm a geometry
-MAX_CANDIDATES = 1000
-
-HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
-
-
-class Header(NamedTuple):
-    """The 40-byte header. index_count: number of the next entry, at least 1."""
-
-    begin_timestamp: int
-    end_timestamp: int
-    begin_physical_offset: int
-    end_physical_offset: int
-    hash_slot_count: int
-    index_count: int
 
 
 class IndexEntry(NamedTuple):
@@ -93,26 +94,26 @@ class SearchStep:
         }
 
 
-def geometry_of_length(length: int) -> tuple[int, int] | None:
-    """Return (slots, positions) of a file of this length at the broker's ratio of one to four; None if not a whole number."""
-    slots, rest = divmod(length - HEADER_SIZE, SLOT_SIZE + 4 * ENTRY_SIZE)
-    return (slots, 4 * slots) if slots > 0 and rest == 0 else None
-
-
 class IndexFile:
-    """One index file, mapped. A search touches only a slot and the entries of its chain. inferred: the source of the geometry."""
+    """One index file, mapped. A search touches only a slot and the entries of its chain.
 
-    def __init__(self, name: str, relative: str, mapped: MappedFile, slot_count: int, positions: int, inferred: str) -> None:
+    inferred: the source of the geometry. proved: whether it is known for certain, so that keys may be added.
+    """
+
+    def __init__(
+        self, name: str, relative: str, mapped: MappedFile, slot_count: int, positions: int, inferred: str, *, proved: bool = True
+    ) -> None:
         self.name = name
         self.relative = relative
         self.slot_count = slot_count
         self.positions = positions
         self.inferred = inferred
+        self.proved = proved
         self._mapped = mapped
         self.octets: memoryview | None = None if mapped.remote else mapped.data.data
         self._base = HEADER_SIZE + SLOT_SIZE * slot_count
         self._size = mapped.size
-        stored = _header(mapped)
+        stored = read_header(mapped)
         self.header = stored._replace(index_count=max(1, stored.index_count))
         self.begin_timestamp: int = self.header.begin_timestamp
         self.end_timestamp: int = self.header.end_timestamp
@@ -197,11 +198,23 @@ class IndexFile:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadIndex:
+    """An index file of which the geometry is not known. sentence: why. damaged: whether that is reported as damage."""
+
+    name: str
+    relative: str
+    header: Header
+    sentence: str
+    damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
 class IndexDirectory:
-    """The index files of a store, oldest first, and findings about the directory."""
+    """The index files of a store, oldest first, findings about the directory, and the files whose geometry is not known."""
 
     files: tuple[IndexFile, ...]
     findings: tuple[Damage, ...]
+    unread: tuple[UnreadIndex, ...] = ()
 
 
 def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | None = None, positions: int | None = None) -> IndexDirectory:
@@ -219,109 +232,37 @@ def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | Non
             mapped.append((entry.name, relative, directory.map(relative)))
         except CannotOpenError as error:
             findings.append(Damage(relative, 0, entry.size, Kind.UNREADABLE, str(error)))
-    geometries = _geometries([file for _, _, file in mapped], slots, positions)
-    for name, relative, file in mapped:
-        geometry, source = geometries[file.size]
-        if geometry is None:
-            sentence = f"{file.size} bytes fit no number of slots and positions; if the file is intact, give them with --config"
-            findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
+    unread: list[UnreadIndex] = []
+    for (name, relative, file), found in zip(mapped, infer([file for _, _, file in mapped], slots, positions), strict=True):
+        if found.shape is None:
+            sentence = _why_unread(file, found)
+            if found.contradicted:
+                findings.append(Damage(relative, 0, file.size, Kind.BAD_INDEX_HEADER, sentence))
+            elif not found.candidates:
+                findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
+            header = read_header(file) if file.size >= HEADER_SIZE else Header(0, 0, 0, 0, 0, 0)
+            unread.append(UnreadIndex(name, relative, header, sentence, found.contradicted or not found.candidates))
             continue
-        needed = HEADER_SIZE + SLOT_SIZE * geometry[0] + ENTRY_SIZE * geometry[1]
+        if found.source.startswith(AGAINST):
+            sentence = (
+                f"its entries are laid out for {found.shape[0]} slots and {found.shape[1]} positions, "
+                f"--config has {slots} and {positions}: a broker with this configuration misreads the file"
+            )
+            findings.append(Damage(relative, 0, HEADER_SIZE, Kind.BAD_INDEX_HEADER, sentence))
+        needed = file_size(found.shape)
         if needed != file.size:
-            sentence = f"the file has {file.size} bytes, but {geometry[0]} slots and {geometry[1]} positions take {needed}"
+            sentence = f"the file has {file.size} bytes, but {found.shape[0]} slots and {found.shape[1]} positions take {needed}"
             findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
-        if HEADER_SIZE + SLOT_SIZE * geometry[0] <= file.size:
-            files.append(IndexFile(name, relative, file, *geometry, source))
-    return IndexDirectory(tuple(files), tuple(findings))
+        if HEADER_SIZE + SLOT_SIZE * found.shape[0] <= file.size:
+            files.append(IndexFile(name, relative, file, *found.shape, found.source, proved=found.proved))
+    return IndexDirectory(tuple(files), tuple(findings), tuple(unread))
 
 
-def _geometries(files: Sequence[MappedFile], slots: int | None, positions: int | None) -> dict[int, tuple[tuple[int, int] | None, str]]:
-    """Return (slots, positions) and their source by file length. A broker makes all files equal, so the commonest length decides."""
-    if slots is not None and positions is not None:
-        return {file.size: ((slots, positions), "configured") for file in files}
-    by_length: dict[int, list[MappedFile]] = {}
-    for file in files:
-        by_length.setdefault(file.size, []).append(file)
-    found = {length: _infer_geometry(length, same, slots, positions) for length, same in by_length.items()}
-    common = max(by_length, key=lambda length: (len(by_length[length]), length), default=0)
-    for length in found:
-        if not found[length][1].endswith(_PROVED) and found[common][0] is not None:
-            found[length] = found[common]
-    return found
-
-
-_PROVED = "the entries agree"
-
-
-def _infer_geometry(
-    length: int, files: Sequence[MappedFile], slots: int | None, positions: int | None
-) -> tuple[tuple[int, int] | None, str]:
-    """Infer the geometry of files of one length: a candidate that the entries of all files confirm, else the broker's ratio."""
-    fullest = sorted((file for file in files if file.size >= HEADER_SIZE), key=lambda file: -_header(file).index_count)[:4]
-    if slots is not None or positions is not None:
-        given = (
-            _geometry_with_slots(length, slots)
-            if slots is not None
-            else _geometry_with_slots(length, (length - HEADER_SIZE - ENTRY_SIZE * (positions or 0)) // SLOT_SIZE)
-        )
-        return given, "half configured, the rest from the length"
-    ratio = geometry_of_length(length)
-    if (
-        ratio is not None
-        and all(_geometry_fits(file, *ratio) for file in fullest)
-        and any(_header(file).index_count > 1 for file in fullest)
-    ):
-        return ratio, f"from the length, four positions a slot; {_PROVED}"
-    for file in fullest:
-        for candidate in _candidates(file):
-            if all(_geometry_fits(other, *candidate) for other in fullest):
-                return candidate, f"from the place of the last entry; {_PROVED}"
-    return ratio, "from the length, four positions a slot" if ratio is not None else "no geometry fits"
-
-
-def _geometry_with_slots(length: int, slots: int) -> tuple[int, int] | None:
-    """Return (slots, positions) if that many slots leave room for whole entries, else None."""
-    positions, rest = divmod(length - HEADER_SIZE - SLOT_SIZE * slots, ENTRY_SIZE)
-    return (slots, positions) if slots > 0 and positions > 1 and rest == 0 else None
-
-
-def _header(file: MappedFile) -> Header:
-    return Header(*HEADER.unpack_from(file.bytes(0, HEADER_SIZE)))
-
-
-def _candidates(file: MappedFile) -> Iterator[tuple[int, int]]:
-    """Yield geometries in which the last entry is where its physical offset, repeated in the header, is found."""
-    header = _header(file)
-    last = header.index_count - 1
-    if last < 1 or header.end_physical_offset <= 0:
-        return
-    pattern = header.end_physical_offset.to_bytes(8, "big")
-    at = HEADER_SIZE - 1
-    for _ in range(MAX_CANDIDATES):
-        at = file.find(pattern, at + 1, file.data_end(0))
-        if at < 0:
-            return
-        slots, rest = divmod(at - 4 - ENTRY_SIZE * last - HEADER_SIZE, SLOT_SIZE)
-        candidate = _geometry_with_slots(file.size, slots) if rest == 0 else None
-        if candidate is not None and candidate[1] > last:
-            yield candidate
-
-
-def _geometry_fits(file: MappedFile, slots: int, positions: int) -> bool:
-    """Return whether the first entries are in the slots of their hashes and link to older entries. True for a file without entries."""
-    count = _header(file).index_count
-    if count <= 1:
-        return True
-    base = HEADER_SIZE + SLOT_SIZE * slots
-    sample = min(count, positions, SAMPLE + 1) - 1
-    first = file.bytes(base + ENTRY_SIZE, base + ENTRY_SIZE * (sample + 1))
-    newest: dict[int, int] = {}
-    wrong = 0
-    for number in range(1, sample + 1):
-        key_hash, physical, seconds, previous = _ENTRY.unpack_from(first, ENTRY_SIZE * (number - 1))
-        slot = key_hash % slots
-        head: int = _SLOT.unpack(file.bytes(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1)))[0]
-        wrong += previous != newest.get(slot, 0) or key_hash < 0 or physical < 0 or seconds < 0 or head < number
-        newest[slot] = number
-    # a few damaged entries must not rule out the right geometry; a wrong one contradicts nearly all of them
-    return wrong <= sample // 4
+def _why_unread(file: MappedFile, found: Geometry) -> str:
+    if not found.candidates:
+        return f"{file.size} bytes fit no number of slots and positions; if the file is intact, give them with --config"
+    named = ", ".join(f"maxHashSlotNum={slots} with maxIndexNum={positions}" for slots, positions in found.candidates)
+    entries = max(0, read_header(file).index_count - 1)
+    if found.contradicted:
+        return f"its header counts {entries} entries, but no geometry fits them ({named}, …); if the file is intact, --config gives it"
+    return f"its geometry is ambiguous: {found.source} ({named}, …); --config with the broker's own settings decides"

@@ -24,6 +24,7 @@ from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import consume_queue
+from mqstore.rocketmq.format.index_file import UnreadIndex
 from mqstore.rocketmq.format.record import parse_host
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
@@ -154,6 +155,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         delays=parse_delays(config.message_delay_level),
     )
     _refuse_other_queue_type(store, version)
+    _refuse_unknown_geometry(store)
     rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
     found, unclean = store.checkpoint, store.unclean
     derived.amending = unclean
@@ -213,6 +215,28 @@ def _refuse_other_queue_type(store: RocketMQStore, version: str) -> None:
             )
 
 
+def _refuse_unknown_geometry(store: RocketMQStore) -> None:
+    """Refuse to add keys to index files of which the geometry is not known: a broker would misread what is put there."""
+    config = store.config
+    if config.message_index_enable is False:
+        return
+    kept = [file for file in store.unread_index if not (store.unclean and _is_dropped(store, file))]
+    if kept:
+        raise RefusedError(f"{kept[0].relative} cannot be continued: {kept[0].sentence}; nothing was changed")
+    files = store.index_files()
+    if not files:
+        return
+    # after an unclean exit, the last file is made again
+    continued = not store.unclean and not files[-1].proved
+    if continued or not (any(file.proved for file in files) or (config.max_hash_slot_num and config.max_index_num)):
+        against = next((item.detail for item in store.findings if item.file == files[-1].relative), None)
+        why = against or (
+            "no index file shows how many slots and positions there are; "
+            "give maxHashSlotNum and maxIndexNum, as the broker's own configuration has them, with --config"
+        )
+        raise RefusedError(f"{files[-1].relative} cannot be continued: {why}; nothing was changed")
+
+
 def _remove_empty_last_file(directory: DurableDirectory, store: RocketMQStore) -> None:
     """Remove a last log file of 0 bytes, which a full disk leaves: 5.3 removes it at load."""
     listing = store.log.queue.listing
@@ -236,10 +260,15 @@ def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
             if entry.is_file and entry.size < size:
                 directory.truncate(f"{place}/{entry.name}", size)
                 directory.sync(f"{place}/{entry.name}")
-    known = {file.name for file in store.index_files()}
+    known = {file.name for file in store.index_files()} | {file.name for file in store.unread_index if not _is_dropped(store, file)}
     for entry in store.directory.entries("index"):
         if entry.is_file and entry.name not in known and entry.name.isdigit():
             directory.remove(f"index/{entry.name}")
+
+
+def _is_dropped(store: RocketMQStore, file: UnreadIndex) -> bool:
+    """Return whether a recovery deletes an index file: it ends later than the checkpoint's index time, or has no possible length."""
+    return file.header.end_timestamp > store.checkpoint.index or (file.damaged and file.header.index_count <= 1)
 
 
 def _clear(directory: DurableDirectory, log: LiveLog, recovery: Recovery, queue_files: QueueFiles) -> None:

@@ -51,7 +51,7 @@ def why_unusable(file: IndexFile) -> str:
     header = file.header
     if header.index_count <= 1:
         return EMPTY
-    if not (file.inferred == "configured" or file.inferred.endswith("the entries agree")):
+    if not file.proved:
         return "its geometry is not proved"
     if header.index_count > file.positions:
         return f"its header counts {header.index_count - 1} entries, it has room for {file.positions - 1}"

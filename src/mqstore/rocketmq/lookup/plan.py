@@ -163,6 +163,7 @@ def survey(store: RocketMQStore, keys: int, by: str, splits: int | None) -> Surv
     faults: dict[str, str] = {}
     if by != Plan.SCAN:
         faults = {item.file: str(item.kind) for item in store.findings if item.file.startswith("index/") and item.kind in _UNUSABLE}
+        faults |= {file.relative: file.sentence for file in store.unread_index}
         for number, file in enumerate(store.index_files()):
             fault = faults.get(file.relative) or why_unusable(file)
             if fault:

@@ -166,7 +166,7 @@ def _keys_of(context: LookupContext) -> KeySet:
 
 def search_index(task: SearchTask) -> IndexSearch:
     """Find the candidates of one index file by probing or sweeping it."""
-    file = _view_of(task.context).index_files()[task.number]
+    file = _view_of(task.context).store.index_files()[task.number]
     try:
         found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _keys_of(task.context))
     finally:

@@ -131,7 +131,7 @@ class Recovery:
         self._checkpoint = checkpoint
         self._config = config
         self.rules = rules if self.is_v5 else replace(rules, batch_topics=frozenset())
-        self._unclean = unclean
+        self.unclean = unclean
         self._largest_array = largest_array
         self._strict = strict
         self._target: DispatchTarget = InMemoryTarget(directory) if target is None else target
@@ -167,13 +167,13 @@ class Recovery:
     def _load_index(self, files: Sequence[IndexFile]) -> IndexService:
         kept = list(files)
         gone: list[IndexFile] = []
-        if self._unclean:
+        if self.unclean:
             kept = [file for file in files if file.end_timestamp <= self._checkpoint.index]
             gone = [file for file in files if file not in kept]
             if gone:
                 names = ", ".join(file.name for file in gone)
                 self.notes.append(f"index files deleted, because they end later than the checkpoint's index time: {names}")
-        like = files[-1] if files else None
+        like = next((file for file in reversed(files) if file.proved), files[-1] if files else None)
         slots = self._config.max_hash_slot_num or (like.slot_count if like else 5_000_000)
         positions = self._config.max_index_num or (like.positions if like else 20_000_000)
         return self._target.open_index(kept, gone, slots=slots, positions=positions)
@@ -223,11 +223,11 @@ class Recovery:
             check_crc=config.check_crc_on_recover is not False,
             property_crc=self.is_v5 and bool(config.force_verify_prop_crc),
             largest_array=self._largest_array,
-            strict=self._strict and self._unclean,
+            strict=self._strict and self.unclean,
         )
-        number = self._first_unclean() if self._unclean else self._first_clean(listed)
+        number = self._first_unclean() if self.unclean else self._first_clean(listed)
         self.recovered_from = self.log_files[number].start
-        if self._unclean:
+        if self.unclean:
             self.last_record = self.recovered_from
         while True:
             file = self.log_files[number].file
@@ -239,7 +239,7 @@ class Recovery:
                     stop = run
                     continue
                 self.last_record = file.start + int(run[-1])
-                if self._unclean:
+                if self.unclean:
                     self.dispatch(data, run, rules)
                 elif self.is_v5:
                     self.dispatch(data, run[_physical(data, run) > listed], rules)

@@ -33,6 +33,11 @@ class BaseView(ABC):
         queues = sorted(self._all_queues, key=lambda queue: (queue.topic, queue.queue_id))
         return {(queue.topic, queue.queue_id): queue for queue in queues}
 
+    @property
+    def store(self) -> StoreFiles:
+        """The files that are viewed."""
+        return self._files
+
     def queues(self) -> Sequence[QueueView]:
         """Return all consume queues, by topic and queue id."""
         return list(self._queues.values())

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mqstore.findings import Damage
+from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.store.base_view import BaseView
@@ -58,9 +59,9 @@ class DiskView(BaseView):
             on_damage=on_damage,
         )
 
-    def index_files(self) -> Sequence[IndexFile]:
-        """Return the index files, oldest first."""
-        return self._files.index_files()
+    def index_files(self) -> Sequence[IndexFile] | Sequence[IndexImage]:
+        """Return the index files, oldest first; if the geometry of one is not known, an index made from the log."""
+        return self._files.scanned_index if self._files.unread_index else self._files.index_files()
 
     def record(self, physical_offset: int) -> Record | None:
         """Return the valid record at a physical offset, or None."""

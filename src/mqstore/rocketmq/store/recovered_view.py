@@ -7,11 +7,13 @@ point, and queues and index files as the broker would hold them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery
 from mqstore.rocketmq.store.base_view import BaseView
 from mqstore.rocketmq.store.message_table import table
@@ -89,7 +91,17 @@ class RecoveredView(BaseView):
 
     def index_files(self) -> Sequence[IndexImage]:
         """Return the index files, oldest first."""
-        return [] if self._recovery.index is None else self._recovery.index.files
+        if self._recovery.index is None:
+            return []
+        unclean, point = self._recovery.unclean, self._files.checkpoint.index
+        if all(unclean and file.header.end_timestamp > point for file in self._files.unread_index):
+            return self._recovery.index.files
+        return self._scanned
+
+    @cached_property
+    def _scanned(self) -> Sequence[IndexImage]:
+        """An index made from the log, which answers for a file that recovery keeps, and of which the geometry is not known."""
+        return scanned_index(self.log, *self.log_range(), self._recovery.rules)
 
     def record(self, physical_offset: int) -> Record | None:
         """Return the valid record at a physical offset, or None."""

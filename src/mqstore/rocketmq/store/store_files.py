@@ -18,6 +18,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
+from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys
 from mqstore.rocketmq.format import checkpoint as checkpoints
 from mqstore.rocketmq.format import consume_queue, index_file
@@ -26,7 +27,8 @@ from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
-from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
+from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import dledger_log, offsets_in_rocksdb, queues_in_rocksdb, unread_parts
 
@@ -109,7 +111,7 @@ class StoreFiles:
         return index_file.load(self.directory, slots=self.config.max_hash_slot_num, positions=self.config.max_index_num)
 
     def index_files(self) -> Sequence[IndexFile]:
-        """Return the index files, oldest first."""
+        """Return the index files of known geometry, oldest first."""
         return self._index.files
 
     @cached_property
@@ -126,6 +128,16 @@ class StoreFiles:
             raise CannotOpenError(f"{self.directory.path(item.file)} cannot be read: {item.detail}")
 
     @cached_property
+    def unread_index(self) -> tuple[UnreadIndex, ...]:
+        """The index files that have entries and an unknown geometry."""
+        return tuple(file for file in self._index.unread if file.header.index_count > 1 or file.damaged)
+
+    @cached_property
+    def scanned_index(self) -> Sequence[IndexImage]:
+        """An index of the whole log, made in memory, which answers for index files of unknown geometry."""
+        return scanned_index(self.log, self.log.start, self.log.end(), self.rules())
+
+    @cached_property
     def findings(self) -> tuple[Damage, ...]:
         """Damage found while listing the files and reading the small ones."""
         return (
@@ -140,7 +152,11 @@ class StoreFiles:
     @cached_property
     def unsupported(self) -> tuple[str, ...]:
         """Parts of the store that are recognised but not read, by name."""
-        return (*unread_parts(self.directory), *(f"compaction of topic {topic}" for topic in self.topics.compacted))
+        return (
+            *unread_parts(self.directory),
+            *(f"compaction of topic {topic}" for topic in self.topics.compacted),
+            *(f"{file.relative}: {file.sentence}" for file in self.unread_index if not file.damaged),
+        )
 
     @cached_property
     def unread_queues(self) -> str | None:

@@ -66,6 +66,7 @@ class PartProof:
     damage: list[Damage]
     log_end: int
     last_timestamp: int
+    forgotten: int
     unindexed: int
     unindexed_inside: int
     first_unindexed: int | None
@@ -120,6 +121,7 @@ def check_part(task: PartTask) -> PartProof:
         work.damage[findings_before:],
         work.log_end,
         work.last_timestamp,
+        work.forgotten,
         work.unindexed,
         work.unindexed_inside,
         work.first_unindexed,
@@ -161,6 +163,7 @@ def absorb(work: Verification, part: PartProof) -> None:
     work.damage.extend(part.damage)
     if part.log_end >= 0:
         work.log_end, work.last_timestamp = part.log_end, part.last_timestamp
+    work.forgotten += part.forgotten
     work.unindexed += part.unindexed
     work.note_unindexed(part.unindexed_inside, part.first_unindexed)
     for queue, count in part.unqueued.items():

@@ -19,8 +19,10 @@ from functools import cached_property
 import numpy as np
 
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, merge_adjacent
-from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, dispatch_positions
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry
@@ -60,9 +62,11 @@ class Verification:
         self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
         self.unqueued: dict[tuple[str, int], int] = {}  # records of queues without any files
         self.indexes = [IndexProof(file, number > 0 or self.log.start > 0) for number, file in enumerate(store.index_files())]
+        self.forgotten = 0  # records with a key without entry, of a range whose index file a recovery deleted
         self.unindexed = 0  # records with a key without entry, after the end of the index
         self.unindexed_inside = 0  # and before it
         self.first_unindexed: int | None = None  # physical offset of the first of these
+        self._first_keys: dict[int, int | None] = {}
         self.log_end = self.log.start
         self.last_timestamp = 0
 
@@ -119,6 +123,10 @@ class Verification:
         for item in self.store.unread_directories:
             yield SkippedRange(item.file, 0, 0, item.detail)
         log, queues = self.store.unread_log, self.store.unread_queues
+        for file in self.store.unread_index:
+            if not file.damaged:
+                self.notes.append(f"{file.relative} was not checked: {file.sentence}")
+            yield SkippedRange(file.relative, 0, self.store.directory.map(file.relative).size, "the geometry is not known")
         if log is not None:
             self.notes.append(f"DLedger keeps the log in {log}, which mqstore does not read: queues and index are not compared with it")
             yield SkippedRange(log, 0, 0, "the log of DLedger is not read")
@@ -200,11 +208,43 @@ class Verification:
                 held |= proof.compare(keys)
         if held.all():
             return
-        newest = max((proof.file.header.end_physical_offset for proof in self.indexes if proof.file.header.index_count > 1), default=-1)
-        inside = keys["physical_offset"].astype(np.int64) <= newest
+        headers = [proof.file.header for proof in self.indexes] + [file.header for file in self.store.unread_index]
+        newest = max((header.end_physical_offset for header in headers if header.index_count > 1), default=-1)
+        offsets = keys["physical_offset"].astype(np.int64)
+        for file in self.store.unread_index:  # it may hold them
+            held |= (offsets >= file.header.begin_physical_offset) & (offsets <= file.header.end_physical_offset)
+        inside = offsets <= newest
         self.unindexed += len(np.unique(keys["physical_offset"][~held & ~inside]))
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
-        self.note_unindexed(len(lost), lost[0] if lost else None)
+        known = [offset for offset in lost if not self._was_deleted_by_recovery(offset)]
+        self.forgotten += len(lost) - len(known)
+        self.note_unindexed(len(known), known[0] if known else None)
+
+    def _was_deleted_by_recovery(self, offset: int) -> bool:
+        """Return whether a record is between two index files, the second of which begins with a log file.
+
+        After an unclean exit a broker deletes the newest index file, and makes a new one from where it dispatches again: from the
+        beginning of a log file.
+        """
+        headers = [file.file.header for file in self.indexes if file.file.header.index_count > 1]
+        if any(header.begin_physical_offset <= offset <= header.end_physical_offset for header in headers):
+            return False
+        begin = min((header.begin_physical_offset for header in headers if header.begin_physical_offset > offset), default=None)
+        file = None if begin is None else self.log.file_at(begin)
+        if begin is None or file is None or offset >= file.start:
+            return False
+        if begin not in self._first_keys:
+            self._first_keys[begin] = self._first_key(file)
+        return self._first_keys[begin] == begin
+
+    def _first_key(self, file: QueueFile) -> int | None:
+        """Return the physical offset of the first record of a log file that has a key."""
+        for event in self.log.scan_file(file, 0, file.size):
+            if isinstance(event, Records):
+                found = dispatch_positions(event.data, event.positions, self.rules).keys
+                if len(found):
+                    return int(found["physical_offset"][0])
+        return None
 
     def note_unindexed(self, count: int, first: int | None) -> None:
         """Count records before the end of the index of which a key has no entry. first: physical offset of the first."""
@@ -276,10 +316,15 @@ class Verification:
         for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
             self.damage.extend(found)
-        if not self.indexes:
+        if not self.indexes and not self.store.unread_index:
             if self.unindexed:
                 self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
             return
+        if self.forgotten:
+            self.notes.append(
+                f"keys of {self.forgotten} messages are in no index file: as brokers do, a recovery deleted the newest index file and made "
+                f"a new one from a later log file on; key queries miss them, {REMEDY}"
+            )
         pending, inside = self.unindexed, self.unindexed_inside
         if inside:
             sentence = (

@@ -131,7 +131,7 @@ def test_real_files_of_8440_bytes_need_not_have_100_slots(name: str) -> None:
     found = load(ReadOnlyDirectory(opened(case)))
     wanted = int(case.properties["maxHashSlotNum"]), int(case.properties["maxIndexNum"])
     assert set(shapes(found)) == {wanted} != {(100, 400)}
-    assert {file.inferred for file in found.files} == {"the file's length and header; the entries agree"}
+    assert {file.inferred for file in found.files} == {"from the length and the header; the entries agree"}
 
 
 def test_of_large_and_of_many_files_the_end_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

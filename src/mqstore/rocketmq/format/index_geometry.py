@@ -221,7 +221,11 @@ class _Contents:
         first = dict.fromkeys((*known, *self._likely()))
         for shape in first:
             if self.bears_out(shape, in_full=in_full):
-                kind = "four positions a slot" if shape == geometry_of_length(self.file.size) else "the file's length and header"
+                kind = (
+                    "from the length, four positions a slot"
+                    if shape == geometry_of_length(self.file.size)
+                    else "from the length and the header"
+                )
                 return Geometry(shape, f"{kind}; the entries agree", True)
         support = {shape: self.support(shape) for shape in (*first, *self._at_end_offset())}
         ranked = sorted(support, key=lambda shape: -support[shape])

@@ -13,8 +13,8 @@ A geometry is proved by a file that has all of this. If a file has damage, the g
 a wrong one contradicts nearly all of them. A file without entries proves nothing; files of one length lend each other their proof,
 because a broker makes them alike. What is left is ambiguous: it is not read, and not written to, until `--config` gives the geometry.
 
-In a file with more than a million entries, the last 65,536 are checked, and 256 of a large file behind a URL or of the older ones of many
-files: an agreement by chance is impossible.
+In a file with more than a million entries, the last 65,536 are checked, 256 of the older ones of many files, and 64 of a large file
+behind a URL: an agreement by chance is impossible.
 
     >>> geometry_of_length(420_000_040)
     (5000000, 20000000)
@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,7 @@ HEADER = struct.Struct(">qqqqii")
 WHOLE = 1_000_000  # a file with more entries is checked at its end only
 LAST = 65_536
 FEW = 256
+REMOTE_LAST = 64
 REMOTE_SIZE = 4 << 20  # a file behind a URL that is larger is checked at its end only
 SEARCHED = 64 << 20  # and one that is larger than this is not searched for the end of its entries
 PLACES = 64  # places of the header's end offset that are tried in a damaged file
@@ -200,7 +202,7 @@ class _Contents:
         self.entries = max(0, self.header.index_count - 1)
         self._whole = not file.remote or file.size <= REMOTE_SIZE
         self._searched = not file.remote or file.size <= SEARCHED
-        self._few = FEW if file.remote else LAST
+        self._few = REMOTE_LAST if file.remote else LAST
 
     @cached_property
     def _last(self) -> int:
@@ -217,16 +219,17 @@ class _Contents:
         if not self.entries or not possible(self.file.size) or self.shows_nothing:
             return None
         if not in_full:
-            self._few = FEW
-        first = dict.fromkeys((*known, *self._likely()))
-        for shape in first:
-            if self.bears_out(shape, in_full=in_full):
+            self._few = min(self._few, FEW)
+        first: dict[Shape, None] = {}
+        for shape in chain(known, self._likely()):
+            if shape not in first and self.bears_out(shape, in_full=in_full):
                 kind = (
                     "from the length, four positions a slot"
                     if shape == geometry_of_length(self.file.size)
                     else "from the length and the header"
                 )
                 return Geometry(shape, f"{kind}; the entries agree", True)
+            first[shape] = None
         support = {shape: self.support(shape) for shape in (*first, *self._at_end_offset())}
         ranked = sorted(support, key=lambda shape: -support[shape])
         if ranked and support[ranked[0]] >= 0.5 and all(support[shape] < support[ranked[0]] / 2 for shape in ranked[1:]):
@@ -240,16 +243,18 @@ class _Contents:
         few = [shape for shape, _ in zip((each for each in more if each), range(3), strict=False)]
         return tuple(dict.fromkeys((*self._likely(), *few)))
 
-    def _likely(self) -> list[Shape]:
+    def _likely(self) -> Iterator[Shape]:
+        """Yield the broker's ratio, the geometry if the file is full, and those in which the entries end where the bytes do."""
         length, count = self.file.size, self.header.index_count
         found = [geometry_of_length(length), with_positions(length, count)]
+        yield from (shape for shape in found if shape is not None)
         if self._searched and self.entries:
-            last = self._last
             # the last entries may be zeros: of the first record of a log, hash 0
             for number in (count - 1, count - 2):
-                base = last - (last - length) % ENTRY_SIZE - ENTRY_SIZE * number
-                found.append(with_slots(length, (base - HEADER_SIZE) // SLOT_SIZE) if base > HEADER_SIZE else None)
-        return list(dict.fromkeys(shape for shape in found if shape is not None))
+                base = self._last - (self._last - length) % ENTRY_SIZE - ENTRY_SIZE * number
+                shape = with_slots(length, (base - HEADER_SIZE) // SLOT_SIZE) if base > HEADER_SIZE else None
+                if shape is not None:
+                    yield shape
 
     def _at_end_offset(self) -> Iterable[Shape]:
         """Yield the geometries in which the last entry is where its physical offset, repeated in the header, is found."""
@@ -299,11 +304,13 @@ class _Contents:
         if index_chains.check(raw, 1, newest, bad) or (np.diff(offsets) < 0).any() or (raw.view(ENTRY)["seconds"] < 0).any():
             return False
         table = self._table(slots)
-        used = np.flatnonzero(table.view(np.int32))
-        if not len(used) <= self.header.hash_slot_count <= max(len(used), self.entries):
+        used = int(np.count_nonzero(table.view(np.int32)))  # zero is zero in either byte order
+        if not used <= self.header.hash_slot_count <= max(used, self.entries):
             return False
+        if self.entries > slots // 8:
+            return bool((table == newest).all())
         taken = np.unique(raw.view(ENTRY)["key_hash"].astype(np.int64) % slots)
-        return len(taken) == len(used) and bool((table[used] == newest[used]).all())
+        return len(taken) == used and bool((table[taken] == newest[taken]).all())
 
     def _ends_well(self, slots: int, number: int) -> bool:
         """Return whether the last entries are the newest of their chains, and link as they follow each other."""
@@ -331,7 +338,7 @@ class _Contents:
         slots, positions = shape
         base = HEADER_SIZE + SLOT_SIZE * slots
         there = (self.file.size - base) // ENTRY_SIZE - 1
-        number = min(self.entries, positions - 1, there, WHOLE if self._whole else FEW)
+        number = min(self.entries, positions - 1, there, WHOLE if self._whole else REMOTE_LAST)
         if self._searched:
             number = min(number, max(0, (self._last - base) // ENTRY_SIZE))
         if number < 1:
@@ -340,7 +347,7 @@ class _Contents:
         raw = self._bytes(slots, 1, 1 + number)
         wrong = index_chains.check(raw, 1, newest, bad)
         used = np.flatnonzero(newest)
-        used = used[: LAST if self._whole else FEW].astype(np.int64)
+        used = used[: LAST if self._whole else REMOTE_LAST].astype(np.int64)
         if not len(used):
             return 0.0
         stored, wanted = self._heads(slots, used), newest[used]

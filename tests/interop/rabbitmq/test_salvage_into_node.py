@@ -51,6 +51,22 @@ def test_a_node_starts_from_the_salvage_of_a_store_on_which_it_does_not_start(ve
     assert not [line for line in adopted.log if "[error]" in line or "crash" in line]
 
 
+def test_a_node_delivers_the_messages_of_records_whose_heads_were_damaged(tmp_path: Path) -> None:
+    """It finds none of the last three in the old store: a size that leads past them, a head of garbage, a wrong id."""
+    long, renamed = bytearray(in_store(2)), bytearray(in_store(6))
+    long[:8] = (4 * len(long)).to_bytes(8, "big")
+    renamed[12] ^= 0xFF
+    files = {
+        f"{Q}/0.idx": b"".join(in_segment(number, embedded=False) for number in (1, 2, 4, 6)),
+        f"{STORE}/0.rdq": in_store(1) + bytes(long) + b"\xee" * 24 + in_store(4)[24:] + bytes(renamed),
+    }
+    wreck = open_wreck(vhost(tmp_path / "msg_stores", files))
+    assert salvage_store(wreck, tmp_path / "fresh", 2).messages == 4
+    adopted = adopt(tmp_path / "fresh", [Declared("/", "q")], {"classic_queue_default_version": 2}, boot_timeout=40)
+    assert adopted.sound, adopted
+    assert [(row["seq_id"], row["payload_len"]) for row in adopted.rows] == [(number, len(body(number))) for number in (1, 2, 4, 6)]
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[tuple[Node, list[Declared]]]:
     queues = [Declared("/", "orders.b")]

@@ -9,11 +9,13 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, TargetError, UnsupportedError, UsageError
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.queue_store import Counts, Delivery, QueueStore
+from mqstore.rabbitmq.format import message_file
 from mqstore.rabbitmq.format.names import queue_directory, vhost_directory
 from mqstore.testing.faults import FailingDisk, Fault, every_fault
 
@@ -246,6 +248,29 @@ def test_an_entry_whose_message_is_missing_is_dropped_and_reported(tmp_path: Pat
         assert bodies(store.deliver("q", 9)) == [b"small"]
         assert len(store.notes) == 1
         assert "1 entries were dropped" in store.notes[0]
+
+
+@pytest.mark.parametrize("size", [0, 5, 1 << 62, "the rest of the file"])
+@pytest.mark.parametrize("damaged", [0, 1, 3])
+def test_a_damaged_size_field_of_a_record_costs_no_message(tmp_path: Path, size: int | str, damaged: int) -> None:
+    config = small(msg_store_file_size_limit=1 << 20)
+    store = QueueStore.open(tmp_path / "s", config=config)
+    store.declare("q")
+    for number in range(4):
+        store.publish("q", b"%d" % number * 5000)
+    store.idle()
+    store.abandon()
+    (path,) = (path for path in store_place(tmp_path / "s").iterdir() if path.suffix == ".rdq")
+    raw = path.read_bytes()
+    scan = message_file.strict_scan(np.frombuffer(raw, np.uint8))
+    assert len(scan.at) == 4
+    at = int(scan.at[damaged])
+    field = len(raw) - at - 9 if isinstance(size, str) else size
+    path.write_bytes(raw[:at] + field.to_bytes(8, "big") + raw[at + 8 :])
+    for _ in range(2):
+        store = QueueStore.open(tmp_path / "s", config=config)
+        assert bodies(store.deliver("q", 9)) == [b"%d" % number * 5000 for number in range(4)]
+        store.abandon()
 
 
 def test_a_queue_without_a_known_name_keeps_its_messages(tmp_path: Path) -> None:

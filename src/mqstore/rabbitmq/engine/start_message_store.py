@@ -13,7 +13,9 @@ Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9.
 
 from __future__ import annotations
 
-from mqstore.files import Bytes, ReadOnlyDirectory
+import numpy as np
+
+from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq.engine.live_message_store import DRAFT, FileSummary, LiveMessageStore
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
@@ -32,16 +34,21 @@ def start_message_store(
     broken: list[str] = []
     for number in numbers:
         name = f"{place}/{number}.rdq"
-        data = reading.map(name).data
+        mapped = reading.map(name)
+        data = mapped.data
         scan = message_file.strict_scan(data)
         locations.place(number, message_file.ids(data, scan.at), scan.at, scan.total)
         sizes[number] = scan.end
-        if scan.end < len(data) and data[scan.end :].any():
+        if mapped.last_nonzero(scan.end, mapped.size) >= 0:
             broken.append(name)
     rescued: dict[bytes, bytes] = {}
-    for name in (*broken, *(f"{place}/{number}.rdt" for number in left_over)):
+    for number in left_over:
         if locations.unplaced:
-            _rescue(locations, reading.map(name).data, rescued)
+            _rescue(locations, reading.map(f"{place}/{number}.rdt"), rescued, missed_only=False)
+    # a size field that is too large leads past other records, so that nothing but their absence shows it
+    for name in dict.fromkeys((*broken, *(f"{place}/{number}.rdq" for number in numbers))):
+        if locations.unplaced > len(rescued):
+            _rescue(locations, reading.map(name), rescued, missed_only=True)
     store = LiveMessageStore(directory, reading, place, limit)
     _adopt(store, locations, sizes, directory)
     for message_id, term in rescued.items():
@@ -53,10 +60,15 @@ def start_message_store(
     return store
 
 
-def _rescue(locations: MessageLocations, data: Bytes, rescued: dict[bytes, bytes]) -> None:
-    """Add to `rescued` the terms of unplaced ids that only the careful scan finds; of several copies the last."""
-    found = message_file.careful_scan(data)
-    for at, total in zip(found.at.tolist(), found.total.tolist(), strict=True):
+def _rescue(locations: MessageLocations, mapped: MappedFile, rescued: dict[bytes, bytes], *, missed_only: bool) -> None:
+    """Add to `rescued` the terms of unplaced ids that only the careful scan finds; of several copies the last.
+
+    missed_only: the file's other records have been looked at.
+    """
+    data = mapped.data
+    found = message_file.careful_scan(data, list(mapped.data_extents()))
+    missed = ~np.isin(found.at, message_file.strict_scan(data).at) if missed_only else np.ones(len(found.at), np.bool_)
+    for at, total in zip(found.at[missed].tolist(), found.total[missed].tolist(), strict=True):
         message_id = data[at + 8 : at + 24].tobytes()
         known = locations.get(message_id)
         if known is not None and not known.total:

@@ -10,6 +10,7 @@ import pytest
 from support.golden import case_named, run_cli, unpack
 
 import mqstore
+from mqstore.errors import MqstoreError
 from mqstore.findings import Kind
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
@@ -46,3 +47,15 @@ def test_a_directory_replaced_by_something_else_is_reported_and_the_log_is_read(
     outcome = run_cli("verify", root)
     assert outcome.status == 1
     assert "put the directory back" in " ".join(outcome.stdout.split())
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.xz", ".tar.zst", ".zip"])
+@pytest.mark.parametrize("content", [b"", b"no archive at all, and longer than a header " * 40])
+def test_what_is_not_an_archive_is_refused_in_one_line(suffix: str, content: bytes, tmp_path: Path) -> None:
+    """The error listed all methods of compression that were tried, on lines of their own."""
+    archive = tmp_path / f"store{suffix}"
+    archive.write_bytes(content)
+    with pytest.raises(MqstoreError, match="is not a valid archive") as refused:
+        mqstore.open(archive)
+    assert "\n" not in str(refused.value)
+    assert ": ;" not in str(refused.value)

@@ -98,7 +98,9 @@ class UnpackedArchive:
                 f"{archive} does not fit below {self.root.parent}, where it is unpacked; set TMPDIR to a directory with enough space"
             ) from None
         except _DAMAGED_ARCHIVE as error:
-            raise CannotOpenError(f"{archive} is not a valid archive: {error}; {advice}") from None
+            # tarfile lists every method that it has tried, a line each
+            told = str(error).partition("\n")[0].rstrip(":")
+            raise CannotOpenError(f"{archive} is not a valid archive: {told or 'it ends too early'}; {advice}") from None
         except OSError as error:
             if error.errno is None:  # from a decompressor
                 raise CannotOpenError(f"{archive} is not a valid archive: {error}; {advice}") from None

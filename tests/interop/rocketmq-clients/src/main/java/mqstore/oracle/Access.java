@@ -14,11 +14,16 @@ import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -33,7 +38,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * What clients with keys, with wrong ones and without may do. One JSON line per case: {"case","ok","code","text"}.
- * Access NAMESRV BROKER [case ...]: the accounts are those of ACCOUNTS in tests/interop/test_access.py.
+ * Access NAMESRV BROKER [case ...]: the accounts are those of plain_acl.yml beside the pom.
  */
 public final class Access {
     interface Body {
@@ -295,6 +300,49 @@ public final class Access {
         }
     }
 
+    /** Commit a message in a transaction, and consume it in order, which needs locks of queues. */
+    String transactionConsumedInOrder(RPCHook hook, String group, String topic) throws Exception {
+        String text = "transaction " + System.nanoTime();
+        TransactionMQProducer producer = new TransactionMQProducer("acl-transactions", hook);
+        producer.setNamesrvAddr(namesrv);
+        producer.setInstanceName("t" + count.incrementAndGet());
+        producer.setTransactionListener(new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.UNKNOW;
+            }
+        });
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("o" + count.incrementAndGet());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        CountDownLatch came = new CountDownLatch(1);
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            for (MessageExt message : messages) {
+                if (text.equals(new String(message.getBody(), StandardCharsets.UTF_8))) {
+                    came.countDown();
+                }
+            }
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        producer.start();
+        consumer.start();
+        try {
+            producer.sendMessageInTransaction(new Message(topic, text.getBytes(StandardCharsets.UTF_8)), null);
+            if (!came.await(90, TimeUnit.SECONDS)) {
+                throw new Refused(-2, "no message came");
+            }
+            return "committed and consumed";
+        } finally {
+            consumer.shutdown();
+            producer.shutdown();
+        }
+    }
+
     DefaultMQAdminExt admin(RPCHook hook) throws Exception {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(hook, 10_000);
         admin.setNamesrvAddr(namesrv);
@@ -342,7 +390,11 @@ public final class Access {
         }
     }
 
-    String mqadmin(RPCHook hook, String... words) {
+    String mqadmin(RPCHook hook, String... words) throws Exception {
+        // 4.9.3 takes the keys from this file, 5.3.3 the hook
+        SessionCredentials keys = ((AclClientRPCHook) hook).getSessionCredentials();
+        String tools = "accessKey: " + keys.getAccessKey() + "\nsecretKey: " + keys.getSecretKey() + "\n";
+        java.nio.file.Files.write(java.nio.file.Paths.get(System.getProperty("rocketmq.home.dir"), "conf", "tools.yml"), tools.getBytes());
         PrintStream out = System.out;
         PrintStream err = System.err;
         ByteArrayOutputStream caught = new ByteArrayOutputStream();
@@ -371,6 +423,7 @@ public final class Access {
         one("send-batch", () -> sentBatch(SHOP, "AclOrders"));
         one("consume-and-retry", () -> consumedWithRetry(SHOP, "acl-billing", "AclOrders", 90));
         one("lite-pull", () -> litePulled(SHOP, "acl-archive", "AclOrders"));
+        one("transaction-and-order", () -> transactionConsumedInOrder(SHOP, "acl-order", "AclOrders"));
         one("admin-sends", () -> sent(OPERATOR, "AclDenied"));
         one("mqadmin-admin", () -> mqadminOk(OPERATOR, "create topic to", "updateTopic", "-b", broker, "-t", "AclByTool", "-n", namesrv));
         one("mqadmin-topic-status", () -> mqadminOk(SHOP, "#Broker Name", "topicStatus", "-t", "AclOrders", "-n", namesrv));

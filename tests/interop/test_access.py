@@ -1,0 +1,222 @@
+"""Real Java clients with right keys, wrong ones and none, with TLS and without, on our broker.
+
+The same program on real brokers (rocketmq-clients/README.md) showed the codes and remarks: a 4.9.3 broker sends code 1 and the words
+below, a 5.3.3 broker code 16 with words of its own. Where this broker is stricter, `STRICTER` says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from interop.clientoracle import CLIENTS, VERSIONS, why_not
+from interop.realbroker import java
+from support.certificates import Files, server_files
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-clients")]
+
+ACCOUNTS = CLIENTS / "plain_acl.yml"
+PATIENCE = 600.0  # seconds for all cases on a busy machine
+CODES = {"4.9.3": 1, "5.3.3": 16}
+
+ADMITTED = {
+    "admin-creates-topics": "created",
+    "send": "SEND_OK",
+    "send-batch": "SEND_OK",
+    "consume-and-retry": "consumed, sent back, consumed again",
+    "lite-pull": "pulled",
+    "transaction-and-order": "committed and consumed",
+    "admin-sends": "SEND_OK",
+    "mqadmin-admin": "create topic to",
+    "mqadmin-topic-status": "#Broker Name",
+    "pull": "code 0",
+    "heartbeat": "code 0",
+    "route": "queues 1",
+    "oneway-offset": "code 0",
+}
+REFUSED = {
+    "send-wrong-key": "Check signature failed for accessKey=shopkeeper",
+    "send-unknown-key": "No acl config for stranger-1",
+    "send-no-key": "No accessKey is configured",
+    "pull-denied-topic": "No default permission for topic:AclDenied",
+    "pull-denied-group": "No default permission for group:acl-denied",
+    "pull-wrong-key": "Check signature failed for accessKey=shopkeeper",
+    "heartbeat-denied-topic": "No default permission for topic:AclDenied",
+    "heartbeat-denied-group": "No default permission for group:acl-denied",
+    "heartbeat-no-key": "No accessKey is configured",
+    "create-topic-not-admin": "Need admin permission for request code=17, but accessKey=shopkeeper is not",
+    "update-config-not-admin": "Need admin permission for request code=25, but accessKey=shopkeeper is not",
+    "delete-topic-not-admin": "Need admin permission for request code=215, but accessKey=shopkeeper is not",
+    # the exception of a producer names the attempts; the reason is its cause
+    "send-denied-topic": "Send [1] times, still failed",
+    "send-read-only-topic": "Send [1] times, still failed",
+}
+STRICTER = {
+    "send-batch-denied-topic": "Send [1] times, still failed",  # 4.9.3 stores the batch
+    "route-wrong-key": "Check signature failed for accessKey=shopkeeper",  # real name servers check nothing
+    "route-unknown-key": "No acl config for stranger-1",
+    "route-no-key": "No accessKey is configured",
+}
+
+
+@contextmanager
+def serving(version: str, place: Path, *options: str) -> Iterator[tuple[str, Path]]:
+    """Run our broker; yield (its address, the file of its log)."""
+    place.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "mqstore", "serve", str(place / "store"), "--listen", "127.0.0.1:0", "--as-version", version]
+    log = place / "broker.err"
+    with log.open("wb") as errors:
+        broker = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert broker.stdout is not None
+    try:
+        found = re.search(r"127\.0\.0\.1:\d+", broker.stdout.readline())
+        assert found is not None, log.read_text()
+        yield found[0], log
+    finally:
+        broker.terminate()
+        code = broker.wait(60)
+        broker.stdout.close()
+    assert code == 0
+
+
+def outcomes(version: str, address: str, place: Path, *cases: str, properties: tuple[str, ...] = ()) -> dict[str, tuple[bool, int, str]]:
+    """Run cases of the program; return case -> (whether it went well, code, text)."""
+    home = place / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    target = CLIENTS / "target" / version
+    command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={home}", *properties]
+    command += ["-cp", f"{target}/rocketmq-clients.jar:{target}/lib/*", "mqstore.oracle.Access", address, address, *cases]
+    done = subprocess.run(
+        command, cwd=home, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
+    assert told, done.stderr[-3000:]
+    return {each["case"]: (each["ok"], each["code"], each["text"]) for each in told}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    reason = why_not(request.param)
+    if reason is not None:
+        pytest.skip(reason)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def told(version: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, tuple[bool, int, str]], str]:
+    """The outcomes of all cases, and the broker's log."""
+    place = tmp_path_factory.mktemp("access")
+    with serving(version, place, "--acl", str(ACCOUNTS)) as (address, log):
+        return outcomes(version, address, place), log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", ADMITTED)
+def test_a_client_with_the_right_key_is_served(told: tuple[dict[str, tuple[bool, int, str]], str], case: str) -> None:
+    ok, _, text = told[0][case]
+    assert ok, text
+    assert text == ADMITTED[case]
+
+
+@pytest.mark.parametrize("case", REFUSED | STRICTER)
+def test_a_client_without_the_right_is_turned_away_by_name(
+    told: tuple[dict[str, tuple[bool, int, str]], str], version: str, case: str
+) -> None:
+    ok, code, text = told[0][case]
+    assert not ok, text
+    assert (REFUSED | STRICTER)[case] in text
+    assert code == CODES[version]
+
+
+def test_refused_commands_have_no_effect(told: tuple[dict[str, tuple[bool, int, str]], str]) -> None:
+    ok, _, text = told[0]["mqadmin-not-admin"]
+    assert not ok
+    assert "Need admin permission for request code=17" in text or "command failed" in text
+    ok, code, _ = told[0]["oneway-offset-wrong-key"]
+    assert (ok, code) in ((True, 0), (False, 22))  # 4.9.3 answers 0 for a group without an offset in an empty queue, 5.3.3 with 22
+    ok, _, text = told[0]["producer-no-key"]
+    assert not ok
+    assert "No route info of this topic" in text
+
+
+def test_the_log_names_who_was_refused_and_never_a_secret(told: tuple[dict[str, tuple[bool, int, str]], str]) -> None:
+    log = told[1]
+    refusals = [json.loads(line) for line in log.splitlines() if '"access-refused"' in line]
+    assert {each["why"] for each in refusals} >= {"No accessKey is configured", "No acl config for stranger-1"}
+    assert all(each["peer"].startswith("127.0.0.1:") for each in refusals)
+    for secret in ("the shop's key", "the operator's key", "another key", "any key at all"):
+        assert secret not in log
+
+
+@pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="the wheel rocketmq 0.4.4 is not installed")
+@pytest.mark.parametrize(
+    ("keys", "served"), [(("operator", "the operator's key"), True), (("operator", "another key"), False), ((), False)]
+)
+def test_a_client_in_cpp_is_served_with_its_key_only(keys: tuple[str, ...], served: bool, tmp_path: Path) -> None:
+    with serving("4.9.3", tmp_path, "--acl", str(ACCOUNTS), "--auto-create-topics") as (address, log):
+        command = [sys.executable, str(CLIENTS / "cpp_client.py"), address, *keys]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert [each["ok"] for each in found] == [served] * 2, (found, done.stderr[-2000:])
+        assert ('"access-refused"' in log.read_text()) is not served
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return server_files(tmp_path_factory.mktemp("certificates"))
+
+
+def properties(files: Files, place: Path, certificate: tuple[Path, Path] | None = None) -> tuple[str, ...]:
+    """What a client with TLS is started with, which checks the broker's certificate."""
+    lines = ["tls.test.mode.enable=false", "tls.client.authServer=true", f"tls.client.trustCertPath={files.authority.certificate}"]
+    if certificate is not None:
+        lines += [f"tls.client.certPath={certificate[0]}", f"tls.client.keyPath={certificate[1]}"]
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "tls.properties").write_text("\n".join(lines) + "\n")
+    return "-Dtls.enable=true", f"-Dtls.config.file={place / 'tls.properties'}"
+
+
+CASES = ("admin-creates-topics", "send", "consume-and-retry", "route-wrong-key")
+
+
+def test_clients_with_tls_and_keys_are_served_and_those_without_tls_are_turned_away(version: str, files: Files, tmp_path: Path) -> None:
+    tls = ("--tls", "enforcing", "--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--acl", str(ACCOUNTS))
+    with serving(version, tmp_path, *tls) as (address, log):
+        secured = outcomes(version, address, tmp_path, *CASES, properties=properties(files, tmp_path / "client"))
+        plain = outcomes(version, address, tmp_path, "send", "route")
+        closed = [line for line in log.read_text().splitlines() if "the client does not use TLS, which this port requires" in line]
+    assert [name for name, (ok, *_) in secured.items() if not ok] == ["route-wrong-key"], secured
+    assert "Check signature failed" in secured["route-wrong-key"][2]
+    assert [ok for ok, *_ in plain.values()] == [False, False], plain
+    assert closed
+
+
+def test_a_permissive_port_serves_clients_of_both_kinds(version: str, files: Files, tmp_path: Path) -> None:
+    tls = ("--tls", "permissive", "--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--acl", str(ACCOUNTS))
+    with serving(version, tmp_path, *tls) as (address, _):
+        plain = outcomes(version, address, tmp_path, "admin-creates-topics", "send")
+        # the test mode that is on by default accepts every certificate
+        secured = outcomes(version, address, tmp_path, "send", "lite-pull", properties=("-Dtls.enable=true",))
+    assert [name for name, (ok, *_) in (plain | secured).items() if not ok] == [], (plain, secured)
+
+
+def test_with_a_client_ca_only_clients_with_its_certificate_are_served(version: str, files: Files, tmp_path: Path) -> None:
+    tls = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--tls-client-ca", str(files.authority.certificate))
+    own = files.authority.sign("client")
+    with serving(version, tmp_path, *tls, "--acl", str(ACCOUNTS)) as (address, log):
+        with_one = outcomes(version, address, tmp_path, "admin-creates-topics", properties=properties(files, tmp_path / "own", own))
+        without = outcomes(version, address, tmp_path, "route", properties=properties(files, tmp_path / "none"))
+        failed = [line for line in log.read_text().splitlines() if "the TLS handshake failed" in line]
+    assert with_one["admin-creates-topics"][0], with_one
+    assert not without["route"][0], without
+    assert failed

@@ -167,7 +167,9 @@ class UnpackedTree:
         """Make the symbolic links, once all their targets are known to be inside."""
         for parts, (name, target) in self._links.items():
             if "\0" in target or not self._stays_inside(parts[:-1], target):
-                raise RefusedMemberError(f"member {_shown(name)} is a link to {_shown(target)}, outside of the archive")
+                raise RefusedMemberError(
+                    f"member {_shown(name)} is a link to {_shown(target)}, outside of the archive (tar -h packs what it leads to)"
+                )
         for parts, (name, target) in self._links.items():
             try:
                 self.root.joinpath(*parts).symlink_to(target)

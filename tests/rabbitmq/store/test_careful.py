@@ -141,6 +141,11 @@ def test_a_message_without_a_head_is_unreachable_unless_it_is_read_carefully(tmp
         (5, "intact", False),
         (7, "intact", False),
     ]
+    # verify says that the broker loses it, not that it is in no file
+    report = json.loads(run_cli("verify", store, "-o", "json").stdout)
+    kinds = {item["kind"] for item in report["damage"]}
+    assert "broker-loses" in kinds
+    assert "missing-body" not in kinds
     findings = [item for item in RabbitMQStore(store, careful=True).findings if item.kind is Kind.BAD_STORE_RECORD]
     assert any("found by an id that an index names" in item.detail for item in findings)
 

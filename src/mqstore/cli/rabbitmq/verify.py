@@ -30,7 +30,7 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
-    opened = open_rabbitmq(store, names=options.names)
+    opened = open_rabbitmq(store, names=options.names, careful=True)
     begun = time.perf_counter()
     with out.progress("verifying"):
         report = opened.verify()

@@ -128,7 +128,11 @@ class Coverage:
 
 @dataclass(slots=True)
 class CheckCounts:
-    """How much was checked. records: frames found; messages: those that are messages with a valid frame."""
+    """How much was checked. bytes: of the records and entries, without space that is allocated and unwritten.
+
+    records: frames found; messages: those that are messages with a valid frame. RabbitMQ: bytes of all files of the vhosts; records of
+    the message files; messages that are not acknowledged, queue by queue.
+    """
 
     files: int = 0
     bytes: int = 0
@@ -150,7 +154,12 @@ class CheckCounts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outcome of `verify`. notes: sentences about states that are not damage (an unclean shutdown, queues that lag behind the log)."""
+    """Outcome of `verify`. notes: sentences about states that are not damage (an unclean shutdown, queues that lag behind the log).
+
+    affected: number of messages that the findings are about, each counted once. gone: messages of which only a queue entry is left;
+    they are affected, and not among those that were checked. cautions: what does not work although nothing is damaged; the headline
+    says it.
+    """
 
     store: str
     family: str
@@ -158,6 +167,25 @@ class Report:
     coverage: Coverage = Coverage()
     damage: tuple[Damage, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    affected: int = 0
+    gone: int = 0
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The outcome in one sentence, the same for the command line and the console."""
+        if self.damage:
+            findings = _count(len(self.damage), "finding")
+            some = f"{self.affected:,} of {_count(self.total, 'message')} affected"
+            return f"Damaged: {some if self.affected else 'no message is known to be affected'}; {findings}."
+        if self.cautions:
+            return f"Nothing is damaged, but {'; '.join(self.cautions)}."
+        return "Intact: nothing is damaged." if self.coverage.complete else "No damage was found; not everything could be checked."
+
+    @property
+    def total(self) -> int:
+        """The number of messages that the store holds or should hold."""
+        return self.checked.messages + self.gone
 
     @property
     def ok(self) -> bool:
@@ -170,10 +198,15 @@ class Report:
             "family": self.family,
             "ok": self.ok,
             "checked": self.checked.as_dict(),
+            "messages": {"total": self.total, "affected": self.affected},
             "coverage": self.coverage.as_dict(),
             "damage": [item.as_dict() for item in self.damage],
             "notes": list(self.notes),
         }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def merge_adjacent(findings: Iterable[Damage]) -> list[Damage]:

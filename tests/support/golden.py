@@ -1,7 +1,8 @@
 """The golden stores: directories left by real brokers, with what those brokers themselves read from them.
 
-`CASES` lists those of RocketMQ, `RABBITMQ` those of RabbitMQ; `opened(case)` gives the unpacked directory, once per test process and
-without write permission. The expectations are described in golden/README.md. `run_cli` runs the command as a user would.
+`CASES` lists those of RocketMQ, `RABBITMQ` those of RabbitMQ 3.10.8, `OTHER_RABBITMQ` those of its other versions. `opened(case)` gives
+the unpacked directory, once per test process and without write permission. The expectations are described in golden/README.md.
+`run_cli` runs the command as a user would.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 VERSIONS = ("4.9.3", "5.3.3")
 FURTHER_VERSIONS = ("4.3.0", "4.7.1", "5.1.4", "5.5.0")  # read, and checked by `verify`; their rules are those of the nearer of VERSIONS
 RABBITMQ_VERSION = "3.10.8"
+OTHER_RABBITMQ_VERSIONS = ("3.8.9", "4.0.5", "4.3.6")
 
 Row = dict[str, Any]
 
@@ -82,15 +84,21 @@ PLAIN: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "pl
 DAMAGED: tuple[GoldenCase, ...] = tuple(case for case in CASES if case.kind == "damaged")
 
 
-RABBITMQ: tuple[GoldenCase, ...] = tuple(
-    GoldenCase(RABBITMQ_VERSION, packed.parent.name, packed.parent, "plain", {})
-    for packed in sorted((GOLDEN / f"rabbitmq-{RABBITMQ_VERSION}").glob("*/msg_stores.tar.xz"))
-)
+def _rabbitmq_cases(*versions: str) -> tuple[GoldenCase, ...]:
+    return tuple(
+        GoldenCase(version, packed.parent.name, packed.parent, "plain", {})
+        for version in versions
+        for packed in sorted((GOLDEN / f"rabbitmq-{version}").glob("*/msg_stores.tar.xz"))
+    )
+
+
+RABBITMQ: tuple[GoldenCase, ...] = _rabbitmq_cases(RABBITMQ_VERSION)
+OTHER_RABBITMQ: tuple[GoldenCase, ...] = _rabbitmq_cases(*OTHER_RABBITMQ_VERSIONS)
 
 
 def case_named(identity: str) -> GoldenCase:
     """Return the case with an id such as `4.9.3/b-kill9` or `3.10.8/a-small-clean`."""
-    return next(case for case in (*CASES, *FURTHER, *RABBITMQ) if case.id == identity)
+    return next(case for case in (*CASES, *FURTHER, *RABBITMQ, *OTHER_RABBITMQ) if case.id == identity)
 
 
 def case_id(case: object) -> str | None:

@@ -13,14 +13,15 @@ from support.golden import GoldenCase, case_named, opened, tree_checksum
 from support.wire import Pair, asked, connected
 
 from mqstore.broker import Broker, Settings
+from mqstore.broker.protocol.codes import Language
 from mqstore.broker.protocol.frames import Frame
 from mqstore.broker.served.read_only_store import ReadOnlyStore, ViewName
 from mqstore.errors import RefusedError
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.format.record import parse_host, parse_message_id
+from mqstore.rocketmq.format.record import Record, decode, parse_host, parse_message_id
 from mqstore.testing.client import Client
 
-CLEAN, KILLED = "4.9.3/f-broker-offsets", "4.9.3/b-kill9"
+CLEAN, KILLED, IPV6 = "4.9.3/f-broker-offsets", "4.9.3/b-kill9", "4.9.3/e-delay-transaction-batch"
 CUT, FLIPPED = "4.9.3/m-damaged/07-truncate-last", "4.9.3/m-damaged/01-body-flip"
 SEND = {"a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
 
@@ -118,7 +119,7 @@ def test_whatever_clients_do_nothing_in_the_directory_changes() -> None:
         heartbeat = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": []}], "producerDataSet": []}
         assert (await asked(pair, Frame(34, None, json.dumps(heartbeat).encode(), opaque=3))).code == 0
         route = await asked(pair, Frame(105, {"topic": "%RETRY%g"}, opaque=4, version=479))
-        assert json.loads(bytes(route.body))["queueDatas"][0]["perm"] == 4
+        assert json.loads(bytes(route.body))["queueDatas"][0]["perm"] & 4
 
     serving(path, script, read_only=True)
     assert tree_checksum(path) == before
@@ -149,7 +150,7 @@ def test_requests_that_would_change_the_store_are_refused_with_an_error_message(
     serving(case_path(CLEAN), script, read_only=True)
 
 
-def test_producers_find_no_queue_to_write_to() -> None:
+def test_a_producer_finds_a_route_so_that_its_send_is_refused_with_the_reason() -> None:
     async def script(broker: Broker, pair: Pair) -> None:
         listed = json.loads(bytes((await asked(pair, Frame(206, opaque=1))).body))["topicList"]
         assert "TBW102" not in listed
@@ -157,9 +158,53 @@ def test_producers_find_no_queue_to_write_to() -> None:
         assert queues <= set(listed)
         for topic in sorted(queues):
             route = await asked(pair, Frame(105, {"topic": topic}, opaque=2, version=479))
-            assert [queue["perm"] for queue in json.loads(bytes(route.body))["queueDatas"]] == [4]
+            assert [queue["perm"] for queue in json.loads(bytes(route.body))["queueDatas"]] == [6]
+        # for a topic that does not exist, a producer asks for the template
+        assert (await asked(pair, Frame(105, {"topic": "no-such-topic"}, opaque=3))).code == 17
+        template = await asked(pair, Frame(105, {"topic": "TBW102"}, opaque=4, version=479))
+        assert [queue["perm"] for queue in json.loads(bytes(template.body))["queueDatas"]] == [7]
+        refused = await asked(pair, Frame(310, {**SEND, "b": "no-such-topic"}, b"x", opaque=5))
+        assert (refused.code, refused.remark) == (14, broker.store.refusal)
 
     serving(case_path(CLEAN), script, read_only=True, auto_create_topics=True)
+
+
+def records_of(body: bytes) -> list[Record]:
+    found, at = [], 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        found.append(decode(memoryview(body)[at : at + size]))
+        at += size
+    return found
+
+
+@pytest.mark.parametrize(("language", "plain"), [(Language.CPP, True), (Language.JAVA, False)])
+def test_a_cpp_client_gets_records_without_ipv6_hosts_which_it_cannot_read(language: Language, plain: bool) -> None:
+    def place(record: Record) -> tuple[str, int, int, bytes]:
+        return record.topic, record.queue_id, record.queue_offset, record.body
+
+    async def script(broker: Broker, pair: Pair) -> None:
+        found: list[Record] = []
+        for queue in broker.store.queues():
+            at = queue.min_offset
+            while at < queue.max_offset:
+                numbers = {"queueId": queue.queue_id, "queueOffset": at, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0}
+                ext = {name: str(value) for name, value in numbers.items()} | {"suspendTimeoutMillis": "0", "subVersion": "0"}
+                ext |= {"consumerGroup": "TOOLS_CONSUMER", "topic": queue.topic, "subscription": "*"}
+                answered = await asked(pair, Frame(11, ext, opaque=6, language=language))
+                assert answered.code == 0
+                assert answered.ext is not None
+                found += records_of(bytes(answered.body))
+                at = int(answered.ext["nextBeginOffset"])
+        stored = [record for record in map(broker.store.record_at, offsets_in_log(served)) if record is not None]
+        listed = {place(record) for record in found}
+        assert listed <= {place(record) for record in stored}
+        assert len(found) == sum(queue.max_offset - queue.min_offset for queue in broker.store.queues())
+        assert any("[" in record.born_host + record.store_host for record in stored)
+        assert any("[" in record.born_host + record.store_host for record in found) is not plain
+
+    served = store(IPV6)
+    serving(case_path(IPV6), script, read_only=True)
 
 
 def test_an_archive_is_served_and_a_client_gets_its_messages() -> None:

@@ -84,7 +84,7 @@ def test_counts_of_queues_match_the_rows(case):
     store = mqstore.open(opened(case))
     wanted = expected(case)
     assert sum(queue.counts.ready for queue in store.queues) == sum(row["recovered"] for row in wanted)
-    assert sum(queue.counts.transient for queue in store.queues) == sum(not row["persistent"] for row in wanted)
+    assert sum(queue.counts.fates.transient for queue in store.queues) == sum(not row["persistent"] for row in wanted)
 
 
 def test_acknowledged_messages_are_included_only_on_request():
@@ -195,7 +195,7 @@ def test_a_dirty_start_keeps_an_embedded_message_by_its_own_persistent_mark(tmp_
     raw = embedded(0, own=False) + embedded(1, persistent=False, own=True) + embedded(2, persistent=False)
     path = store_of(tmp_path, {"q": {"journal.jif": raw}})
     assert verdicts(path) == [(0, "intact", False), (1, "intact", True), (2, "intact", False)]
-    assert mqstore.open(path).queues[0].counts.transient == 1
+    assert mqstore.open(path).queues[0].counts.fates.transient == 1
 
 
 def test_a_dirty_start_keeps_a_stored_message_if_the_scan_finds_its_id(tmp_path):
@@ -205,7 +205,7 @@ def test_a_dirty_start_keeps_a_stored_message_if_the_scan_finds_its_id(tmp_path)
     path = store_of(tmp_path, {"q": {"journal.jif": raw}}, persistent=files)
     assert verdicts(path) == [(0, "intact", True), (1, "intact", False), (2, "intact", True), (3, "unreachable", False)]
     counts = mqstore.open(path).queues[0].counts
-    assert (counts.ready, counts.missing_body) == (2, 1)
+    assert (counts.ready, counts.fates.missing) == (2, 1)
     assert [item.kind for item in mqstore.open(path).findings] == [Kind.MISSING_BODY]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import headers
-from mqstore.broker.protocol.codes import V3_1_8_SNAPSHOT, RequestCode, ResponseCode, release_name
+from mqstore.broker.protocol.codes import V3_1_8_SNAPSHOT, Language, RequestCode, ResponseCode, release_name
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
@@ -52,7 +52,8 @@ async def consume_directly(context: Context, connection: Connection, request: Fr
         record = context.store.raw_record_at(position)
         if record is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-        body = context.response_body([record])
+        member = context.component(Membership).clients.consumer(group, headers.text_or(request, "clientId", "null"))
+        body = context.response_body([record], request.language if member is None else Language[member.language])
     return await call_consumer(context, request, group, headers.text_or(request, "clientId", "null"), ext, body)
 
 

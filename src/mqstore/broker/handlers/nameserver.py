@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mqstore.broker.protocol import bodies, headers
@@ -30,6 +31,7 @@ __all__ = ["COMPONENTS", "HANDLERS", "NameServer"]
 
 ORDER = "ORDER_TOPIC_CONFIG"
 TEMPLATE = "TBW102"
+INHERIT, WRITE, READ = 1, 2, 4
 REGISTRATION = 30_000  # ms between a broker's registrations
 SILENCE = 120_000  # ms after which a broker is dropped
 
@@ -92,7 +94,10 @@ class NameServer(Component):
     def having(self, topic: str) -> list[BrokerEntry]:
         """Return the brokers that may have a topic; this broker's entry is reduced to that topic."""
         config = self.topic(topic)
-        return [self.own({} if config is None else {topic: config}), *self.others()]
+        others = self.others()
+        if not self.context.writable and not any(topic in broker.topics for broker in others):
+            config = _sendable(topic, config)
+        return [self.own({} if config is None else {topic: config}), *others]
 
     def forget(self, topic: str) -> None:
         """Remove a topic until its broker registers again."""
@@ -151,6 +156,16 @@ class NameServer(Component):
 
 
 # routes and lists
+
+
+def _sendable(topic: str, config: TopicConfig | None) -> TopicConfig | None:
+    """Return a topic of a read-only broker with write permission, so that a producer sends, and is told why it may not.
+
+    Without it a client reports that the topic has no route. The template is there for topics that do not exist.
+    """
+    if config is None and topic == TEMPLATE:
+        return TopicConfig(TEMPLATE, perm=READ | WRITE | INHERIT)
+    return None if config is None else replace(config, perm=config.perm | WRITE)
 
 
 def topic_route(context: Context, connection: Connection, request: Frame) -> Frame:

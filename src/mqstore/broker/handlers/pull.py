@@ -142,10 +142,7 @@ def _pull_response(context: Context, request: Frame, header: PullHeader, found: 
         "minOffset": str(found.min_offset),
     }
     done = make_response(request, code, found.status.value, ext)
-    if context.settings.rewrite_store_host:
-        done.body = context.response_body(parts)
-    else:
-        done.parts = parts
+    done.parts = context.response_parts(parts, request.language)
     return done
 
 

@@ -75,7 +75,7 @@ def _query_response(context: Context, request: Frame, found: QueryResult) -> Fra
     }
     if not found.slices:
         return make_response(request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext)
-    return make_response(request, ext=ext, body=context.response_body(found.slices))
+    return make_response(request, ext=ext, body=context.response_body(found.slices, request.language))
 
 
 def view_message(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -84,7 +84,7 @@ def view_message(context: Context, connection: Connection, request: Frame) -> Fr
     found = context.store.raw_record_at(physical)
     if found is None:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
-    return make_response(request, body=context.response_body([found]))
+    return make_response(request, body=context.response_body([found], request.language))
 
 
 async def search_offset(context: Context, connection: Connection, request: Frame) -> Frame:

@@ -103,7 +103,7 @@ class Frame:
     language: Language = Language.JAVA
     version: int = 0
     serialization: Serialization = Serialization.JSON
-    parts: Sequence[memoryview] = ()  # further parts of the body after `body`; sent without joining them
+    parts: Sequence[bytes | memoryview] = ()  # further parts of the body after `body`; sent without joining them
 
     @property
     def is_response(self) -> bool:

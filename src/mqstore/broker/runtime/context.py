@@ -26,16 +26,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from mqstore.broker.protocol.codes import ResponseCode
+from mqstore.broker.protocol.codes import Language, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection, SharedState
 from mqstore.broker.runtime.limits import Limits
 from mqstore.broker.runtime.logs import log
-from mqstore.broker.served.store_host import rewritten
+from mqstore.broker.served.store_host import rewritten, with_ipv4_hosts
 from mqstore.rocketmq.format.record import parse_host
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Context:
         self._components: dict[type[Component], Component] = {}
         self._executor = ThreadPoolExecutor(settings.workers, thread_name_prefix="mqstore-broker")
         self._host = parse_host(address) if settings.rewrite_store_host else None
+        self._own_host = _packed(address)
         self._tasks: set[asyncio.Task[None]] = set()
         self.limits = Limits(settings)
 
@@ -120,12 +121,19 @@ class Context:
             raise ResponseError(code, self.store.refusal)
         return store
 
-    def response_body(self, records: Iterable[memoryview]) -> bytes:
-        """Return records as the body of a response, with this broker's address in them if `rewrite_store_host` is set."""
+    def response_body(self, records: Sequence[memoryview], language: Language) -> bytes:
+        """Return records as the body of a response to a client: `response_parts` in one piece."""
+        return b"".join(self.response_parts(records, language))
+
+    def response_parts(self, records: Sequence[memoryview], language: Language) -> Sequence[bytes | memoryview]:
+        """Return records as they are sent: with this broker's address if `rewrite_store_host` is set, and to C++ without IPv6 hosts."""
+        parts: Sequence[bytes | memoryview] = records
+        if language is Language.CPP:
+            parts = [with_ipv4_hosts(record, self._own_host) for record in records]
         if self._host is not None:
             host = self._host
-            return b"".join([rewritten(record, host) for record in records])
-        return b"".join(records)
+            parts = [rewritten(memoryview(record), host) for record in parts]
+        return parts
 
     async def run(self, function: Callable[..., T], *given: object) -> T:
         """Run a blocking function in a worker thread."""
@@ -154,3 +162,11 @@ class Context:
 
 
 Handler = Callable[[Context, Connection, Frame], Frame | Awaitable[Frame | None] | None]
+
+
+def _packed(address: str) -> bytes:
+    """Return an address as host bytes; empty if it names a host."""
+    try:
+        return parse_host(address)
+    except ValueError:
+        return b""

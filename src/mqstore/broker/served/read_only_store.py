@@ -51,10 +51,7 @@ ViewName = Literal["auto", "recovered", "disk"]
 READ = 4
 LEAST = 91  # bytes of the smallest record; shorter reads are of its head only
 TEMPLATE = "TBW102"
-REFUSAL = (
-    "service not available now. It may be caused by one of the following reasons: "
-    "the message store is served read-only and accepts no messages or changes; its messages can be pulled and queried."
-)
+REFUSAL = "this broker is read-only: its store accepts no messages or changes; its messages can be pulled and queried"
 
 
 class ReadOnlyStore(ReadSide):

@@ -1,4 +1,4 @@
-"""Store hosts in outgoing records: clients compute message ids from this address, and connect to it to look up an id.
+"""Hosts in outgoing records: clients compute message ids from the store host, and connect to it to look up an id.
 
 Records of a salvaged store name the broker that stored them. `Settings.rewrite_store_host` replaces it with this broker's address, so
 that ids shown by clients point here. The offset in an id does not change, and no checksum covers the field.
@@ -10,6 +10,14 @@ that ids shown by clients point here. The offset in an id does not change, and n
 
 An address of the other IP family does not fit; such a record is sent unchanged.
 
+The C++ client knows IPv4 hosts only. It reads a record with an IPv6 host wrongly and drops the rest of the response without an error, so
+`with_ipv4_hosts` gives it records of the same messages with IPv4 hosts.
+
+    >>> raw = memoryview(encode(Record("T", b"body", sys_flag=0x10, born_host="[::1]:7000", store_host="192.0.2.7:10911")))
+    >>> sent = decode(with_ipv4_hosts(raw, parse_host("127.0.0.1:9876")))
+    >>> sent.born_host, sent.store_host, sent.body, sent.sys_flag
+    ('0.0.0.0:7000', '192.0.2.7:10911', b'body', 0)
+
 Format: docs/formats/rocketmq.md, section 2.1. Protocol: docs/formats/rocketmq-remoting.md, section 3.4.
 """
 
@@ -17,7 +25,7 @@ from __future__ import annotations
 
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6
 
-__all__ = ["rewritten"]
+__all__ = ["rewritten", "with_ipv4_hosts"]
 
 _SYS_FLAG, _BORN_HOST = 36, 48
 _LEAST = 91  # bytes of the smallest record
@@ -35,3 +43,27 @@ def rewritten(raw: memoryview, host: bytes) -> bytes | memoryview:
     changed = bytearray(raw)
     changed[at : at + length] = host
     return bytes(changed)
+
+
+def with_ipv4_hosts(raw: memoryview, host: bytes) -> bytes | memoryview:
+    """Return a record whose hosts are IPv4 addresses: in place of an IPv6 store host this one, of an IPv6 born host 0.0.0.0.
+
+    host: encoded as in a record. A record without IPv6 hosts is returned unchanged.
+    """
+    if len(raw) < _LEAST:
+        return raw
+    flag = int.from_bytes(raw[_SYS_FLAG : _SYS_FLAG + 4], "big")
+    if not flag & (BORN_HOST_IPV6 | STORE_HOST_IPV6):
+        return raw
+    born_end = _BORN_HOST + (20 if flag & BORN_HOST_IPV6 else 8)
+    store_at = born_end + 8
+    store_end = store_at + (20 if flag & STORE_HOST_IPV6 else 8)
+    born, stored = bytes(raw[_BORN_HOST:born_end]), bytes(raw[store_at:store_end])
+    if flag & BORN_HOST_IPV6:
+        born = bytes(4) + born[-4:]
+    if flag & STORE_HOST_IPV6:
+        stored = host if len(host) == 8 else bytes(4) + stored[-4:]
+    flag &= ~(BORN_HOST_IPV6 | STORE_HOST_IPV6)
+    head = bytes(raw[4:_SYS_FLAG]) + flag.to_bytes(4, "big") + bytes(raw[_SYS_FLAG + 4 : _BORN_HOST])
+    rest = b"".join((head, born, bytes(raw[born_end:store_at]), stored, bytes(raw[store_end:])))
+    return (len(rest) + 4).to_bytes(4, "big") + rest

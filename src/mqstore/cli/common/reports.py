@@ -17,7 +17,6 @@ __all__ = ["print_damage", "print_shares", "show_verification"]
 
 DAMAGE_COLUMNS = ("file", "offset", "length", "kind", "detail", "messages")
 SHOWN = 20
-PARTLY = "No damage was found; not everything could be checked."
 
 
 def show_verification(out: Output, report: Report, print_report: Callable[[], None]) -> int:
@@ -27,17 +26,13 @@ def show_verification(out: Output, report: Report, print_report: Callable[[], No
     elif not out.is_text:
         out.records(DAMAGE_COLUMNS, (item.as_dict() for item in report.damage))
     else:
-        if report.ok:
-            out.line("Intact: nothing is damaged." if report.coverage.complete else PARTLY, style="bold green")
-        else:
-            affected = sum(item.messages for item in report.damage)
-            out.line(f"Damaged: {count(len(report.damage), 'finding')}, {count(affected, 'message')} affected.", style="bold red")
+        out.line(report.headline, style="bold red" if not report.ok else "bold yellow" if report.cautions else "bold green")
         print_report()
     return 0 if report.ok else 1
 
 
 def print_damage(out: Output, damage: Iterable[Damage]) -> None:
-    """Print damage by kind, then one by one."""
+    """Print damage by kind, then the first finding of each kind and file; with -v all of them."""
     found = list(damage)
     kinds = Counter(str(item.kind) for item in found)
     affected: Counter[str] = Counter()
@@ -50,11 +45,22 @@ def print_damage(out: Output, damage: Iterable[Damage]) -> None:
         ([kind, f"{number:,}", f"{lengths[kind]:,}", f"{affected[kind]:,}"] for kind, number in kinds.most_common()),
     )
     out.line()
-    shown = out.first(found, SHOWN)
-    for item in shown:
-        out.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", style="bold")
+    groups = [[item] for item in found] if out.settings.verbose else group_damage(found)
+    shown = out.first(groups, SHOWN)
+    for group in shown:
+        item = group[0]
+        more = f" (the first of {count(len(group), 'finding')} of this kind in the file)" if len(group) > 1 else ""
+        out.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}{more}", style="bold")
         out.line(f"    {item.detail}.")
-    out.more_rows(len(found) - len(shown))
+    out.more_rows(len(groups) - len(shown))
+
+
+def group_damage(found: Iterable[Damage]) -> list[list[Damage]]:
+    """Return the findings by file and kind, in the order of the first of each."""
+    groups: dict[tuple[str, str], list[Damage]] = {}
+    for item in found:
+        groups.setdefault((item.file, str(item.kind)), []).append(item)
+    return list(groups.values())
 
 
 def print_shares(out: Output, parts: Iterable[tuple[str, int]], total: int) -> None:

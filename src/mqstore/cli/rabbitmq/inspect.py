@@ -13,12 +13,13 @@ from mqstore.cli.common.arguments import Store
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.common.store_parts import StorePart, print_parts
-from mqstore.cli.rabbitmq.queues import vhost_rows
 from mqstore.cli.rabbitmq.store import open_rabbitmq
+from mqstore.rabbitmq.store.listing import totals, vhost_rows
 from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
+    from mqstore.rabbitmq.store.listing import StoreTotals
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
@@ -32,6 +33,8 @@ _FITS = {
     (2,): "RabbitMQ 3.10 and later",
     (1, 2): "RabbitMQ 3.10 to 4.2; brokers from 4.3 on do not read version 1 queues",
 }
+# sums of a vhost besides queues, messages and bytes
+_COUNTS = ("not_recovered", "transient", "lost", "waiting", "acknowledged")
 # kept beside the classic queues in a node's data directory
 _OTHER_DIRECTORIES = {
     "quorum": "quorum queues (Raft logs) are not read",
@@ -49,11 +52,7 @@ class VhostSummary:
     shutdown: str
     segment_entry_count: int
     entries_from: str
-    queues: int
-    messages: int
-    bytes: int
-    not_recovered: int
-    acknowledged: int
+    totals: StoreTotals
     refusals: tuple[str, ...]
     parts: tuple[StorePart, ...]
 
@@ -63,11 +62,7 @@ class VhostSummary:
             "directory": self.directory,
             "shutdown": self.shutdown,
             "segment_entry_count": self.segment_entry_count,
-            "queues": self.queues,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "not_recovered": self.not_recovered,
-            "acknowledged": self.acknowledged,
+            **{name: getattr(self.totals, name) for name in ("queues", "messages", "bytes", *_COUNTS)},
             "broker_would_refuse": list(self.refusals),
             "parts": [part.as_dict() for part in self.parts],
         }
@@ -106,11 +101,10 @@ class RabbitMQSummary:
             "vhosts": [vhost.as_dict() for vhost in self.vhosts],
             "files": sum(part.files for part in parts),
             "bytes": sum(part.bytes for part in parts),
-            "queues": sum(vhost.queues for vhost in self.vhosts),
-            "messages": sum(vhost.messages for vhost in self.vhosts),
-            "message_bytes": sum(vhost.bytes for vhost in self.vhosts),
-            "not_recovered": sum(vhost.not_recovered for vhost in self.vhosts),
-            "acknowledged": sum(vhost.acknowledged for vhost in self.vhosts),
+            "queues": sum(vhost.totals.queues for vhost in self.vhosts),
+            "messages": sum(vhost.totals.messages for vhost in self.vhosts),
+            "message_bytes": sum(vhost.totals.bytes for vhost in self.vhosts),
+            **{name: sum(getattr(vhost.totals, name) for vhost in self.vhosts) for name in _COUNTS},
             "first_written": self.first,
             "last_written": self.last,
             "unsupported": list(self.unsupported),
@@ -138,18 +132,13 @@ def summarize(store: RabbitMQStore) -> RabbitMQSummary:
 
 
 def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
-    mine = list(vhost_rows(vhost))
     return VhostSummary(
         name=vhost.name,
         directory=vhost.directory,
         shutdown="clean" if vhost.clean else "unclean",
         segment_entry_count=vhost.entry_count,
         entries_from=_entries_from(vhost),
-        queues=len(mine),
-        messages=sum(row["messages"] for row in mine),
-        bytes=sum(row["bytes"] for row in mine),
-        not_recovered=sum(row["not_recovered"] for row in mine),
-        acknowledged=sum(row["acknowledged"] for row in mine),
+        totals=totals(vhost_rows(vhost)),
         refusals=vhost.refusals,
         parts=tuple(_parts(store, vhost)),
     )
@@ -189,7 +178,7 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
         _print_summary(out, summary, store)
     else:
         out.report(summary.as_dict())
-    return 1 if summary.findings or any(vhost.refusals for vhost in summary.vhosts) else 0
+    return 1 if summary.findings or any(vhost.refusals or vhost.totals.lost for vhost in summary.vhosts) else 0
 
 
 def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None:
@@ -205,11 +194,12 @@ def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None
     for vhost in summary.vhosts:
         out.line()
         out.line(f"vhost {vhost.name or '?'} ({vhost.directory})", style="bold")
-        out.fact("queues", f"{count(vhost.messages, 'message')}, {size(vhost.bytes)}, in {count(vhost.queues, 'queue')}")
-        if vhost.not_recovered:
-            out.fact("", f"{count(vhost.not_recovered, 'message')} more that the broker would not recover; `mqstore messages` lists them")
-        if vhost.acknowledged:
-            out.fact("", f"{count(vhost.acknowledged, 'acknowledged message')} still in the files; `mqstore messages --all` lists them")
+        sums = vhost.totals
+        out.fact("queues", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {count(sums.queues, 'queue')}")
+        for sentence in sums.sentences:
+            out.fact("", f"besides, {sentence}")
+        if sums.acknowledged:
+            out.fact("", f"{count(sums.acknowledged, 'acknowledged message')} still in the files; `mqstore messages --all` lists them")
         out.fact("shutdown", vhost.shutdown)
         out.fact("segments", f"{vhost.segment_entry_count} entries each, known from {vhost.entries_from}")
         out.line()

@@ -11,7 +11,7 @@ from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import QueueOptions, TopicsOptions
 from mqstore.cli.rabbitmq.store import note_damage, open_rabbitmq
-from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, QUEUE_NAMES, entry_rows, queue_rows, vhost_rows
+from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, NOT_RECOVERED, QUEUE_NAMES, entry_rows, queue_rows, totals, vhost_rows
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, size
 
@@ -36,7 +36,8 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     shown = list(queue_rows(opened, options.vhost, options.queue))
     if options.view is ViewName.RECOVERED:
         shown = [row for row in shown if not row["refused"]]
-    bad = any(row["not_recovered"] > row["transient"] or row["hidden"] or row["refused"] for row in shown)
+    sums = totals(shown)
+    bad = bool(sums.lost) or any(row["refused"] for row in shown)
     if not out.is_text:
         out.records(QUEUE_NAMES, shown)
         return 1 if note_damage(out, opened.unread) or bad else 0
@@ -55,10 +56,10 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
         filtered = options.vhost or options.queue
         out.line("no queue matches; without filters all are listed" if filtered else "no queues: this store has no queue directory")
         return 1 if note_damage(out, opened.unread) else 0
-    total = sum(row["messages"] for row in shown)
-    out.line(
-        f"{count(len({row['vhost'] for row in shown}), 'vhost')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold"
-    )
+    vhosts = len({row["vhost"] for row in shown})
+    out.line(f"{count(vhosts, 'vhost')}, {count(len(shown), 'queue')}, {count(sums.messages, 'message')}", style="bold")
+    for sentence in sums.sentences:
+        out.line(f"{sentence}.")
     for each in opened.vhosts:
         for sentence in each.refusals[:1]:
             out.note(f"the broker would not start vhost {each.name!r}: {sentence}")
@@ -66,9 +67,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
 
 
 def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
-    lost = row["not_recovered"] - row["transient"] - row["missing"]
-    other = [f"{row[name]:,} {name}" for name in ("transient", "missing", "hidden") if row[name]]
-    other += [f"{lost:,} that the broker would not find"] if lost > 0 else []
+    other = [f"{row[name]:,} {title}" for name, title in NOT_RECOVERED.items() if row[name]]
     other += [f"{row['acknowledged']:,} acknowledged"] if row["acknowledged"] else []
     other += [f"{row['expired']:,} expired"] if row["expired"] else []
     return [
@@ -90,7 +89,8 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
     """List the index entries of a queue, by priority level (high first) and sequence id, including acknowledged ones.
 
     State: ready, delivered (not acknowledged), acknowledged, missing (its message is in no file), damaged, duplicate, hidden (after damage
-    that the broker does not read past). Exit status 1 if an entry is in one of the last four states.
+    that the broker does not read past), unfound (intact, but the broker does not find it). Fate: what becomes of it at the next start.
+    Exit status 1 if an entry is in one of the last five states, unless it is transient and the node was killed.
     """
     opened = open_rabbitmq(store, names=options.names)
     directories = opened.queue(options.topic, options.queue_id)
@@ -99,6 +99,7 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
         everything=True, recovered=True if options.view is ViewName.RECOVERED else None,
     )  # fmt: skip
     states: Counter[str] = Counter()
+    bad: Counter[str] = Counter()
 
     def watched() -> Iterator[dict[str, Any]]:
         left = options.limit
@@ -110,6 +111,8 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
                     return
                 left = None if left is None else left - 1
                 states[row["state"]] += 1
+                if row["state"] in BAD_STATES and row["fate"] != "transient":
+                    bad[row["state"]] += 1
                 yield row
 
     if not out.is_text:
@@ -117,7 +120,6 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
     else:
         _print_entries(out, directories, watched())
         out.line(", ".join(f"{number:,} {state}" for state, number in sorted(states.items())) or "no entry", style="bold")
-    bad = {state: number for state, number in states.items() if state in BAD_STATES}
     if bad:
         out.note(f"entries that do not point to their message: {', '.join(f'{n:,} {s}' for s, n in sorted(bad.items()))}")
     return 1 if bad else 0

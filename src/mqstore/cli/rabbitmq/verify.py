@@ -41,8 +41,8 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
 def _print_report(out: Output, report: Report, seconds: float, store: object) -> None:
     checked = report.checked
     out.line(
-        f"Checked {count(checked.queue_entries, 'index entry')}, {count(checked.messages, 'message')} and "
-        f"{count(checked.records, 'record')} of message files in {count(checked.files, 'file')}, {size(checked.bytes)}; "
+        f"Checked {count(checked.messages, 'message')} in {count(checked.queue_entries, 'index entry')} and "
+        f"{count(checked.records, 'record')} of message files: {size(checked.bytes)} in {count(checked.files, 'file')}; "
         f"{pace(checked.bytes, seconds)}."
     )
     if report.damage:

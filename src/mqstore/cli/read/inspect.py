@@ -133,6 +133,8 @@ class RocketMQSummary:
 
 def summarize(store: RocketMQStore) -> RocketMQSummary:
     """Summarize an open store."""
+    from mqstore.rocketmq.store.queue_totals import messages_of
+
     view = store.view("disk")
     queues = view.queues()
     index = store.index_files()
@@ -155,7 +157,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         end=_find_end(store, max(listed, default=-1)),
         topics=len({queue.topic for queue in queues}),
         queues=len(queues),
-        listed=sum(queue.max_offset - queue.min_offset for queue in queues),
+        listed=messages_of(view, queues),
         first_store_timestamp=_first_store_timestamp(store),
         index_files=len(index) + len(unread),
         index_entries=sum(max(0, header.index_count - 1) for header in headers),

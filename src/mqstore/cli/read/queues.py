@@ -37,7 +37,7 @@ FINDINGS_SHOWN = 20
 _UNREAD = (Kind.MISSING_FILE, Kind.UNREADABLE)
 
 ENTRY_NAMES = ("queue_offset", "physical_offset", "size", "tags_code", "state")
-TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "bytes", "last_store_timestamp")
+TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "expired", "bytes", "last_store_timestamp")
 GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "state")
 
 BAD_STATES = frozenset({"unwritten", "beyond-log", "no-record", "mismatch"})
@@ -215,42 +215,28 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
 
 
 def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a row per consume queue. messages, bytes: of its entries; last_store_timestamp: of the newest entry's record."""
+    """Yield a row per consume queue. messages, bytes: of the entries whose record may be in the log; expired: entries of removed records.
+
+    last_store_timestamp: of the newest entry's record.
+    """
+    from mqstore.rocketmq.store.queue_totals import totals
+
+    log_range = view.log_range()
     for found in view.queues():
         if topic is not None and found.topic != topic:
             continue
-        listed, total, last = _totals(found)
-        newest = None if last is None else view.record(last)
+        sums = totals(found, log_range)
+        newest = None if sums.newest is None else view.record(sums.newest)
         yield {
             "topic": found.topic,
             "queue_id": found.queue_id,
             "min_offset": found.min_offset,
             "max_offset": found.max_offset,
-            "messages": listed,
-            "bytes": total,
+            "messages": sums.messages,
+            "expired": sums.expired,
+            "bytes": sums.bytes,
             "last_store_timestamp": None if newest is None else newest.store_timestamp,
         }
-
-
-def _totals(queue: QueueView) -> tuple[int, int, int | None]:
-    """Return (messages, bytes of their records, physical offset of the newest) of a queue."""
-    import numpy as np
-
-    from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
-
-    low, high = queue.min_offset, queue.max_offset
-    listed = total = 0
-    last: int | None = None
-    step = high - low if queue.batch else 256 * CHUNK
-    for begin in range(low, high, max(1, step)):
-        entries = queue.entries(begin, min(high, begin + step))
-        length = entries["size"].astype(np.int64)
-        real = (length > 0) & (length != BLANK_SIZE)
-        listed += int(entries["count"][real].astype(np.int64).sum()) if queue.batch else int(real.sum())
-        total += int(length[real].sum())
-        if real.any():
-            last = int(entries["physical_offset"][np.flatnonzero(real)[-1]])
-    return listed, total, last
 
 
 def topics(out: Output, store: Store, options: TopicsOptions) -> int:

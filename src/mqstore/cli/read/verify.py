@@ -69,8 +69,9 @@ def print_report(out: Output, report: Report, seconds: float, store: object) -> 
     """Print the outcome for a person: what was checked, damage by kind and in detail, notes, next step."""
     checked = report.checked
     out.line(
-        f"Checked {count(checked.records, 'record')} in {size(checked.bytes)} of log, {count(checked.queue_entries, 'queue entry')} and "
-        f"{count(checked.index_entries, 'index entry')} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
+        f"Checked {count(checked.messages, 'message')} in {count(checked.records, 'record')} of log, "
+        f"{count(checked.queue_entries, 'queue entry')} and {count(checked.index_entries, 'index entry')}: "
+        f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
     )
     if report.damage:
         out.line()

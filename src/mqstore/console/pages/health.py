@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.responses import Response
 
@@ -14,10 +15,12 @@ from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, Report
+from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["ROUTES", "Health", "last_report", "look"]
+__all__ = ["ROUTES", "Health", "last_report", "look", "queue_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,12 @@ class Health:
     warnings: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     findings: tuple[Damage, ...]
+    lost: int = 0
 
     @property
     def state(self) -> str:
         """`good`, `warn` or `bad`."""
-        if self.findings or any("would not" in sentence for sentence in self.warnings):
+        if self.findings or self.lost or any("would not" in sentence for sentence in self.warnings):
             return "bad"
         return "warn" if self.warnings or self.shutdown == "unclean" else "good"
 
@@ -44,7 +48,7 @@ class Health:
 def look(opened: OpenStore, progress: Callable[[int, int], None]) -> Health:
     """Return the summary of a store."""
     store = opened.store
-    return _rocketmq(store) if isinstance(store, RocketMQStore) else _rabbitmq(store, progress)
+    return _rocketmq(store) if isinstance(store, RocketMQStore) else _rabbitmq(opened, progress)
 
 
 def _store_size(store: RocketMQStore | RabbitMQStore) -> int:
@@ -63,7 +67,7 @@ def _rocketmq(store: RocketMQStore) -> Health:
         store.family,
         f"RocketMQ {'4.9' if version == '4.9.3' else '5.x'}",
         "unclean" if store.unclean else "clean",
-        sum(queue.max_offset - queue.min_offset for queue in queues),
+        messages_of(view, queues),
         _store_size(store),
         tuple(warnings),
         (
@@ -76,35 +80,39 @@ def _rocketmq(store: RocketMQStore) -> Health:
     )
 
 
-def _rabbitmq(store: RabbitMQStore, progress: Callable[[int, int], None]) -> Health:
+def queue_rows(opened: OpenStore) -> list[dict[str, Any]]:
+    """Return the rows of all queues of a RabbitMQ store, as `topics` prints them."""
+    return opened.cached("queues", lambda: list(listing.queue_rows(opened.rabbitmq)))
+
+
+def _rabbitmq(opened: OpenStore, progress: Callable[[int, int], None]) -> Health:
+    store = opened.rabbitmq
     warnings: list[str] = []
     findings: list[Damage] = []
-    messages = lost = acknowledged = 0
     vhosts = store.vhosts
     for number, vhost in enumerate(vhosts):
         progress(number, len(vhosts))
         warnings += [f"the broker would not start vhost {vhost.name!r}: {sentence}" for sentence in vhost.refusals[:1]]
-        for queue in vhost.queues:
-            messages += queue.counts.ready
-            lost += queue.counts.missing_body + queue.counts.hidden
-            acknowledged += queue.counts.acked
         findings += vhost.findings
-    if lost:
-        warnings.append(f"{lost:,} messages that the broker would not recover")
+    rows = queue_rows(opened)
+    sums = listing.totals(rows)
+    warnings += sums.sentences if sums.lost or sums.waiting else ()
     versions = sorted({queue.version for queue in store.queues})
     return Health(
         store.family,
         f"RabbitMQ classic queues, version {' and '.join(map(str, versions)) or '-'}",
         "clean" if all(vhost.clean for vhost in vhosts) else "unclean",
-        messages,
+        sums.messages,
         _store_size(store),
         tuple(warnings),
         (
+            ("Not recovered", f"{sums.not_recovered:,}: {sums.lost:,} lost, {sums.waiting:,} waiting, {sums.transient:,} transient"),
             ("Vhosts", f"{len(vhosts):,}"),
-            ("Queues", f"{len({(queue.vhost, queue.name) for queue in store.queues}):,}"),
-            ("Acknowledged, still on disk", f"{acknowledged:,}"),
+            ("Queues", f"{sums.queues:,}"),
+            ("Acknowledged, still on disk", f"{sums.acknowledged:,}"),
         ),
         tuple(findings),
+        sums.lost,
     )
 
 

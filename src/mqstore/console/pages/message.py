@@ -49,7 +49,7 @@ def rocketmq_row(view: View, offset: int) -> dict[str, Any]:
     """Return the message at a physical offset as a row of the message table, times in ms. Raises NotFoundError."""
     for batch in view.batches(ROCKETMQ_COLUMNS, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
         for row in batch.to_pylist():
-            return dict(row) | {"properties": dict(row["properties"] or ())}
+            return dict(row) | {"properties": None if row["properties"] is None else dict(row["properties"])}
     low, high = view.log_range()
     where = f"outside the log, which ranges from {low:,} to {high:,}" if not low <= offset < high else "where no valid record starts"
     raise NotFoundError(f"physical offset {offset:,} is {where} in the {view.name} view; see the damage map of the log")

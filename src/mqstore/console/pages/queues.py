@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from mqstore.console.basket import InQueue
 from mqstore.console.page import PageRequest, address
+from mqstore.console.pages.health import queue_rows
 from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
@@ -21,14 +22,14 @@ from mqstore.table.columns import QueueSelection
 __all__ = ["ROUTES"]
 
 SHOWN = 200
-STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden")
+STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden", "unfound")
 
 
 def queues(request: PageRequest) -> Response:
     opened = request.store
     store = opened.rabbitmq
     wanted, start = request.text("name").lower(), request.number("from") or 0
-    rows = opened.cached("queues", lambda: list(listing.queue_rows(store)))
+    rows = queue_rows(opened)
     found = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
     return request.show(
         "queues.html",
@@ -36,6 +37,8 @@ def queues(request: PageRequest) -> Response:
         section="queues",
         vhosts=store.vhosts,
         found=found[start : start + SHOWN],
+        why=listing.NOT_RECOVERED,
+        sums=listing.totals(rows),
         start=start,
         total=len(found),
         size=SHOWN,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.responses import Response
 
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
+from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
 
 __all__ = ["ROUTES", "SYSTEM_TOPICS"]
@@ -31,14 +33,11 @@ SYSTEM_TOPICS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic with its queues; its kind follows from its name."""
+    """A topic with its queues; its kind follows from its name. messages: as `mqstore topics` counts them."""
 
     name: str
     queues: tuple[QueueView, ...]
-
-    @property
-    def messages(self) -> int:
-        return sum(queue.max_offset - queue.min_offset for queue in self.queues)
+    messages: int
 
     @property
     def kind(self) -> str:
@@ -56,14 +55,18 @@ def topics(request: PageRequest) -> Response:
     by_name: dict[str, list[QueueView]] = {name: [] for name in opened.rocketmq.topics.names}
     for queue in view.queues():
         by_name.setdefault(queue.topic, []).append(queue)
-    found = [Topic(name, tuple(queues)) for name, queues in sorted(by_name.items()) if wanted in name.lower()]
+    names = sorted(name for name in by_name if wanted in name.lower())
+    found = [
+        Topic(name, tuple(by_name[name]), opened.cached(("messages", request.view, name), partial(messages_of, view, by_name[name])))
+        for name in names[start : start + SHOWN]
+    ]
     return request.show(
         "topics.html",
         store=opened,
         section="topics",
-        found=found[start : start + SHOWN],
+        found=found,
         start=start,
-        total=len(found),
+        total=len(names),
         size=SHOWN,
     )
 

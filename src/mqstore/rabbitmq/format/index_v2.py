@@ -110,7 +110,7 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
     if len(strange):
         place = queue_store.HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
         detail = f"{len(strange)} entries have a status that is neither 0 nor 1"
-        findings.append(Damage(file, place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail, len(strange)))
+        findings.append(Damage(file, place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail))
     return IndexFile(first, count, rows, valid_header, partial, crash, tuple(findings))
 
 
@@ -161,7 +161,10 @@ class QueueIndexV2:
         return bytes_of(self.directory, self.store_file(number))[0] if number in self._stores else np.empty(0, np.uint8)
 
     def segment(self, number: int, *, dirty: bool) -> IndexSegment:
-        """Return the entries of a file. dirty: `seen` excludes entries that the broker discards after a crash because of this file."""
+        """Return the entries of a file. dirty: `seen` excludes entries that the broker discards after a crash because of this file.
+
+        A crash leaves transient messages that were only begun to be written; they are not findings then.
+        """
         name = self.index_file(number)
         data, unreadable = bytes_of(self.directory, name)
         index = read_index(data, number, name, self.count)
@@ -192,7 +195,7 @@ class QueueIndexV2:
             *unreadable,
             *index.findings,
             *queue_store.header_damage(store, self.store_file(number)),
-            *self._entry_damage(number, rows, places, live[places] & ~valid),
+            *self._entry_damage(number, rows, places, live[places] & ~valid & (((rows["flags"] & 1) != 0) | (not dirty))),
         ]
         seen = live[places] & (rows["status"] == 1)
         if dirty:

@@ -30,7 +30,7 @@ from typing import Any
 
 from mqstore.rabbitmq.erlang.etf import Atom, Term
 
-__all__ = ["Amqp10Error", "fragments", "properties", "value"]
+__all__ = ["Amqp10Error", "fragments", "properties", "stored_size", "value"]
 
 DATA = 0x75
 BODY_TYPE = b"amqp-1.0"
@@ -202,6 +202,11 @@ def fragments(data: Term) -> tuple[bytes, ...]:
     except (TypeError, IndexError, KeyError, StopIteration, struct.error, AttributeError):
         raise Amqp10Error("the body of an AMQP 1.0 message is not a list of sections") from None
     raise Amqp10Error("data of an AMQP 1.0 message is {v1, …} of 7 or {msg, …} of 8")
+
+
+def stored_size(data: Term) -> int | None:
+    """Return the size of stored data as 4.x states it in index entries: all its sections. None for the form of 3.13."""
+    return len(data[2]) if _is_v1(data) else None
 
 
 def _is_v1(data: Term) -> bool:

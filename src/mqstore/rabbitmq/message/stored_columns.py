@@ -162,10 +162,16 @@ class StoredTerms:
         return found
 
     def valid(self, hi: Longs, lo: Longs, size: Longs) -> NDArray[np.bool_]:
-        """Return for each row whether it is readable, with this id (zeros: any) and this body size."""
+        """Return for each row whether it is readable, with this id (zeros: any) and this size, as an index entry states it."""
         own = self.ids
         same = ((own[0] == hi) & (own[1] == lo)) | ((hi == 0) & (lo == 0))
-        return np.asarray(self.readable & same & (self.sizes == size))
+        sizes = self.sizes
+        for row, slow in self.slow.items():
+            if slow.message is not None and slow.message.form == "mc_amqp":
+                sizes = sizes.copy() if sizes is self.sizes else sizes
+                stated = slow.message.stated_size
+                sizes[row] = size[row] if stated is None else stated
+        return np.asarray(self.readable & same & (sizes == size))
 
     @cached_property
     def payload(self) -> pa.Array:

@@ -1,16 +1,20 @@
 """Queues with their counts, and index entries with their state, as `topics`, `queue` and the console show them.
 
     queue_rows(store)    a row per queue, with the levels of a priority queue combined
-    entry_rows(rows)     a row per index entry: ready, delivered, acknowledged, missing, damaged, duplicate or hidden
+    totals(rows)         the sums of such rows
+    entry_rows(rows)     a row per index entry: ready, delivered, acknowledged, missing, damaged, duplicate, hidden or unfound
 
 Format: docs/formats/rabbitmq.md, sections 5 and 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
+from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_table import MessageRows
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["BAD_STATES", "ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue_rows", "vhost_rows"]
+__all__ = ["BAD_STATES", "ENTRY_NAMES", "NOT_RECOVERED", "QUEUE_NAMES", "StoreTotals", "entry_rows", "queue_rows", "totals", "vhost_rows"]
 
 QUEUE_NAMES = (
     "vhost",
@@ -32,10 +36,15 @@ QUEUE_NAMES = (
     "next_seq_id",
     "not_recovered",
     "transient",
+    "lost",
+    "waiting",
     "expired",
     "acknowledged",
     "missing",
+    "damaged",
     "hidden",
+    "repeated",
+    "unfound",
     "start",
     "refused",
     "directories",
@@ -45,6 +54,7 @@ ENTRY_NAMES = (
     "priority_level",
     "queue_version",
     "state",
+    "fate",
     "recovered",
     "pos",
     "delivered",
@@ -60,9 +70,22 @@ ENTRY_NAMES = (
     "store_file",
     "position",
 )
-BAD_STATES = frozenset({"missing", "damaged", "hidden", "duplicate"})
+BAD_STATES = frozenset({"missing", "damaged", "hidden", "duplicate", "unfound"})
 
-_FROM_TABLE = tuple(name for name in ENTRY_NAMES if name not in ("state", "delivered", "acknowledged", "index_file", "index_position"))
+# columns of a queue whose sum is `not_recovered`, as a person reads them
+NOT_RECOVERED = {
+    "transient": "transient",
+    "missing": "missing",
+    "damaged": "damaged",
+    "hidden": "after damage",
+    "repeated": "repeated",
+    "unfound": "that the broker would not find",
+    "waiting": "in a queue that would not start",
+}
+
+_FROM_TABLE = tuple(
+    name for name in ENTRY_NAMES if name not in ("state", "fate", "delivered", "acknowledged", "index_file", "index_position")
+)
 
 
 # queues
@@ -71,7 +94,12 @@ _FROM_TABLE = tuple(name for name in ENTRY_NAMES if name not in ("state", "deliv
 def queue_rows(
     store: RabbitMQStore, vhosts: Collection[str] | None = None, queues: Collection[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row per queue, with the levels of a priority queue combined. messages, bytes: those the broker would recover."""
+    """Yield a row per queue, with the levels of a priority queue combined.
+
+    messages, bytes: those the broker would recover. not_recovered: all others that are not acknowledged, which are transient, lost, or
+    waiting (intact, but the broker would not start their queue). lost: missing, damaged, hidden, repeated or unfound, as `store.fate`
+    says. expired: None if no time was given.
+    """
     for vhost in store.vhosts:
         if vhosts is None or (vhost.name or "") in vhosts:
             yield from vhost_rows(vhost, queues)
@@ -89,6 +117,12 @@ def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None) -> Iterator[
 
 def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
     counts = [each.counts for each in directories]
+    found = Fates()
+    for each in counts:
+        found.add(each.fates)
+    if refused:
+        found.refused, found.recovered = found.recovered, 0
+    expired = [each.expired for each in counts if each.expired is not None]
     spans = [span for each in directories for span in _spans(each)]
     first = directories[0]
     return {
@@ -96,17 +130,22 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
         "queue": first.name,
         "priority_levels": None if first.priority_level is None else len(directories),
         "queue_version": max(each.version for each in directories),
-        "messages": sum(each.ready for each in counts),
-        "bytes": sum(each.size for each in counts),
+        "messages": found.recovered,
+        "bytes": 0 if refused else sum(each.size for each in counts),
         "min_seq_id": min((span.low for span in spans if span.low is not None), default=None),
         "max_seq_id": max((span.high for span in spans if span.high is not None), default=None),
         "next_seq_id": None if first.priority_level is not None else first.next_seq,
-        "not_recovered": sum(span.not_recovered for span in spans),
-        "transient": sum(each.transient for each in counts),
-        "expired": sum(each.expired for each in counts),
-        "acknowledged": sum(each.acked for each in counts),
-        "missing": sum(each.missing_body for each in counts),
-        "hidden": sum(each.hidden for each in counts),
+        "not_recovered": found.not_recovered,
+        "transient": found.transient,
+        "lost": found.lost,
+        "waiting": found.refused,
+        "expired": sum(expired) if expired else None,
+        "acknowledged": found.acknowledged,
+        "missing": found.missing,
+        "damaged": found.damaged,
+        "hidden": found.hidden,
+        "repeated": found.repeated,
+        "unfound": found.unfound,
         "start": first.start.name,
         "refused": refused,
         "directories": [each.directory for each in directories],
@@ -115,25 +154,60 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentSpan:
-    """The lowest and highest sequence id that the broker would recover from one segment, and how many messages it would not."""
+    """The lowest and highest sequence id that the broker would recover from one segment."""
 
     low: int | None
     high: int | None
-    not_recovered: int
 
 
 def _spans(queue: Queue) -> Iterator[_SegmentSpan]:
     for found in queue.entry_tables():
         seq = found.entries["seq"][found.kept]
-        left = int(((found.entries["seen"] != 0) & ~found.kept).sum())
-        yield _SegmentSpan(int(seq.min()) if len(seq) else None, int(seq.max()) if len(seq) else None, left)
+        yield _SegmentSpan(int(seq.min()) if len(seq) else None, int(seq.max()) if len(seq) else None)
+
+
+@dataclass(slots=True)
+class StoreTotals:
+    """Sums over the queues of a store or a vhost; as in `queue_rows`. expired: None if no time was given."""
+
+    queues: int = 0
+    messages: int = 0
+    bytes: int = 0
+    not_recovered: int = 0
+    transient: int = 0
+    lost: int = 0
+    waiting: int = 0
+    acknowledged: int = 0
+    expired: int | None = None
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """What the messages are that a broker would not recover, one sentence for each reason."""
+        if self.lost:
+            yield f"{count(self.lost, 'message')} lost: the broker would start without {'it' if self.lost == 1 else 'them'}"
+        if self.waiting:
+            yield f"{count(self.waiting, 'message')} in queues that the broker would not start"
+        if self.transient:
+            yield f"{count(self.transient, 'transient message')}, which a broker drops at every start"
+
+
+def totals(rows: Iterable[dict[str, Any]]) -> StoreTotals:
+    """Add up the rows of `queue_rows`: the one source of the sums that `inspect`, `topics` and the console show."""
+    found = StoreTotals()
+    for row in rows:
+        found.queues += 1
+        for name in ("messages", "bytes", "not_recovered", "transient", "lost", "waiting", "acknowledged"):
+            setattr(found, name, getattr(found, name) + row[name])
+        if row["expired"] is not None:
+            found.expired = (found.expired or 0) + row["expired"]
+    return found
 
 
 # entries
 
 
 def entry_rows(rows: MessageRows) -> Iterator[dict[str, Any]]:
-    """Yield index entries with their state, as `queue` lists them."""
+    """Yield index entries with their state, as `queue` lists them, and their fate at the next start of the broker."""
     from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED
     from mqstore.rabbitmq.store import message_table
     from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, UNREACHABLE
@@ -143,14 +217,15 @@ def entry_rows(rows: MessageRows) -> Iterator[dict[str, Any]]:
     table = message_table.build_batch(rows, _FROM_TABLE, None).to_pylist()
     files = [name for name, _ in rows.table.sources]
     columns = zip(
-        table, rows.table.known.tolist(), entries["state"].tolist(), entries["seen"].tolist(), rows.table.index_file.tolist(),
+        table, rows.table.known.tolist(), entries["state"].tolist(), rows.table.fate.tolist(), rows.table.index_file.tolist(),
         entries["record"].tolist(), strict=True,
     )  # fmt: skip
-    for row, known, state, seen, file, record in columns:
+    for row, known, state, ends, file, record in columns:
         delivered, acked = bool(state & DELIVERED), bool(state & ACKED)
-        plain = "hidden" if not seen else "delivered" if delivered else "ready"
+        plain = FATES[ends] if ends in (HIDDEN, UNFOUND) else "delivered" if delivered else "ready"
         row |= {
             "state": special.get(known, plain),
+            "fate": FATES[ends],
             "delivered": delivered,
             "acknowledged": acked,
             "index_file": files[file],

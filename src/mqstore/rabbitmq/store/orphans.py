@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_STORE, SPDA
 from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
+from mqstore.rabbitmq.store.fate import UNLISTED
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DUPLICATE, PERSISTENT_STORE, QUEUE_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
 
@@ -75,7 +76,8 @@ def _entry_table(
     entries["state"] = SPDA
     nothing = np.zeros(count, np.bool_)
     known, where = np.full(count, UNINDEXED, np.uint8), np.full(count, location, np.uint8)
-    return EntryTable(0, entries, sources, source, at, length, record, source, nothing, nothing, known, where)
+    fates = np.full(count, UNLISTED, np.uint8)
+    return EntryTable(0, entries, sources, source, at, length, record, source, nothing, nothing, known, where, fates)
 
 
 def _rows(vhost: Vhost, table: EntryTable, queue: Queue | None = None) -> MessageRows:

@@ -25,7 +25,8 @@ from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, P
 from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
 from mqstore.rabbitmq.format.layout import QueueDirectory
 from mqstore.rabbitmq.message.message_term import read_message
-from mqstore.rabbitmq.store import start_rules
+from mqstore.rabbitmq.store import fate, start_rules
+from mqstore.rabbitmq.store.fate import Fates
 from mqstore.rabbitmq.store.start_rules import QueueStart
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryTable", "Queue", "QueueCounts"]
 
+MAX_FINDINGS = 100  # findings of a kind per segment that are listed one by one
 # what is known of a message before its bytes are read
 PLAIN, CONSUMED, UNREACHABLE, DAMAGED, DUPLICATE, UNINDEXED = range(6)
 # where a message is: as in the column `location`
@@ -42,21 +44,23 @@ LOCATIONS = ("index", "msg_store_persistent", "msg_store_transient", "queue_stor
 
 @dataclass(slots=True)
 class QueueCounts:
-    """Message counts of one queue directory.
+    """Message counts of one queue directory, as if the broker started it.
 
-    ready: the broker would recover them; transient: discarded at every start; acked: acknowledged and still in the files;
-    missing_body: entries whose message is in no file; expired: ready, and expired at `now`; expired_at_head: of these, the ones that
-    the broker drops at once; hidden: after damage, so that the broker does not see them. size: bytes of the ready bodies.
+    fates: what becomes of each entry at the next start. expired: recovered, and expired at `now`; expired_at_head: of these, the ones
+    that the broker drops at once; both None if no time was given. transient_missing: transient, and in no file. size: bytes of the
+    recovered bodies.
     """
 
-    ready: int = 0
-    transient: int = 0
-    expired: int = 0
-    expired_at_head: int = 0
-    acked: int = 0
-    missing_body: int = 0
-    hidden: int = 0
+    fates: Fates = field(default_factory=Fates)
+    expired: int | None = None
+    expired_at_head: int | None = None
+    transient_missing: int = 0
     size: int = 0
+
+    @property
+    def ready(self) -> int:
+        """Messages that the broker would recover."""
+        return self.fates.recovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class EntryTable:
 
     sources: the buffers with messages, and their file names; source, at, length: of each entry's stored message (source -1: in no file).
     record: position of the record in its file. kept: the broker would recover it. known: PLAIN, CONSUMED, …; location: INDEX, ….
+    fate: what becomes of it at the next start (`store.fate`).
     """
 
     version: int
@@ -79,8 +84,14 @@ class EntryTable:
     redelivered: NDArray[np.bool_]
     known: NDArray[np.uint8]
     location: NDArray[np.uint8]
+    fate: NDArray[np.uint8]
     crashes: tuple[str, ...] = ()
     findings: tuple[Damage, ...] = ()
+
+    def refuse(self) -> None:
+        """Mark the entries as those of a queue that the broker does not start."""
+        self.fate[self.kept] = fate.REFUSED
+        self.kept[:] = False
 
     def take(self, rows: NDArray[np.intp]) -> EntryTable:
         """Return the same of some rows."""
@@ -99,6 +110,7 @@ class EntryTable:
             redelivered,
             self.known[rows],
             self.location[rows],
+            self.fate[rows],
         )
 
 
@@ -126,14 +138,20 @@ class _MessagePlaces(NamedTuple):
 def _entry_damage(
     segment: IndexSegment, index_file: NDArray[np.int32], unreadable: NDArray[np.bool_], lost: NDArray[np.bool_]
 ) -> Iterator[Damage]:
-    """Yield the findings of single entries, the first hundred of each kind. lost: live entries whose message is in no file."""
+    """Yield the findings of single entries, and one for all after the first hundred of a kind. lost: live, and in no file."""
     entries = segment.entries
-    for row in np.flatnonzero(unreadable)[:100].tolist():
-        name = segment.files[int(index_file[row])]
-        yield Damage(name, int(entries["at"][row]), int(entries["length"][row]), Kind.BAD_TERM, "the embedded message is not a term", 1)
-    for row in np.flatnonzero(lost)[:100].tolist():
+    for number, row in enumerate(np.flatnonzero(unreadable)[: MAX_FINDINGS + 1].tolist()):
+        name, left = segment.files[int(index_file[row])], int(unreadable.sum()) - number
+        detail = "the embedded message is not a term" if number < MAX_FINDINGS else f"{left} more embedded messages are not terms"
+        affected = 1 if number < MAX_FINDINGS else left
+        yield Damage(name, int(entries["at"][row]), int(entries["length"][row]), Kind.BAD_TERM, detail, affected)
+    for number, row in enumerate(np.flatnonzero(lost)[: MAX_FINDINGS + 1].tolist()):
+        left = int(lost.sum()) - number
         detail = f"the message of sequence id {entries['seq'][row]} is in no message file; {int(lost.sum())} such in the segment"
-        yield Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, 1)
+        if number == MAX_FINDINGS:
+            detail = f"{left} more messages of the segment are in no message file, from sequence id {entries['seq'][row]} on"
+        affected = 1 if number < MAX_FINDINGS else left
+        yield Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, affected)
 
 
 class Queue:
@@ -221,12 +239,13 @@ class Queue:
         else:
             own_persistent, unreadable = persistent, np.zeros(len(entries), np.bool_)
         kept = start_rules.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=found.in_store)
+        invalid = unreadable | ((version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0))
         kept &= ~nowhere & ~unreadable
         if version == 1 and self.ignores_journal:
             kept[:] = False
         known = np.full(len(entries), PLAIN, np.uint8)
         known[nowhere] = UNREACHABLE
-        known[(version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0)] = DAMAGED
+        known[invalid] = DAMAGED
         known[(entries["flags"] & REPEATED) != 0] = DUPLICATE
         known[entries["state"] == SPDA] = CONSUMED
         location = np.where(shared, np.where(persistent, PERSISTENT_STORE, TRANSIENT_STORE), INDEX)
@@ -235,7 +254,12 @@ class Queue:
         if unreadable.any():
             first = int(np.flatnonzero(unreadable)[0])
             crashes.append(f"the message embedded at sequence id {entries['seq'][first]} is not a term; the broker crashes on it")
-        findings = (*segment.findings, *_entry_damage(segment, index_file, unreadable, nowhere & (entries["state"] != SPDA)))
+        consumed = entries["state"] == SPDA
+        # a killed node leaves transient messages that it had only begun to write, and drops all of them at its next start
+        wanted = ~consumed & (persistent | self.start.clean)
+        if version == 2:
+            wanted &= (entries["flags"] & HIDDEN) == 0  # these are findings of the index file
+        findings = (*segment.findings, *_entry_damage(segment, index_file, unreadable & wanted, nowhere & wanted))
         return EntryTable(
             version,
             entries,
@@ -249,6 +273,7 @@ class Queue:
             start_rules.redelivered(entries, self.start, version),
             known,
             location.astype(np.uint8),
+            fate.fates(entries, kept=kept, consumed=consumed, nowhere=nowhere, invalid=invalid, clean=self.start.clean),
             tuple(crashes),
             findings,
         )
@@ -303,23 +328,21 @@ class Queue:
     def _summary(self) -> _QueueSummary:
         facts = _QueueSummary(QueueCounts())
         counts = facts.counts
+        if self.now is not None:
+            counts.expired = counts.expired_at_head = 0
         head = True
         for found in self.entry_tables():
             entries = found.entries
-            live = entries["seen"] != 0
-            counts.ready += int(found.kept.sum())
+            counts.fates.add(fate.totals(found.fate))
             counts.size += int(entries["size"][found.kept].sum())
-            counts.transient += int((live & ((entries["flags"] & PERSISTENT) == 0) & ~found.kept).sum())
-            counts.acked += int((entries["state"] == SPDA).sum())
-            counts.missing_body += int((found.known == UNREACHABLE).sum())
-            counts.hidden += int(((entries["seen"] == 0) & (entries["state"] != SPDA)).sum())
+            counts.transient_missing += int(((found.fate == fate.TRANSIENT) & (found.known == UNREACHABLE)).sum())
             if self.now is not None:
                 expired = (entries["expiry"] > 0) & (entries["expiry"] <= self.now)
-                counts.expired += int((expired & found.kept).sum())
+                counts.expired = (counts.expired or 0) + int((expired & found.kept).sum())
                 if head:
                     among = expired[found.kept]
                     first = int(np.argmin(among)) if len(among) and not among.all() else len(among)
-                    counts.expired_at_head += first
+                    counts.expired_at_head = (counts.expired_at_head or 0) + first
                     head = first == len(among)
             if found.kept.any():
                 count = self.index_v2.count if found.version == 2 else self.index.count

@@ -20,10 +20,11 @@ from mqstore.findings import Damage, Report
 from mqstore.rabbitmq.definitions.metadata import names_of_node
 from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.store import message_table
+from mqstore.rabbitmq.store.fate import ACKNOWLEDGED
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.orphans import orphan_rows
-from mqstore.rabbitmq.store.queue import CONSUMED, EntryTable, Queue
+from mqstore.rabbitmq.store.queue import EntryTable, Queue
 from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
@@ -239,12 +240,12 @@ def _directory_rows(
     """
     for found in queue.entry_tables():
         if refused:
-            found.kept[:] = False
+            found.refuse()
         pos = np.where(found.kept, position + np.cumsum(found.kept) - 1, -1)
         position += int(found.kept.sum())
         keep = np.ones(len(pos), np.bool_)
         if not selection.everything:
-            keep = (found.known != CONSUMED) | (found.entries["seen"] != 0)
+            keep = found.fate != ACKNOWLEDGED
         if selection.from_seq is not None:
             keep &= found.entries["seq"] >= selection.from_seq
         if selection.to_seq is not None:

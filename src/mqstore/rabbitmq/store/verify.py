@@ -2,22 +2,25 @@
 
 Journals and segments are merged as the broker merges them, and compared with the message files. Every message's term is decoded; its id
 must be that of the entry, and its body must have the entry's size. The report includes what the broker would do: crashes and losses
-are damage, everything else is a note.
+are damage, everything else is a note. What is lost is decided in one place, `mqstore.rabbitmq.store.fate`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Verdict
-from mqstore.rabbitmq.format.index_v1 import PERSISTENT
-from mqstore.rabbitmq.store import message_table
+from mqstore.rabbitmq.store import fate, message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
-from mqstore.rabbitmq.store.queue import PLAIN
+from mqstore.rabbitmq.store.queue import DAMAGED, PLAIN
+from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -25,54 +28,98 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
+# kinds of findings of an index that are about single messages
+_OF_ENTRIES = frozenset({Kind.MISSING_BODY, Kind.BAD_TERM, Kind.BAD_QUEUE_FILE})
+# fates of which a queue has one finding for all messages
+_WHOLE_QUEUES = (
+    (fate.HIDDEN, Kind.BROKER_LOSES, "they are after damage that the broker does not read past"),
+    (fate.REPEATED, Kind.REPEATED_ENTRY, "they were published under the sequence id of another"),
+    (fate.REFUSED, Kind.BROKER_CRASH, "the broker would not start the queue"),
+)
+
 
 def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[[str], Bytes | None]) -> Report:
     """Check a store. rows: all its index entries; data_of: the bytes of a file."""
     checked = CheckCounts()
-    for _, entry in store.directory.walk():
-        checked.files += 1
-        checked.bytes += entry.size
-    damage: list[Damage] = []
-    refused = {(queue.vhost, queue.name) for vhost in store.vhosts for queue in vhost.queues if vhost.refusals or queue.crashes}
+    for vhost in store.vhosts:
+        for _, entry in store.directory.walk(vhost.place.place):
+            checked.files += 1
+            checked.bytes += entry.size
+    work = _Rows()
     for found in rows:
-        checked.queue_entries += len(found) if found.indexed else 0
-        checked.messages += int((found.table.source >= 0).sum())
-        damage += _undecodable(found, data_of)
-        damage += _unreachable(found, refused)
+        work.take(found, data_of)
+    checked.queue_entries, checked.messages = work.entries, work.messages
+    damage = work.findings()
     damage += store.unread
     notes: list[str] = []
+    if work.unlisted:
+        notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
-        damage += vhost.findings
+        damage += (item if item.kind in _OF_ENTRIES else replace(item, messages=0) for item in vhost.findings)
         notes += _notes(vhost)
-    # an embedded message that is not a term is also a finding of its index
-    unique = {(item.file, item.offset, item.kind): item for item in reversed(damage)}
-    damage = sorted(unique.values(), key=lambda item: (item.file, item.offset, item.length))
+    damage.sort(key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
-    return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes))
+    return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes), work.affected)
 
 
-def _undecodable(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> Iterator[Damage]:
-    rows = rows.take(np.flatnonzero((rows.table.known == PLAIN) & (rows.table.source >= 0)))
-    table = rows.table
-    for row, verdict in enumerate(message_table.verdicts(rows, message_table.decode_terms(rows, data_of))):
-        if verdict == Verdict.DAMAGED:
-            file = table.sources[int(table.source[row])][0]
-            detail = f"the message of sequence id {table.entries['seq'][row]} of queue {rows.queue!r} does not match its entry"
-            yield Damage(file, int(table.at[row]), int(table.length[row]), Kind.BAD_TERM, detail, 1)
+class _Rows:
+    """The index entries checked so far. Each message is in exactly one finding that counts messages, whatever else is wrong with it."""
+
+    def __init__(self) -> None:
+        self.entries = self.messages = self.affected = self.unlisted = 0
+        self._places: dict[tuple[str, int, Kind], Damage] = {}
+        self._of_queues: Counter[tuple[str, str, Kind, str]] = Counter()
+
+    def take(self, rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> None:
+        """Check the messages of some rows."""
+        broken = _undecodable(rows, data_of)
+        table = rows.table
+        if not rows.indexed:
+            self.unlisted += len(rows)
+            return
+        self.entries += len(rows)
+        listed = table.fate != fate.ACKNOWLEDGED
+        self.messages += int(listed.sum())
+        self.affected += int((listed & (broken | (table.known == DAMAGED) | fate.lost(table.fate) | (table.fate == fate.REFUSED))).sum())
+        self._add(rows, np.flatnonzero(broken), Kind.BAD_TERM, "does not match its entry")
+        there = ~broken & (table.known != DAMAGED)
+        unfound = there & (table.fate == fate.UNFOUND) & (table.source >= 0)
+        self._add(rows, np.flatnonzero(unfound), Kind.BROKER_LOSES, "is intact, but the broker would not find it")
+        for code, kind, why in _WHOLE_QUEUES:
+            for number in np.unique(table.index_file[there & (table.fate == code)]).tolist():
+                mine = there & (table.fate == code) & (table.index_file == number)
+                self._of_queues[table.sources[number][0], str(rows.queue), kind, why] += int(mine.sum())
+
+    def _add(self, rows: MessageRows, chosen: NDArray[np.intp], kind: Kind, why: str) -> None:
+        """Add findings of single messages. The bytes of a message may be shared by queues: they are one finding."""
+        table = rows.table
+        for row in chosen.tolist():
+            file, at = table.sources[int(table.source[row])][0], int(table.at[row] if kind is Kind.BAD_TERM else table.record[row])
+            known = self._places.get((file, at, kind))
+            if known is not None:
+                self._places[file, at, kind] = replace(known, messages=known.messages + 1)
+                continue
+            detail = f"the message of sequence id {table.entries['seq'][row]} of queue {rows.queue!r} {why}"
+            self._places[file, at, kind] = Damage(file, at, int(table.length[row]), kind, detail, 1)
+
+    def findings(self) -> list[Damage]:
+        """Return the findings so far."""
+        of_queues = (
+            Damage(file, 0, 0, kind, f"{count(number, 'message')} of queue {queue!r}: {why}", number)
+            for (file, queue, kind, why), number in self._of_queues.items()
+        )
+        return [*self._places.values(), *of_queues]
 
 
-def _unreachable(rows: MessageRows, refused: set[tuple[str | None, str]]) -> Iterator[Damage]:
-    """Yield persistent messages that exist but that the broker would not find. Queues that it refuses are not listed message by message."""
-    if not rows.indexed or (rows.vhost, rows.queue) in refused:
-        return
-    table = rows.table
-    entries = table.entries
-    there = (table.known == PLAIN) & (table.source >= 0) & (entries["seen"] != 0) & ((entries["flags"] & PERSISTENT) != 0)
-    for row in np.flatnonzero(there & ~table.kept).tolist():
-        file = table.sources[int(table.source[row])][0]
-        detail = f"the message of sequence id {entries['seq'][row]} of queue {rows.queue!r} is intact, but the broker would not find it"
-        yield Damage(file, int(table.record[row]), int(table.length[row]), Kind.BROKER_LOSES, detail, 1)
+def _undecodable(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> NDArray[np.bool_]:
+    """Return which rows have bytes that are not the message of their entry."""
+    broken = np.zeros(len(rows), np.bool_)
+    read = np.flatnonzero((rows.table.known == PLAIN) & (rows.table.source >= 0))
+    rows = rows.take(read)
+    verdicts = message_table.verdicts(rows, message_table.decode_terms(rows, data_of))
+    broken[read] = [verdict == Verdict.DAMAGED for verdict in verdicts]
+    return broken
 
 
 def _notes(vhost: Vhost) -> Iterator[str]:
@@ -84,10 +131,15 @@ def _notes(vhost: Vhost) -> Iterator[str]:
         config = "no .config that can be read" if vhost.config_there else "no .config"
         yield f"vhost {name}: it has {config}, so a segment has {vhost.entry_count} entries"
     for queue in vhost.queues:
-        counts = queue.counts
+        fates = queue.counts.fates
         if not queue.place.named:
             yield f"vhost {name}: the queue in directory {queue.directory} has no known name"
-        if counts.transient:
-            yield f"vhost {name}, queue {queue.name!r}: {counts.transient} transient messages would be discarded at the next start"
-        if counts.hidden:
-            yield f"vhost {name}, queue {queue.name!r}: {counts.hidden} messages exist that the broker would not recover"
+        if fates.transient:
+            dropped, missing = count(fates.transient, "transient message"), queue.counts.transient_missing
+            partly = f", {missing} of them without their bytes" if missing else ""
+            yield f"vhost {name}, queue {queue.name!r}: {dropped}{partly}; a broker drops them at every start"
+        if fates.hidden:
+            yield f"vhost {name}, queue {queue.name!r}: {count(fates.hidden, 'message')} after damage, which the broker does not read"
+    if not vhost.clean and vhost.transient.findings:
+        ranges = count(len(vhost.transient.findings), "range")
+        yield f"vhost {name}: {ranges} of msg_store_transient as a crash left them; the broker deletes that store at every start"

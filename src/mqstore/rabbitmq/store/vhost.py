@@ -172,8 +172,12 @@ class Vhost:
 
     @property
     def findings(self) -> tuple[Damage, ...]:
-        """All findings; reads all indexes and both message stores."""
-        found = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings, *self.transient.findings]
+        """All findings; reads all indexes and both message stores.
+
+        What an unclean stop leaves of the transient store is not one of them: the broker deletes that store at every start.
+        """
+        found = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings]
+        found += self.transient.findings if self.clean else ()
         for queue in self.queues:
             found += queue.findings
         found += [Damage(self.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in self.persistent.crashes]

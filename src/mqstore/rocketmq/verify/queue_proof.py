@@ -31,9 +31,12 @@ class QueueProof:
 
     queue: ConsumeQueueReader
     tags_code_of: Callable[[int], int]  # resolves addresses of the extended queue
+    unclean: bool = False  # the broker did not exit cleanly: its queues may end before the log
     proved: list[tuple[int, int]] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)  # (queue offset, physical offset) of records without an entry
     missing_count: int = 0
+    pending_count: int = 0  # records after the end of the queue, which the broker dispatches when it loads the directory
+    fresh: list[NDArray[np.int64]] = field(default_factory=list)  # physical offsets of missing records, of the last range compared
     damage: list[Damage] = field(default_factory=list)
     dangling: list[int] = field(default_factory=list)  # physical offsets of entries without a valid record
 
@@ -77,6 +80,11 @@ class QueueProof:
         self.proved.append((low, high))
 
     def _lost(self, first: int, expected: NDArray[np.void]) -> None:
+        if self.unclean and first >= self.queue.max_offset:
+            self.pending_count += len(expected)
+            return
+        if len(expected):
+            self.fresh.append(expected["physical_offset"].astype(np.int64))
         self.missing_count += len(expected)
         room = MAX_FINDINGS - len(self.missing)
         self.missing.extend((first + k, int(expected["physical_offset"][k])) for k in range(min(room, len(expected))))
@@ -120,7 +128,8 @@ class QueueProof:
             self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"physical offset {physical}, size {size} cannot be a place in a log")
             return
         if physical >= log_end:
-            self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"points at {physical}, after the end of the log at {log_end}")
+            self.dangling.append(physical)
+            self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"points at {physical}, after the end of the log at {log_end}", 1)
             return
         message = log.record(physical)
         if message is None:
@@ -174,6 +183,7 @@ class BatchQueueProof:
     units: NDArray[np.void] = field(init=False)
     proved: NDArray[np.bool_] = field(init=False)
     missing: list[int] = field(default_factory=list)  # physical offsets of records without a unit
+    fresh: list[NDArray[np.int64]] = field(default_factory=list)  # the same, of the last range compared
 
     def __post_init__(self) -> None:
         self.units = self.queue.entries(self.queue.min_offset, self.queue.max_offset)
@@ -188,6 +198,7 @@ class BatchQueueProof:
                 self.proved[number] = True
             else:
                 self.missing.append(int(unit["physical_offset"]))
+                self.fresh.append(np.array([unit["physical_offset"]], np.int64))
 
     def damage(self, log: CommitLog) -> list[Damage]:
         """Return what is wrong with the queue, once the whole log was compared."""

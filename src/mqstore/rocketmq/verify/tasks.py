@@ -55,6 +55,16 @@ class IndexProofTask:
     log_end: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """What a part proves of a consume queue. missing: the first of its records without an entry."""
+
+    proved: Ranges
+    missing: list[tuple[int, int]]
+    missing_count: int
+    pending_count: int
+
+
 @dataclass(slots=True)
 class PartProof:
     """What a part holds and proves. begin: position at which the walk of its first split began; log_end: -1 if it holds no record."""
@@ -70,8 +80,9 @@ class PartProof:
     unindexed: int
     unindexed_inside: int
     first_unindexed: int | None
+    affected: int
     unqueued: dict[Queue, int]
-    queues: dict[Queue, tuple[Ranges, list[tuple[int, int]], int]] = field(default_factory=dict)  # proved, missing, count of missing
+    queues: dict[Queue, QueuePart] = field(default_factory=dict)
     units: dict[Queue, tuple[list[int], list[int]]] = field(default_factory=dict)  # of batch queues: proved numbers, missing records
     indexes: dict[int, Ranges] = field(default_factory=dict)
 
@@ -125,11 +136,12 @@ def check_part(task: PartTask) -> PartProof:
         work.unindexed,
         work.unindexed_inside,
         work.first_unindexed,
+        work.affected,
         work.unqueued,
         {
-            queue: (proof.proved, proof.missing, proof.missing_count)
+            queue: QueuePart(proof.proved, proof.missing, proof.missing_count, proof.pending_count)
             for queue, proof in work.queues.items()
-            if proof.proved or proof.missing_count
+            if proof.proved or proof.missing_count or proof.pending_count
         },
         {
             queue: (np.flatnonzero(proof.proved).tolist(), proof.missing)
@@ -166,13 +178,15 @@ def absorb(work: Verification, part: PartProof) -> None:
     work.forgotten += part.forgotten
     work.unindexed += part.unindexed
     work.note_unindexed(part.unindexed_inside, part.first_unindexed)
+    work.affected += part.affected
     for queue, count in part.unqueued.items():
         work.unqueued[queue] = work.unqueued.get(queue, 0) + count
-    for queue, (proved, missing, missing_count) in part.queues.items():
+    for queue, found in part.queues.items():
         proof = work.queues[queue]
-        _extend(proof.proved, proved)
-        proof.missing.extend(missing[: MAX_FINDINGS - len(proof.missing)])
-        proof.missing_count += missing_count
+        _extend(proof.proved, found.proved)
+        proof.missing.extend(found.missing[: MAX_FINDINGS - len(proof.missing)])
+        proof.missing_count += found.missing_count
+        proof.pending_count += found.pending_count
     for queue, (numbers, lost) in part.units.items():
         work.batch_queues[queue].proved[numbers] = True
         work.batch_queues[queue].missing.extend(lost)

@@ -17,11 +17,14 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, merge_adjacent
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, dispatch_positions
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
+from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
@@ -36,6 +39,7 @@ DROP_EVERY = 32  # splits, half a gigabyte of log
 
 Progress = Callable[[int, int], None]
 
+_OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
 _GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED})
 _LOG_KINDS = frozenset(
     {Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE, Kind.WRONG_SIZE}
@@ -58,6 +62,7 @@ class Verification:
         self.checked = CheckCounts()
         self.damage: list[Damage] = list(store.findings)
         self.notes: list[str] = []
+        self.cautions: list[str] = []
         self.queues: dict[tuple[str, int], QueueProof] = {}
         self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
         self.unqueued: dict[tuple[str, int], int] = {}  # records of queues without any files
@@ -67,11 +72,15 @@ class Verification:
         self.unindexed_inside = 0  # and before it
         self.first_unindexed: int | None = None  # physical offset of the first of these
         self._first_keys: dict[int, int | None] = {}
+        self.affected = 0  # messages that a finding is about, each counted once
+        self.gone = 0  # messages of which only a queue entry is left
+        self._of_split: list[NDArray[np.int64]] = []  # physical offsets of such messages in the split that is being taken
         self.log_end = self.log.start
         self.last_timestamp = 0
 
         for queue in store.consume_queues():
-            self.queues[queue.topic, queue.queue_id] = QueueProof(queue, store.tags_code_resolver(queue.topic, queue.queue_id))
+            resolver = store.tags_code_resolver(queue.topic, queue.queue_id)
+            self.queues[queue.topic, queue.queue_id] = QueueProof(queue, resolver, store.unclean)
             self.damage.extend(queue.findings)
 
     def run(self, threads: int, progress: Progress | None) -> Report:
@@ -90,7 +99,7 @@ class Verification:
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
         if self.store.unread_log is None:
             self._finish_queues()
-            self._count_lost_messages()
+            self._count_gone()
             self._finish_batch_queues()
         self._finish_index(index_damage)
         self._finish_offsets()
@@ -109,7 +118,15 @@ class Verification:
             *self._unread(),
         )
         return Report(
-            str(self.store.path), "rocketmq", self.checked, Coverage(skipped), tuple(merge_adjacent(self.damage)), tuple(self.notes)
+            str(self.store.path),
+            "rocketmq",
+            self.checked,
+            Coverage(skipped),
+            tuple(merge_adjacent(self.damage)),
+            tuple(self.notes),
+            self.affected + self.gone,
+            self.gone,
+            tuple(self.cautions),
         )
 
     def _drop_unknown(self) -> None:
@@ -177,27 +194,33 @@ class Verification:
 
     def take(self, check: SplitCheck) -> None:
         """Count a split, and compare what it dispatches with queues and index."""
-        self.checked.bytes += check.split.stop - check.split.start
+        self.checked.bytes += max(0, check.end - check.begin) if check.begin is not None else 0
         self.checked.records += check.records
         self.checked.messages += check.messages
         self.damage.extend(check.damage)
+        start = check.split.file.start
+        self._of_split = [np.array([start + item.offset for item in check.damage if item.kind in _OF_RECORDS], np.int64)]
         dispatched = check.dispatched
-        if dispatched is None or not dispatched.records:
-            return
-        self.log_end = check.split.file.start + check.end
-        self.last_timestamp = dispatched.last_store_timestamp
-        for run in dispatched.runs:
-            self._take_run(run)
-        if len(dispatched.keys):
-            self._take_keys(dispatched.keys)
+        if dispatched is not None and dispatched.records:
+            self.log_end = start + check.end
+            self.last_timestamp = dispatched.last_store_timestamp
+            for run in dispatched.runs:
+                self._take_run(run)
+            if len(dispatched.keys):
+                self._take_keys(dispatched.keys)
+        self.affected += len(np.unique(np.concatenate(self._of_split)))
 
     def _take_run(self, run: QueueRun) -> None:
         proof = (self.batch_queues if run.batch else self.queues).get((run.topic, run.queue_id))
         if proof is None:
             key = (run.topic, run.queue_id)
             self.unqueued[key] = self.unqueued.get(key, 0) + len(run)
+            if not self.store.unclean and self.store.unread_queues is None:
+                self._of_split.append(run.entries.view(UNIT if run.batch else ENTRY)["physical_offset"].astype(np.int64))
         else:
             proof.compare(run)
+            self._of_split += proof.fresh
+            proof.fresh.clear()
 
     def _take_keys(self, keys: np.ndarray) -> None:
         held = np.zeros(len(keys), np.bool_)
@@ -214,11 +237,16 @@ class Verification:
         for file in self.store.unread_index:  # it may hold them
             held |= (offsets >= file.header.begin_physical_offset) & (offsets <= file.header.end_physical_offset)
         inside = offsets <= newest
-        self.unindexed += len(np.unique(keys["physical_offset"][~held & ~inside]))
+        beyond = np.unique(offsets[~held & ~inside])
+        self.unindexed += len(beyond)
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
         known = [offset for offset in lost if not self._was_deleted_by_recovery(offset)]
         self.forgotten += len(lost) - len(known)
         self.note_unindexed(len(known), known[0] if known else None)
+        if self.indexes or self.store.unread_index:
+            self._of_split.append(np.array(known, np.int64))
+            if not self.store.unclean:
+                self._of_split.append(beyond)
 
     def _was_deleted_by_recovery(self, offset: int) -> bool:
         """Return whether a record is between two index files, the second of which begins with a log file.
@@ -277,14 +305,14 @@ class Verification:
     def _finish_queues(self) -> None:
         pending = 0
         for (topic, queue_id), proof in sorted(self.queues.items()):
-            self.checked.queue_entries += proof.queue.max_offset - proof.queue.min_offset
+            number = proof.queue.max_offset - proof.queue.min_offset
+            self.checked.queue_entries += number
+            self.checked.bytes += number * ENTRY.itemsize
             proof.finish(self.log, self.log_end)
             proof.queue.drop()
             self.damage.extend(proof.damage)
-            tail = [place for place in proof.missing if place[0] >= proof.queue.max_offset]
-            if self.store.unclean and len(tail) == len(proof.missing):
-                pending += proof.missing_count
-            elif proof.missing:
+            pending += proof.pending_count
+            if proof.missing:
                 self._missing_entries(f"consumequeue/{topic}/{queue_id}", proof.missing[0], proof.missing_count)
         for (topic, queue_id), count in sorted(self.unqueued.items()):
             if self.store.unread_queues is not None:
@@ -297,14 +325,27 @@ class Verification:
         if pending:
             self.notes.append(f"{pending} messages are in the log but not yet in their queues: the broker died before it dispatched them")
 
-    def _count_lost_messages(self) -> None:
-        """Count, for a range of bad bytes in the log, the queue entries that point into it, at least one message."""
-        lost = np.sort(np.array([offset for proof in self.queues.values() for offset in proof.dangling], np.int64))
+    def _count_gone(self) -> None:
+        """Count, for bad bytes of the log and missing files, the queue entries that point into them; for a torn record at least itself.
+
+        Entries that point after the end of the log have findings of their own.
+        """
+        lost = np.unique(np.array([offset for proof in self.queues.values() for offset in proof.dangling], np.int64))
+        end = int(np.searchsorted(lost, self.log_end))
+        self.gone = len(lost) - end
         starts = {file.relative: file.start for file in self.log.files}
         for number, item in enumerate(self.damage):
             if item.kind in _GAPS and item.file in starts:
-                low, high = np.searchsorted(lost, [starts[item.file] + item.offset, starts[item.file] + item.offset + item.length])
-                self.damage[number] = replace(item, messages=max(item.messages, int(high - low)))
+                start, length = starts[item.file] + item.offset, item.length
+            elif item.kind == Kind.MISSING_FILE and item.file.startswith("commitlog/"):
+                start, length = int(item.file.rpartition("/")[2]), item.length
+            else:
+                continue
+            low, high = (int(at) for at in np.searchsorted(lost, [start, start + length]))
+            inside = max(0, min(high, end) - low)
+            found = inside if high > end else max(item.messages, inside)
+            self.gone += found
+            self.damage[number] = replace(item, messages=found)
 
     def _missing_entries(self, directory: str, first: tuple[int, int], count: int) -> None:
         sentence = (
@@ -315,10 +356,13 @@ class Verification:
     def _finish_index(self, damage: Sequence[Sequence[Damage]]) -> None:
         for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
+            self.checked.bytes += proof.file.entry_position(max(0, proof.stop))
             self.damage.extend(found)
         if not self.indexes and not self.store.unread_index:
             if self.unindexed:
-                self.notes.append(f"{self.unindexed} messages have keys, but there is no index file: key queries find nothing; {REMEDY}")
+                sentence = f"key queries find nothing: {self.unindexed:,} messages have keys, and there is no index file"
+                self.cautions.append(sentence)
+                self.notes.append(f"{sentence}; {REMEDY}")
             return
         if self.forgotten:
             self.notes.append(
@@ -343,6 +387,8 @@ class Verification:
     def _finish_batch_queues(self) -> None:
         for proof in self.batch_queues.values():
             self.checked.queue_entries += proof.queue.unit_count
+            self.checked.bytes += proof.queue.unit_count * UNIT.itemsize
+            self.checked.files += len(proof.queue.files)
             self.damage.extend((*proof.queue.findings, *proof.damage(self.log)))
 
     def _finish_offsets(self) -> None:

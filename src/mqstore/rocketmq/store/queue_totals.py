@@ -1,0 +1,77 @@
+"""How many messages a consume queue holds: the one count behind `topics`, `inspect` and the console.
+
+An entry counts if its record may be in the log. Entries of records that retention has removed from the log are *expired*: they stay in
+the last queue file for a while, and a broker's minimum offset passes them. Entries after the end of the log point at bytes that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
+from mqstore.rocketmq.store.view import QueueView, View
+
+__all__ = ["QueueTotals", "messages_of", "totals"]
+
+CHUNK = 1 << 20  # entries read at once
+COUNTED = 1 << 23  # entries of a store that `messages_of` reads; of larger stores it looks at the first ones of each queue only
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """Counts of one queue. messages: a unit of a batch queue holds several; bytes: of their records; newest: physical offset, or None.
+
+    expired: entries before the start of the log; beyond: entries after its end.
+    """
+
+    messages: int
+    bytes: int
+    expired: int
+    beyond: int
+    newest: int | None
+
+
+def totals(queue: QueueView, log_range: tuple[int, int]) -> QueueTotals:
+    """Count the entries of a queue. log_range: of the view."""
+    low, high = queue.min_offset, queue.max_offset
+    first, end = log_range
+    messages = size = expired = beyond = 0
+    newest: int | None = None
+    step = high - low if queue.batch else CHUNK
+    for begin in range(low, high, max(1, step)):
+        entries = queue.entries(begin, min(high, begin + step))
+        length, physical = entries["size"].astype(np.int64), entries["physical_offset"].astype(np.int64)
+        real = (length > 0) & (length != BLANK_SIZE)
+        number = entries["count"].astype(np.int64) if queue.batch else np.ones(len(entries), np.int64)
+        held = real & (physical >= first) & (physical < end)
+        messages += int(number[held].sum())
+        expired += int(number[real & (physical < first)].sum())
+        beyond += int(number[real & (physical >= end)].sum())
+        size += int(length[held].sum())
+        if held.any():
+            newest = int(physical[np.flatnonzero(held)[-1]])
+    return QueueTotals(messages, size, expired, beyond, newest)
+
+
+def messages_of(view: View, queues: Sequence[QueueView]) -> int:
+    """Return how many messages queues of a view hold."""
+    log_range = view.log_range()
+    if sum(queue.max_offset - queue.min_offset for queue in queues) <= COUNTED:
+        return sum(totals(queue, log_range).messages for queue in queues)
+    return sum(queue.max_offset - _first_held(queue, log_range[0]) for queue in queues)
+
+
+def _first_held(queue: QueueView, start: int) -> int:
+    """Return the queue offset of the first entry whose record the log may hold. Entries ascend in a valid queue."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        entries = queue.entries(middle, middle + 1)
+        if len(entries) and int(entries["physical_offset"][0]) < start:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -85,6 +85,18 @@ def test_every_valid_message_of_a_damaged_store_is_delivered(name: str) -> None:
     assert drained(served) == believable
 
 
+@pytest.mark.parametrize(
+    "name", ["4.9.3/m-damaged/16-everything", "4.9.3/m-damaged/10-queue-entries", "4.9.3/m-damaged/14-no-consumequeue"]
+)
+def test_valid_messages_that_no_queue_leads_to_are_delivered_too(name: str) -> None:
+    served = store(name)
+    bodies = bodies_in_log(served)
+    assert len(bodies) > 400
+    assert drained(served) == bodies
+    if served.view == "disk":
+        assert any("that no consume queue leads to" in note for note in served.notes)
+
+
 def test_a_store_that_a_broker_refuses_is_served_as_on_disk_and_the_notes_give_the_reason() -> None:
     served = store(CUT)
     assert any("refuses to start" in note for note in served.notes)

@@ -159,7 +159,7 @@ class NameServer(Component):
 
 
 def _sendable(topic: str, config: TopicConfig | None) -> TopicConfig | None:
-    """Return a topic of a read-only broker with write permission, so that a producer sends, and is told why it may not.
+    """Return a topic of a read-only broker with write permission, so that a producer sends, and receives the reason why it may not.
 
     Without it a client reports that the topic has no route. The template is there for topics that do not exist.
     """

@@ -1,7 +1,8 @@
 """A read-only store for a broker: of a dead, damaged, copied or unpacked store, or one without write permission.
 
-`recovered` serves what a broker would after loading the directory. `disk`, used if that would lose something, serves the files as they
-are: all queues, and every valid record of the log at any position. Nothing in the directory changes. Topics, groups and offsets are
+`recovered` serves what a broker would after loading the directory. `disk` serves the files as they are: all queues, and every valid
+record of the log at any position. It is used if a broker would lose something; then also messages of the log that no queue leads to
+are served. Nothing in the directory changes. Topics, groups and offsets are
 copies in memory: consumers may commit offsets, which last until the process ends.
 
     pull, query, view, times, offsets     unchanged
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.broker.served.served_store import NamedQueue
+from mqstore.broker.served.unlisted_messages import completed, looks_sound
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rocketmq import frames
@@ -58,6 +60,7 @@ class ReadOnlyStore(ReadSide):
     """A read-only store. view: the state served, `recovered` or `disk`; notes: what that view leaves out."""
 
     refusal = REFUSAL
+    _unlisted = 0
     writable: MessageStore | None = None
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig, version: str | None = None, view: ViewName = "auto") -> None:
@@ -69,8 +72,10 @@ class ReadOnlyStore(ReadSide):
         recovered, notes = (None, []) if view == "disk" else _recovered(self._store, self.version, insist=view == "recovered")
         if view == "auto" and recovered is not None and not _covers(recovered, self._store.view()):
             recovered = None
+        if view == "auto" and recovered is not None and not looks_sound(recovered.queues(), recovered.log_range()[1]):
+            recovered = None
+        self._completes = view == "auto" and recovered is None
         self.view = "disk" if recovered is None else "recovered"
-        self.notes = (f"the store is served read-only, {_SENTENCES[self.view]}", *notes)
         self._recovered = recovered
         self._rules = pull.PullRules(version=self.version, in_memory_bytes=1 << 62)
         directory = self._store.directory
@@ -78,6 +83,9 @@ class ReadOnlyStore(ReadSide):
         self.groups = SubscriptionGroups.load(directory, self.version)
         self.groups.add_built_in()
         self.topics = _readable(Topics.load(directory, self.version), self.queues())
+        more = self._unlisted
+        notes += [f"{more:,} messages of the log that no consume queue leads to are served as well"] if more else []
+        self.notes = (f"the store is served read-only, {_SENTENCES[self.view]}", *notes)
 
     # log and queues
 
@@ -93,11 +101,19 @@ class ReadOnlyStore(ReadSide):
 
     @cached_property
     def _queues(self) -> dict[tuple[str, int], NamedQueue]:
-        queues: Sequence[NamedQueue]
         view = self._store.view() if self._recovered is None else self._recovered
         found = view.queues()
-        queues = cast("Sequence[NamedQueue]", found) if self._recovered is not None else [_SingleFileQueue(queue) for queue in found]
-        return {(queue.topic, queue.queue_id): queue for queue in queues}
+        if self._recovered is not None:
+            queues = cast("Sequence[NamedQueue]", found)
+            return {(queue.topic, queue.queue_id): queue for queue in queues}
+        on_disk = {(queue.topic, queue.queue_id): queue for queue in found}
+        merged: dict[tuple[str, int], QueueView] = dict(on_disk)
+        if self._completes:
+            log = cast("_ValidRecords", self.log)
+            more = completed(self._store, on_disk, lambda physical: log.readable(physical) is not None)
+            self._unlisted = sum(len(queue) for queue in more.values())
+            merged |= more
+        return {place: _SingleFileQueue(merged[place]) for place in sorted(merged)}
 
     def queues(self) -> Sequence[NamedQueue]:
         """Return all consume queues, by topic and queue id."""

@@ -17,6 +17,7 @@ __all__ = ["print_damage", "print_shares", "show_verification"]
 
 DAMAGE_COLUMNS = ("file", "offset", "length", "kind", "detail", "messages")
 SHOWN = 20
+OF_GROUP = 3  # findings of one kind in one file that are printed one by one
 
 
 def show_verification(out: Output, report: Report, print_report: Callable[[], None]) -> int:
@@ -32,7 +33,7 @@ def show_verification(out: Output, report: Report, print_report: Callable[[], No
 
 
 def print_damage(out: Output, damage: Iterable[Damage]) -> None:
-    """Print damage by kind, then the first finding of each kind and file; with -v all of them."""
+    """Print damage by kind, then the first findings of each kind and file, with the number of the others; with -v all of them."""
     found = list(damage)
     kinds = Counter(str(item.kind) for item in found)
     affected: Counter[str] = Counter()
@@ -48,10 +49,12 @@ def print_damage(out: Output, damage: Iterable[Damage]) -> None:
     groups = [[item] for item in found] if out.settings.verbose else group_damage(found)
     shown = out.first(groups, SHOWN)
     for group in shown:
-        item = group[0]
-        more = f" (the first of {count(len(group), 'finding')} of this kind in the file)" if len(group) > 1 else ""
-        out.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}{more}", style="bold")
-        out.line(f"    {item.detail}.")
+        listed = group if len(group) <= OF_GROUP + 1 else group[:OF_GROUP]
+        for item in listed:
+            out.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", style="bold")
+            out.line(f"    {item.detail}.")
+        if len(group) > len(listed):
+            out.line(f"    {count(len(group) - len(listed), 'further finding')} of kind {group[0].kind} in this file.", style="dim")
     out.more_rows(len(groups) - len(shown))
 
 

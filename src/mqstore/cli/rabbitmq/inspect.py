@@ -178,7 +178,7 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
         _print_summary(out, summary, store)
     else:
         out.report(summary.as_dict())
-    return 1 if summary.findings or any(vhost.refusals or vhost.totals.lost for vhost in summary.vhosts) else 0
+    return 1 if summary.findings or any(vhost.refusals for vhost in summary.vhosts) else 0
 
 
 def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None:

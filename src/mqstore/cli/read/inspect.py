@@ -82,7 +82,7 @@ class RocketMQSummary:
     end: LogEnd
     topics: int
     queues: int
-    listed: int
+    listed: int | None
     first_store_timestamp: int | None
     index_files: int
     index_entries: int
@@ -157,7 +157,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         end=_find_end(store, max(listed, default=-1)),
         topics=len({queue.topic for queue in queues}),
         queues=len(queues),
-        listed=messages_of(view, queues),
+        listed=None if store.unread_queues is not None or store.unread_log is not None else messages_of(view, queues),
         first_store_timestamp=_first_store_timestamp(store),
         index_files=len(index) + len(unread),
         index_entries=sum(max(0, header.index_count - 1) for header in headers),
@@ -356,7 +356,8 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     if summary.first_store_timestamp is not None:
         yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
     if summary.queues:
-        yield "queues", f"{count(summary.listed, 'message')} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
+        listed = "messages" if summary.listed is None else count(summary.listed, "message")
+        yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
     elif not summary.queues_unread:
         yield "queues", "none; `mqstore rebuild` builds them from the log"
     else:

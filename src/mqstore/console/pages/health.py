@@ -25,12 +25,15 @@ __all__ = ["ROUTES", "Health", "last_report", "look", "queue_rows"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Summary of a store, without reading bodies. warnings: sentences; facts: (name, value) pairs."""
+    """Summary of a store, without reading bodies.
+
+    messages: None if that is not known, as the queues or the log are not read. warnings: sentences; facts: (name, value) pairs.
+    """
 
     family: str
     kind: str
     shutdown: str
-    messages: int
+    messages: int | None
     bytes: int
     warnings: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -67,12 +70,15 @@ def _rocketmq(store: RocketMQStore) -> Health:
         store.family,
         f"RocketMQ {'4.9' if version == '4.9.3' else '5.x'}",
         "unclean" if store.unclean else "clean",
-        messages_of(view, queues),
+        None if store.unread_queues is not None or store.unread_log is not None else messages_of(view, queues),
         _store_size(store),
         tuple(warnings),
         (
             ("Log", f"physical offsets {low:,} to {high:,} in {len(store.log.files):,} files"),
-            ("Queues", f"{len(queues):,} of {len({queue.topic for queue in queues}):,} topics"),
+            (
+                "Queues",
+                "not read" if store.unread_queues is not None else f"{len(queues):,} of {len({queue.topic for queue in queues}):,} topics",
+            ),
             ("Index", f"{sum(max(0, file.index_count - 1) for file in store.index_files()):,} keys in {len(store.index_files()):,} files"),
             ("Groups", f"{len({group for group, _ in store.offset_table.offsets}):,} consumer groups"),
         ),

@@ -1,4 +1,4 @@
-"""The fate of each index entry at the next start of the node: the one model of loss behind every count and every finding of one.
+"""The fate of each index entry at the next start of the node: the one model of loss that all counts and findings use.
 
     recovered      the node has it in its queue
     acknowledged   consumed; its bytes may still be in the files

@@ -58,7 +58,7 @@ def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[
         checked.records += len(vhost.persistent) + len(vhost.transient)
         damage += (item if item.kind in _OF_ENTRIES else replace(item, messages=0) for item in vhost.findings)
         notes += _notes(vhost)
-    damage.sort(key=lambda item: (item.file, item.offset, item.length))
+    damage = sorted(dict.fromkeys(damage), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
     return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes), work.affected)
 

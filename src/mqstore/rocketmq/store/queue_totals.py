@@ -1,4 +1,4 @@
-"""How many messages a consume queue holds: the one count behind `topics`, `inspect` and the console.
+"""How many messages a consume queue holds: the one count that `topics`, `inspect` and the console show.
 
 An entry counts if its record may be in the log. Entries of records that retention has removed from the log are *expired*: they stay in
 the last queue file for a while, and a broker's minimum offset passes them. Entries after the end of the log point at bytes that are gone.

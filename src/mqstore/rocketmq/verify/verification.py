@@ -145,10 +145,12 @@ class Verification:
                 self.notes.append(f"{file.relative} was not checked: {file.sentence}")
             yield SkippedRange(file.relative, 0, self.store.directory.map(file.relative).size, "the geometry is not known")
         if log is not None:
+            self.cautions.append(f"DLedger keeps the log in {log}, which mqstore does not read")
             self.notes.append(f"DLedger keeps the log in {log}, which mqstore does not read: queues and index are not compared with it")
             yield SkippedRange(log, 0, 0, "the log of DLedger is not read")
         if queues is not None:
             sentence = "whether they list every message is not known"
+            self.cautions.append("the consume queues are in a RocksDB database, which mqstore does not read")
             self.notes.append(f"the consume queues are in a RocksDB database ({queues}), which mqstore does not read: {sentence}")
             yield SkippedRange(queues, 0, 0, "a RocksDB database is not read")
 
@@ -328,7 +330,7 @@ class Verification:
     def _count_gone(self) -> None:
         """Count, for bad bytes of the log and missing files, the queue entries that point into them; for a torn record at least itself.
 
-        Entries that point after the end of the log have findings of their own.
+        Entries that point after the end of the log have separate findings.
         """
         lost = np.unique(np.array([offset for proof in self.queues.values() for offset in proof.dangling], np.int64))
         end = int(np.searchsorted(lost, self.log_end))

@@ -55,9 +55,13 @@ def drain(version: str, tmp_path: Path, *arguments: str) -> str:
 
 
 def listed(name: str) -> dict[tuple[str, int, int], tuple[int, str]]:
-    """Return physical offset and body of each message by topic, queue id and queue offset."""
+    """Return physical offset and body of each message by topic, queue id and queue offset; prepared transactions are in no queue."""
     rows = run_cli("messages", opened(case_named(name)), "-o", "jsonl", "--body", "base64", "--view", "disk").rows
-    return {(row["topic"], row["queue_id"], row["queue_offset"]): (row["physical_offset"], row["body"]) for row in rows}
+    return {
+        (row["topic"], row["queue_id"], row["queue_offset"]): (row["physical_offset"], row["body"])
+        for row in rows
+        if row["sys_flag"] & 0xC in (0, 8)
+    }
 
 
 def in_queues(name: str) -> set[tuple[str, int, int]]:

@@ -60,7 +60,7 @@ class GoldenCase:
 
     @property
     def archive(self) -> Path:
-        return self.path / ("store.tar.xz" if self.version != RABBITMQ_VERSION else "msg_stores.tar.xz")
+        return self.path / ("msg_stores.tar.xz" if self.version in (RABBITMQ_VERSION, *OTHER_RABBITMQ_VERSIONS) else "store.tar.xz")
 
 
 def properties(path: Path) -> dict[str, str]:

@@ -164,7 +164,7 @@ def _sendable(topic: str, config: TopicConfig | None) -> TopicConfig | None:
     Without it a client reports that the topic has no route. The template is there for topics that do not exist.
     """
     if config is None and topic == TEMPLATE:
-        return TopicConfig(TEMPLATE, perm=READ | WRITE | INHERIT)
+        return TopicConfig(TEMPLATE, READ | WRITE | INHERIT, read_queues=1, write_queues=1)
     return None if config is None else replace(config, perm=config.perm | WRITE)
 
 

@@ -117,12 +117,15 @@ class RabbitMQStore:
                 yield each, found
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Check indexes, message files and every stored message.
+        """Check indexes, message files and every stored message, always carefully.
 
         progress: called with (rows checked, 0), because the total is not known in advance.
         """
         from mqstore.rabbitmq.store.verify import verify
 
+        if not self.careful:
+            again = RabbitMQStore(self.path, now=self.now, names=self.names, keep=self, directory=self.directory, careful=True)
+            return again.verify(progress)
         return verify(self, self._rows_with_progress(progress), self._data_of)
 
     def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[MessageRows]:

@@ -7,14 +7,14 @@ Nothing in the directory is changed, locked or created.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
-from mqstore.findings import Damage
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
@@ -144,10 +144,18 @@ class StoreFiles:
             *self.unread_directories,
             *self.log.findings,
             *self._index.findings,
+            *self._unread_ext_files(),
             *self.checkpoint.findings,
             *self.offset_table.findings,
             *self.topics.findings,
         )
+
+    def _unread_ext_files(self) -> Iterator[Damage]:
+        """Yield a finding for each file of the extended consume queues that cannot be read."""
+        size = self.config.consume_queue_ext_file_size
+        for topic, queue_id in consume_queue.queues(self.directory, "consumequeue_ext"):
+            found = ConsumeQueueExt(self.directory, topic, queue_id, file_size=size).queue.findings
+            yield from (item for item in found if item.kind is Kind.UNREADABLE)
 
     @cached_property
     def unsupported(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -127,9 +128,18 @@ def main(arguments: Sequence[str]) -> int:
         tell(kind, part)
         say(f"{kind.name}: {part.done} {kind.unit}, {len(part.failures)} failures")
         return 1 if part.failures else 0
-    first = int(options.seed) if options.seed is not None else state.next_seed(kind.name) if state is not None else 0
     deadline = time.time() + (options.minutes * 60 if options.minutes is not None else 1e9)
-    return 1 if prove(kind, first, options.count, options.jobs, state, deadline) else 0
+    with nullcontext(True) if state is None else state.reserved(kind.name) as mine:
+        if not mine:
+            say(f"another run of {kind.name} is adding to {options.state}; give it other seeds in a state of its own, or wait")
+            return 2
+        return 1 if prove(kind, _first_seed(options, state), options.count, options.jobs, state, deadline) else 0
+
+
+def _first_seed(options: argparse.Namespace, state: State | None) -> int:
+    if options.seed is not None:
+        return int(options.seed)
+    return 0 if state is None else state.next_seed(options.kind)
 
 
 def _ended(_signal: int, _frame: FrameType | None) -> None:

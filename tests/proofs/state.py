@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,6 +56,18 @@ class State:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.file = place / NAME
+
+    @contextmanager
+    def reserved(self, kind: str) -> Iterator[bool]:
+        """Reserve a kind for this process, so that two runs do not check the same seeds; False: another process has it."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        with open(self.place / f"{kind}.lock", "wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
 
     def add(self, entry: Entry) -> None:
         """Append a line, and return when it is on the disk. A line that a dying process has cut off is ended first."""

@@ -103,6 +103,14 @@ def test_a_proof_is_run_from_the_command_line_and_reported(tmp_path: Path, capsy
     assert line.startswith("| damaged-rabbitmq | 8 | 0-7 |")
 
 
+def test_a_kind_that_another_run_is_adding_to_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with State(tmp_path).reserved("damaged-rabbitmq") as mine:
+        assert mine
+        assert command.main(["--kind", "damaged-rabbitmq", "--count", "1", "--state", str(tmp_path)]) == 2
+    assert "another run of damaged-rabbitmq is adding to" in capsys.readouterr().err
+    assert not State(tmp_path).file.exists()
+
+
 def test_one_crash_state_is_checked_again_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--kind", "crash-rabbitmq", "--seed", "1:40.0", "--count", "1"]) == 0
     assert "crash-rabbitmq: 1 states, 0 failures" in capsys.readouterr().err

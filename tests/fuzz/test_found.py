@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.golden import case_named, run_cli, unpack
+from support.special_files import time_limit
 
 import mqstore
 from mqstore.errors import MqstoreError
 from mqstore.findings import Kind
+from mqstore.rabbitmq.engine.queue_store import QueueStore
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
 
@@ -59,3 +61,18 @@ def test_what_is_not_an_archive_is_refused_in_one_line(suffix: str, content: byt
         mqstore.open(archive)
     assert "\n" not in str(refused.value)
     assert ": ;" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_a_pipe_in_place_of_the_transient_messages_does_not_stop_the_start_of_a_vhost(kind: str, tmp_path: Path) -> None:
+    """What is there is removed at each start; the removal opened the pipe and waited for a writer forever."""
+    stores = unpacked("3.10.8/g1-v2-small-clean", tmp_path) / "msg_stores"
+    (transient,) = stores.glob("vhosts/*/msg_store_transient")
+    with QueueStore.open(stores) as store:
+        expected = [each.term for each in store.deliver("v2.small", 1 << 20)]
+    shutil.rmtree(transient, ignore_errors=True)
+    os.mkfifo(transient) if kind == "pipe" else transient.write_bytes(b"x")
+    with time_limit(60), QueueStore.open(stores) as store:
+        assert [each.term for each in store.deliver("v2.small", 1 << 20)] == expected
+    assert expected
+    assert not transient.is_fifo()

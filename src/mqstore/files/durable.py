@@ -257,8 +257,12 @@ class DurableDirectory:
         self.note(Remove(self.named(relative)))
 
     def remove_tree(self, relative: str) -> None:
-        """Remove a directory with all its contents. No error if it does not exist."""
+        """Remove a directory with all its contents, or what is there in its place. No error if it does not exist."""
         if not relative or not self.exists(relative):
+            return
+        path = self.path(relative)
+        if not path.is_dir() and not path.is_symlink():  # rmtree opens it, and the opening of a pipe never returns
+            self.remove(relative)
             return
         self._forget(relative)
         with writing(self.path(relative)):

@@ -20,12 +20,17 @@ import org.apache.rocketmq.common.message.MessageQueue;
  */
 public final class Drain {
     public static void main(String[] arguments) throws Exception {
-        if (arguments[1].equals("pull")) {
-            pull(arguments);
-        } else {
-            send(arguments[0], arguments[2]);
+        try {
+            if (arguments[1].equals("pull")) {
+                pull(arguments);
+            } else {
+                send(arguments[0], arguments[2]);
+            }
+            System.exit(0);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1);  // the threads of a client keep the process alive
         }
-        System.exit(0);
     }
 
     private static void pull(String[] arguments) throws Exception {
@@ -42,7 +47,7 @@ public final class Drain {
                     if (found.getPullStatus() == PullStatus.FOUND) {
                         for (MessageExt each : found.getMsgFoundList()) {
                             System.out.println("> " + queue.getQueueId() + " " + each.getQueueOffset() + " " + each.getCommitLogOffset()
-                                + " =" + Base64.getEncoder().encodeToString(each.getBody()) + " " + arguments[number]);
+                                + " =" + Base64.getEncoder().encodeToString(each.getBody() == null ? new byte[0] : each.getBody()) + " " + arguments[number]);
                         }
                     }
                     if (found.getNextBeginOffset() <= offset) {

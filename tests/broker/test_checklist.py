@@ -365,7 +365,7 @@ def test_a_read_only_store_refuses_messages_with_14(tmp_path: Path) -> None:
         assert refused.code == 14
         assert refused.remark
         assert [record.body for record in records(wire.pull("T", 0).body)] == [b"there"]
-        assert wire.route("T")["perm"] == 4
+        assert wire.route("T")["perm"] == 6, "a producer that finds no queue to write to does not ask, and says that there is no route"
         assert {wire.call(code, {"topic": "T"}, b"{}").code for code in (17, 215, 25)} == {16}
         assert wire.heartbeat("c@1", "g", {"T": "*"}).code == 0
 

@@ -150,7 +150,7 @@ def test_verify_lists_damage_by_kind_and_place(store: Path) -> None:
     raw[raw.index(b"body 2")] ^= 1
     body.write_bytes(raw)
     told = text("verify", store, status=1)
-    assert "Damaged: 1 finding, 1 message affected." in told
+    assert "Damaged: 1 of 6 messages affected; 1 finding." in told
     assert "bad-checksum" in told
     assert "commitlog/00000000000000000000 at " in told
     rows = run_cli("verify", store, "-o", "jsonl").rows

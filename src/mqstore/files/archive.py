@@ -50,7 +50,7 @@ def is_archive(path: Path) -> bool:
 
 def member_names(archive: Path) -> Iterator[str]:
     """Yield the names of the members, in the order of the archive; stop where the archive is damaged."""
-    with contextlib.suppress(*_DAMAGED_ARCHIVE, OSError):
+    with contextlib.suppress(*_DAMAGED_ARCHIVE, RefusedMemberError, OSError):
         if archive.name.lower().endswith(".zip"):
             with open_regular_file(archive) as packed, zipfile.ZipFile(packed) as opened:
                 yield from opened.namelist()
@@ -147,7 +147,7 @@ class _TarInfo(tarfile.TarInfo):
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _HEADERS and self.size > _MOST_HEADER:
-            raise tarfile.ReadError(f"a header of {self.size} bytes")
+            raise RefusedMemberError(f"a header has {self.size:,} bytes")
         made: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return made
 

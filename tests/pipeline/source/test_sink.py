@@ -23,7 +23,6 @@ from mqstore.files.recorder import Operation, RecordedWrites
 from mqstore.pipeline.source import sink as sinks
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, register
 from mqstore.pipeline.spark.session import error_sentence
-from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine import staged_commit as stagedcommit
 from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.message_store import MessageStore
@@ -261,7 +260,7 @@ def test_missing_staged_rows_are_reported(root: Path, monkeypatch: pytest.Monkey
 
 def test_a_store_in_use_by_another_process_is_waited_for_and_then_reported(root: Path) -> None:
     stage, parts = staged(root, "r", [batch(0, 3)])
-    with MessageStore.open(root, StoreConfig(services=False)), pytest.raises(TargetError, match="in use"):
+    with MessageStore.open(root, SinkSettings("5.3.3", broker=SMALL).config()), pytest.raises(TargetError, match="in use"):
         sink(root).commit("r", 0, stage, parts, stored=False, named=False)
     assert sink(root).commit("r", 0, stage, parts, stored=False, named=False).messages == 3
 

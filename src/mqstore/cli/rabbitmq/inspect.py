@@ -14,7 +14,6 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.common.store_parts import StorePart, print_parts
 from mqstore.cli.rabbitmq.store import open_rabbitmq
-from mqstore.rabbitmq.store.listing import totals, vhost_rows
 from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
@@ -132,6 +131,8 @@ def summarize(store: RabbitMQStore) -> RabbitMQSummary:
 
 
 def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
+    from mqstore.rabbitmq.store.listing import totals, vhost_rows
+
     return VhostSummary(
         name=vhost.name,
         directory=vhost.directory,

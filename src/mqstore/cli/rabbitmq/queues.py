@@ -11,14 +11,13 @@ from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import QueueOptions, TopicsOptions
 from mqstore.cli.rabbitmq.store import note_damage, open_rabbitmq
-from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, NOT_RECOVERED, QUEUE_NAMES, entry_rows, queue_rows, totals, vhost_rows
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.queue import Queue
 
-__all__ = ["ENTRY_NAMES", "QUEUE_NAMES", "entry_rows", "queue", "queue_rows", "topics", "vhost_rows"]
+__all__ = ["queue", "topics"]
 
 
 # topics
@@ -30,6 +29,8 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     Exit status 1 if messages are missing, a file cannot be read, or the broker would not start a queue.
     """
     import time
+
+    from mqstore.rabbitmq.store.listing import QUEUE_NAMES, queue_rows, totals
 
     now = time.time_ns() // 1000 if options.at is None else at_microseconds(options.at)
     opened = open_rabbitmq(store, now=now, names=options.names)
@@ -67,6 +68,8 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
 
 
 def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    from mqstore.rabbitmq.store.listing import NOT_RECOVERED
+
     other = [f"{row[name]:,} {title}" for name, title in NOT_RECOVERED.items() if row[name]]
     other += [f"{row['acknowledged']:,} acknowledged"] if row["acknowledged"] else []
     other += [f"{row['expired']:,} expired"] if row["expired"] else []
@@ -92,6 +95,8 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
     that the broker does not read past), unfound (intact, but the broker does not find it). Fate: what becomes of it at the next start.
     Exit status 1 if an entry is in one of the last five states, unless it is transient and the node was killed.
     """
+    from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, entry_rows
+
     opened = open_rabbitmq(store, names=options.names)
     directories = opened.queue(options.topic, options.queue_id)
     chosen = QueueSelection(
@@ -126,6 +131,8 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
 
 
 def _print_entries(out: Output, directories: list[Queue], rows: Iterator[dict[str, Any]]) -> None:
+    from mqstore.rabbitmq.store.listing import BAD_STATES
+
     first = directories[0]
     start = {"clean": "as a clean shutdown left it", "terms": "cleanly shut down, in a store that was not", "dirty": "as a crash left it"}
     more = "" if first.priority_level is None else f", {count(len(directories), 'priority level')}"

@@ -94,12 +94,12 @@ STATES = {
     "no-queue-store": State(_no_queue_store, {Kind.BAD_QUEUE_FILE}, [7], v2=True),
     "deleted-message-file": State(_deleted_message_file, {Kind.MISSING_BODY}, [0, 2, 3, 4]),
     "journal-as-version-2": State(_journal_as_version_2, {Kind.BROKER_LOSES}, list(range(1, 30)), v2=True),
-    "cut-index-entry": State(_cut_index_entry, {Kind.TORN_RECORD}, [0, 1], v2=True),
-    "headless-index": State(_headless_index, {Kind.BAD_QUEUE_FILE}, [0, 1], v2=True),
-    "torn-journal": State(_torn_journal, {Kind.BAD_JOURNAL}, [0, 2]),
-    "torn-segment": State(_torn_segment, {Kind.BAD_SEGMENT}, [0, 2]),
+    "cut-index-entry": State(_cut_index_entry, {Kind.TORN_RECORD, Kind.BROKER_CRASH}, [0, 1], v2=True),
+    "headless-index": State(_headless_index, {Kind.BAD_QUEUE_FILE, Kind.BROKER_LOSES}, [0, 1], v2=True),
+    "torn-journal": State(_torn_journal, {Kind.BAD_JOURNAL, Kind.BROKER_LOSES}, [0, 2]),
+    "torn-segment": State(_torn_segment, {Kind.BAD_SEGMENT, Kind.BROKER_CRASH}, [0, 2]),
     "leftover-behind-zeros": State(_leftover_behind_zeros, {Kind.BROKER_LOSES}, [0, 1, 2]),
-    "leftover-without-file": State(_leftover_without_file, {Kind.BROKER_CRASH}, [0, 1]),
+    "leftover-without-file": State(_leftover_without_file, {Kind.BROKER_CRASH, Kind.BROKER_LOSES}, [0, 1]),
 }
 
 

@@ -48,7 +48,7 @@ def test_accounts_enforced_tls_or_the_option_open_it(tmp_path: Path) -> None:
 
 
 def test_metrics_for_other_machines_are_refused_too(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client")
+    pytest.importorskip("prometheus_client", reason="prometheus_client (the extra metrics) is not installed")
     with pytest.raises(UsageError, match=r"the metrics on 0\.0\.0\.0:0 could be read from other machines"):
         start(tmp_path, "127.0.0.1:0", metrics="0.0.0.0:0")
     start(tmp_path, "127.0.0.1:0", metrics="0.0.0.0:0", insecure_listen=True)

@@ -29,7 +29,7 @@ def test_json_output_is_one_document_and_damage_gives_status_1(tmp_path: Path) -
     assert done.status == 1
     told = done.document
     assert (told["ok"], told["messages"], told["queue_version"]) == (False, 97, 2)
-    assert told["left_out"] == {"its body is in no message file": 3}
+    assert told["left_out"] == {"no message file has the body": 3}
     assert [item["kind"] for item in told["damage"]] == ["missing-body"] * 3
     assert run_cli("convert", E2.archive, "--to", tmp_path / "csv", "--queue-version", 2, "-o", "csv").stdout.count("\n") > 5
 

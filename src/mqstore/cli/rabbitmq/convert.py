@@ -111,7 +111,7 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     if len(shown) < len(report.queues):
         out.line(f"… and {count(len(report.queues) - len(shown), 'queue')} more; -v shows all")
     for why, number in report.left_out.items():
-        out.line(f"Left out: {count(number, 'message')}, {why}.")
+        out.line(f"Left out: {count(number, 'message')} ({why}).")
     for note in report.notes:
         out.line(f"Note: {note}.")
     if report.findings:

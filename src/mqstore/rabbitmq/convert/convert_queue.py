@@ -68,8 +68,8 @@ ROWS = (
 
 # why a message of the old directory is not in the new one
 TRANSIENT = "transient: a broker throws it away at every start"
-MISSING = "its body is in no message file"
-UNREADABLE = "its bytes are damaged"
+MISSING = "no message file has the body"
+UNREADABLE = "damaged bytes"
 REPEATED = "a second publish of a sequence id, with other bytes; the first counts"
 EXPIRED = "expired at the head of its queue"
 LEFT_OUT = (TRANSIENT, MISSING, UNREADABLE, REPEATED, EXPIRED)

@@ -31,7 +31,6 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.index_geometry import (
-    AGAINST,
     ENTRY,
     ENTRY_SIZE,
     HEADER,
@@ -137,13 +136,6 @@ class IndexFile:
                 high = middle
         return low
 
-    def may_use(self, slots: int) -> bool:
-        """Return whether the header's count of slots can belong to a file that uses this many.
-
-        4.3.0 counts every key, later brokers every slot; a file that both have written has a number in between.
-        """
-        return slots <= self.header.hash_slot_count <= max(slots, self.header.index_count - 1)
-
     def numbers_of(self, physical_offset: int) -> range:
         """Return the numbers of the entries of the record at a physical offset."""
         return range(self.first_at(physical_offset), self.first_at(physical_offset + 1))
@@ -243,7 +235,7 @@ def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | Non
             header = read_header(file) if file.size >= HEADER_SIZE else Header(0, 0, 0, 0, 0, 0)
             unread.append(UnreadIndex(name, relative, header, sentence, found.contradicted or not found.candidates))
             continue
-        if found.source.startswith(AGAINST):
+        if found.misconfigured:
             sentence = (
                 f"its entries are laid out for {found.shape[0]} slots and {found.shape[1]} positions, "
                 f"--config has {slots} and {positions}: a broker with this configuration misreads the file"

@@ -39,7 +39,6 @@ from mqstore.files import MappedFile
 from mqstore.kernels.rocketmq import index_chains
 
 __all__ = [
-    "AGAINST",
     "DEFAULT",
     "ENTRY",
     "ENTRY_SIZE",
@@ -70,7 +69,6 @@ SEARCHED = 64 << 20  # and one that is larger than this is not searched for the 
 PLACES = 64  # places of the header's end offset that are tried in a damaged file
 IN_FULL = 8  # files of one length that are checked in full, the fullest and newest
 DEFAULT = (5_000_000, 20_000_000)
-AGAINST = "the entries agree, against the configured"
 _MAX_INT = 2**31 - 1
 
 Shape = tuple[int, int]
@@ -87,13 +85,20 @@ class Header(NamedTuple):
     hash_slot_count: int
     index_count: int
 
+    def may_use(self, slots: int) -> bool:
+        """Return whether the count of slots can belong to a file that uses this many.
+
+        4.3.0 counts every key, later brokers every slot; a file that both have written has a number in between.
+        """
+        return slots <= self.hash_slot_count <= max(slots, self.index_count - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """The geometry of one file. shape: (slots, positions); None: ambiguous. source: where it is known from, or why it is not known.
 
     proved: whether keys may be added to the file. candidates: geometries that its length allows, likely ones first, if it is ambiguous.
-    contradicted: whether its entries rule out every geometry.
+    contradicted: whether its entries rule out every geometry. misconfigured: whether they rule out the configured one, and bear out this.
     """
 
     shape: Shape | None
@@ -101,6 +106,7 @@ class Geometry:
     proved: bool
     candidates: tuple[Shape, ...] = ()
     contradicted: bool = False
+    misconfigured: bool = False
 
 
 def read_header(file: MappedFile) -> Header:
@@ -163,7 +169,8 @@ def _configured(file: MappedFile, shape: Shape) -> Geometry:
     found = contents.geometry([shape] if file.size == file_size(shape) else [], in_full=True)
     if found is None or found.shape == shape or found.shape is None or not contents.bears_out(found.shape):
         return Geometry(shape, "configured", True)
-    return Geometry(found.shape, f"{AGAINST} {shape[0]} slots and {shape[1]} positions", False)
+    source = f"the entries agree, against the configured {shape[0]} slots and {shape[1]} positions"
+    return Geometry(found.shape, source, False, misconfigured=True)
 
 
 def _half_configured(shape: Shape | None) -> Geometry:
@@ -305,7 +312,7 @@ class _Contents:
             return False
         table = self._table(slots)
         used = int(np.count_nonzero(table.view(np.int32)))  # zero is zero in either byte order
-        if not used <= self.header.hash_slot_count <= max(used, self.entries):
+        if not self.header.may_use(used):
             return False
         if self.entries > slots // 8:
             return bool((table == newest).all())

@@ -193,7 +193,7 @@ def _check_header(file: IndexFile, taken: int, before: IndexFile | None) -> list
             damage.append(Damage(file.relative, position, 8, Kind.BAD_INDEX_HEADER, f"{name} is {stored}, the entries give {expected}"))
     stored, keys = header.hash_slot_count, header.index_count - 1
     # an upgraded broker continues the file in which the old one counted keys, and no other
-    mixed = file.may_use(taken) and (before is None or before.header.hash_slot_count == before.header.index_count - 1)
+    mixed = file.header.may_use(taken) and (before is None or before.header.hash_slot_count == before.header.index_count - 1)
     if stored not in (taken, keys) and not mixed:
         sentence = f"hashSlotCount is {stored}, the entries give {taken}"
         damage.append(Damage(file.relative, 32, 4, Kind.BAD_INDEX_HEADER, sentence))

@@ -231,6 +231,27 @@ def test_any_changed_byte_of_an_archive_is_at_most_one_sentence(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
+    ("cut", "named"), [(512 + 512, "it ends too early"), (512 + 512 + 100, "it ends too early"), (3 * 1024, "it ends too early")]
+)
+def test_an_archive_cut_where_a_member_would_begin_is_damaged(tmp_path: Path, cut: int, named: str) -> None:
+    archive = tar(tmp_path, Entry("commitlog/1", b"a"), Entry("commitlog/2", b"b"), Entry("commitlog/3", b"c"))
+    whole = archive.read_bytes()
+    assert cut < len(whole)
+    archive.write_bytes(whole[:cut])
+    with pytest.raises(CannotOpenError, match=f"is not a valid archive: {named}"):
+        UnpackedArchive(archive)
+
+
+def test_a_damaged_header_is_not_taken_as_the_end_of_the_archive(tmp_path: Path) -> None:
+    archive = tar(tmp_path, Entry("commitlog/1", b"a"), Entry("commitlog/2", b"b"))
+    octets = bytearray(archive.read_bytes())
+    octets[1024 + 3] ^= 1
+    archive.write_bytes(octets)
+    with pytest.raises(CannotOpenError, match="what stands at byte 1,024 is not the header of a member"):
+        UnpackedArchive(archive)
+
+
+@pytest.mark.parametrize(
     ("entries", "named"),
     [
         ([Entry("commitlog", b"file"), Entry("commitlog/0", b"file")], "member 'commitlog/0' is a file and a directory at once"),

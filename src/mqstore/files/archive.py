@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Self, cast
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.regular_file import open_regular_file, why_unreadable
@@ -143,7 +143,19 @@ _LABEL = b"V"
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A member; headers that `tarfile` would read into memory, whatever their size, are refused if they are too large."""
+    """A member; headers that `tarfile` would read into memory, whatever their size, are refused if they are too large.
+
+    After the first member `tarfile` takes a damaged header, and the end of the file, as the end of the archive: here they are damage.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError):  # type: ignore[attr-defined]
+            raise tarfile.ReadError("it ends too early") from None
+        except tarfile.InvalidHeaderError:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"what stands at byte {archive.offset:,} is not the header of a member") from None
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _HEADERS and self.size > _MOST_HEADER:

@@ -130,6 +130,37 @@ def test_a_file_that_is_lost_from_the_middle_is_damage(tmp_path: Path) -> None:
     assert kinds(verify(mqstore.open(tmp_path))) == [Kind.MISSING_INDEX_ENTRY]
 
 
+# what a killed broker leaves in the middle of a put
+
+
+@pytest.mark.parametrize("step", ["entry", "slot", "slot count", "entry count"])
+@pytest.mark.parametrize("count", [4, 58, 60])
+def test_an_entry_that_a_killed_broker_was_adding_is_a_note(tmp_path: Path, step: str, count: int) -> None:
+    """The bytes of each step of a put: entry, slot, count of slots, count of entries; then end offset and time follow."""
+    before, after = (
+        filled(tmp_path / name, 400, number, keys="k{0}", abort=True) for name, number in (("before", count - 1), ("after", count))
+    )
+    before.write()
+    after.write()
+    (old,) = (tmp_path / "before" / "index").iterdir()
+    (new,) = (tmp_path / "after" / "index").iterdir()
+    raw, wanted = bytearray(old.read_bytes()), new.read_bytes()
+    for name, low, high in (("entry", 40 + 4 * 7, len(raw)), ("slot", 40, 40 + 4 * 7), ("slot count", 32, 36), ("entry count", 36, 40)):
+        raw[low:high] = wanted[low:high]
+        if name == step:
+            break
+    new.write_bytes(raw)
+    report = verify(mqstore.open(tmp_path / "after"))
+    assert report.damage == ()
+    told = [note for note in report.notes if "the broker was killed while it added an entry" in note]
+    assert len(told) == (step != "entry")
+    # a broker that has stopped cleanly leaves no such state
+    (tmp_path / "after" / "abort").unlink()
+    assert (Kind.BAD_INDEX_CHAIN in (found := kinds(verify(mqstore.open(tmp_path / "after")))) or Kind.BAD_INDEX_HEADER in found) is (
+        step != "entry"
+    )
+
+
 # the count of slots
 
 

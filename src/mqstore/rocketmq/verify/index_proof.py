@@ -23,10 +23,11 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import ENTRY, IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
 
-__all__ = ["IndexProof", "check_chains", "keys_without_entry"]
+__all__ = ["IndexProof", "check_chains", "keys_without_entry", "unfinished_put"]
 
 BLOCK = 250_000  # entries a chain check holds at once
 MAX_FINDINGS = 200  # findings per file that are listed
+_END_OFFSET, _SLOT_COUNT = 24, 32  # positions in the header
 
 
 @dataclass(slots=True)
@@ -198,6 +199,23 @@ def _check_header(file: IndexFile, taken: int, before: IndexFile | None) -> list
         sentence = f"hashSlotCount is {stored}, the entries give {taken}"
         damage.append(Damage(file.relative, 32, 4, Kind.BAD_INDEX_HEADER, sentence))
     return damage
+
+
+def unfinished_put(file: IndexFile) -> frozenset[int]:
+    """Return the positions in a file that do not agree because a broker was killed while it added one entry; none if it was not.
+
+    A broker writes the entry, its slot, the count of slots, the count of entries, and the last offset and time, in this order.
+    """
+    number, stored = file.header.index_count, file.header.hash_slot_count
+    entry = file.entry(number)
+    slot = entry.key_hash % file.slot_count
+    if number < file.positions and entry.key_hash >= 0 and 0 <= entry.previous < number and file.slot(slot) == number:
+        taken = int(np.count_nonzero(file.slots()))
+        counted = stored == taken or (entry.previous == 0 and stored == taken - 1)
+        return frozenset([file.slot_position(slot), *([_SLOT_COUNT] if counted else ())])
+    if number > 2 and file.header.end_physical_offset == file.entry(number - 2).physical_offset < file.entry(number - 1).physical_offset:
+        return frozenset([_END_OFFSET])
+    return frozenset()
 
 
 def keys_without_entry(proofs: Sequence[IndexProof], keys: NDArray[np.void], held: NDArray[np.bool_]) -> list[tuple[int, set[int]]]:

@@ -25,10 +25,11 @@ from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import ENTRY
+from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
-from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry
+from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry, unfinished_put
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 
@@ -40,6 +41,7 @@ DROP_EVERY = 32  # splits, half a gigabyte of log
 Progress = Callable[[int, int], None]
 
 _OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
+_OF_INDEX = frozenset({Kind.BAD_INDEX_CHAIN, Kind.BAD_INDEX_HEADER})
 _GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED})
 _LOG_KINDS = frozenset(
     {Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE, Kind.WRONG_SIZE}
@@ -359,7 +361,7 @@ class Verification:
         for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
             self.checked.bytes += proof.file.entry_position(max(0, proof.stop))
-            self.damage.extend(found)
+            self.damage.extend(self._without_unfinished_put(proof.file, found) if proof is self.indexes[-1] else found)
         if not self.indexes and not self.store.unread_index:
             if self.unindexed:
                 sentence = f"key queries find nothing: {self.unindexed:,} messages have keys, and there is no index file"
@@ -385,6 +387,14 @@ class Verification:
         elif pending:
             sentence = f"keys of {pending} messages after the end of the index are in no index file"
             self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", pending))
+
+    def _without_unfinished_put(self, file: IndexFile, found: Sequence[Damage]) -> list[Damage]:
+        """Return the findings about the newest index file without those of an entry that a killed broker was adding: a note instead."""
+        places = unfinished_put(file) if found and self.store.unclean else frozenset()
+        kept = [item for item in found if item.kind not in _OF_INDEX or item.offset not in places]
+        if len(kept) != len(found):
+            self.notes.append(f"{file.relative}: the broker was killed while it added an entry; its recovery adds the entry again")
+        return kept
 
     def _finish_batch_queues(self) -> None:
         for proof in self.batch_queues.values():

@@ -85,7 +85,8 @@ prepare() {
     export VIRTUAL_ENV PATH
     VIRTUAL_ENV=$(cd "$venv" && pwd)
     PATH=$VIRTUAL_ENV/bin:$PATH
-    unset PYTHONHOME
+    # without bytecode, each of the many short processes of the tests would compile the package anew
+    unset PYTHONHOME PYTHONDONTWRITEBYTECODE
     local stamp=$venv/.mqstore-installed${1:+-$1} wanted
     wanted=$(fingerprint "$@")
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then

@@ -124,7 +124,7 @@ def start(version: str, directory: Path, *, with_clients: bool) -> Running:
     clients = None
     if with_clients:
         target = CLIENTS / "target" / version
-        command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={home}", "-Duser.timezone=UTC"]
+        command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}", "-Duser.timezone=UTC"]
         command += ["-cp", f"{target}/rocketmq-clients.jar:{target}/lib/*", "mqstore.oracle.Scenarios", address, *SCENARIOS]
         with (directory / "clients.jsonl").open("wb") as out, (directory / "clients.err").open("wb") as errors:
             clients = subprocess.Popen(command, stdout=out, stderr=errors, cwd=home, env={**os.environ, "HOME": str(home)})

@@ -18,6 +18,7 @@ _JVM = (
     "-Xmx1g",
     "-XX:MaxDirectMemorySize=512m",
     "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # most of these processes run for seconds
     "-Dfile.encoding=UTF-8",
     "-Duser.timezone=UTC",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",

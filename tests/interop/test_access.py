@@ -92,7 +92,7 @@ def outcomes(version: str, address: str, place: Path, *cases: str, properties: t
     home = place / "home"
     home.mkdir(parents=True, exist_ok=True)
     target = CLIENTS / "target" / version
-    command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={home}", *properties]
+    command = [str(java()), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}", *properties]
     command += ["-cp", f"{target}/rocketmq-clients.jar:{target}/lib/*", "mqstore.oracle.Access", address, address, *cases]
     done = subprocess.run(
         command, cwd=home, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True, timeout=PATIENCE, check=False

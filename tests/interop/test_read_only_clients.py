@@ -48,7 +48,16 @@ def drain(version: str, tmp_path: Path, *arguments: str) -> str:
     if java() is None or not libraries.is_dir():
         pytest.skip(why_not(version) or f"there is no {libraries}")
     source = Path(__file__).parent / "readonly" / "Drain.java"
-    command = [str(java()), "-Xmx256m", f"-Duser.home={tmp_path}", "-cp", f"{libraries}/*", str(source), *arguments]
+    command = [
+        str(java()),
+        "-Xmx256m",
+        "-XX:TieredStopAtLevel=1",
+        f"-Duser.home={tmp_path}",
+        "-cp",
+        f"{libraries}/*",
+        str(source),
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stdout

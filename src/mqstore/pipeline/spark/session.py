@@ -174,7 +174,9 @@ def _settings(master: str, app_name: str, throughput: bool) -> dict[str, str]:
 def _java_options(throughput: bool) -> list[str]:
     options = [f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"', "-XX:-UsePerfData"]
     if not throughput:
-        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        # with the first compiler only, Java reserves 48 MiB for compiled code; a session of some hundred queries fills that, and from
+        # then on compiles and discards code all the time
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=192m"]
     return options
 
 

@@ -151,7 +151,7 @@ def recovered(version: str, store: Path, work: Path) -> Rows:
 
 
 def test_every_recovered_message_comes_once_and_in_order_while_both_sides_are_killed(
-    version: str, started: list[Process], spark: SparkSession, tmp_path: Path
+    version: str, started: list[Process], spark: SparkSession, tmp_path: Path, whole: bool
 ) -> None:
     chance = random.Random(version)
     store, out = tmp_path / "store", tmp_path / "out"
@@ -169,7 +169,7 @@ def test_every_recovered_message_comes_once_and_in_order_while_both_sides_are_ki
         return again
 
     broker.put_more(200)
-    for _ in range(2):
+    for _ in range(4 if whole else 1):
         following = Following(store, out)
         started.append(following)
         following.take(2)

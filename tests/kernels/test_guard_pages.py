@@ -87,6 +87,57 @@ def test_a_read_only_buffer_cannot_be_written() -> None:
     assert run(WRITES).returncode == SIGSEGV
 
 
+MAPPED = """
+import ctypes, mmap, sys
+from support import guard_pages
+guard_pages.install("end")
+with open(sys.argv[1], "rb") as file:
+    maps = [mmap.mmap(file.fileno(), 8192, access=mmap.ACCESS_READ) for _ in range(50)]
+assert (guard_pages.FencedMap.fenced, guard_pages.FencedMap.unfenced) == (50, 0), vars(guard_pages.FencedMap)
+import numpy as np
+address = np.frombuffer(maps[int(sys.argv[2])], np.uint8).__array_interface__["data"][0]
+ctypes.string_at(address + 8191, 1)
+print("inside", flush=True)
+ctypes.string_at(address + int(sys.argv[3]), 1)
+print("survived")
+"""
+
+
+@pytest.mark.parametrize(("number", "position"), [(0, 8192), (25, 8192), (49, -1)])
+def test_one_byte_outside_of_a_map_of_a_file_ends_the_process(number: int, position: int, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 32)
+    done = run(MAPPED, tmp_path / "file", number, position)
+    assert (done.returncode, done.stdout) == (SIGSEGV, "inside\n"), done.stderr
+
+
+ENGINE = """
+import sys
+from support import guard_pages
+guard_pages.install("end")
+from mqstore.rocketmq import Message, MessageStore, StoreConfig
+sizes = {"commit_log_file_size": 16384, "consume_queue_file_size": 4000, "max_hash_slot_num": 100, "max_index_num": 1000}
+with MessageStore.open(sys.argv[1], StoreConfig(version=sys.argv[2], **sizes)) as store:
+    for number in range(600):
+        body = bytes([number % 256]) * (number * 7 % 1500)
+        store.put(Message("orders", body, queue_id=number % 3, keys=f"k{number}", tags="a" if number % 2 else "b"))
+    assert store.wait_dispatched()
+    taken = 0
+    for queue_id in range(3):
+        offset = 0
+        while offset < store.max_offset("orders", queue_id):
+            found = store.get("group", "orders", queue_id, offset, 32)
+            taken += found.message_count
+            offset = found.next_begin_offset
+print(taken, guard_pages.FencedMap.fenced > 60, guard_pages.FencedMap.unfenced)
+"""
+
+
+@pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
+def test_the_engine_puts_and_pulls_in_maps_between_guard_pages(version: str, tmp_path: Path) -> None:
+    done = run(ENGINE, tmp_path / "store", version)
+    assert (done.returncode, done.stdout) == (0, "600 True 0\n"), done.stderr[-3000:]
+
+
 READS = """
 import sys
 from support import guard_pages

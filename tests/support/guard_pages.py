@@ -3,7 +3,8 @@
 A kernel that reads or writes outside a buffer then ends the process (SIGSEGV) instead of reading what happens to be there. With
 `MQSTORE_GUARD_PAGES=end` buffers end at such a page, with `start` they begin right after one. `install` replaces the functions of the
 kernels by ones that copy their buffers to guarded memory, call the kernel, and copy back what it has written. Read-only buffers cannot
-be written there either. Uncompiled kernels, whose accesses Python checks, gain nothing.
+be written there either. The classes of kernels that put and pull work on maps of files: every map of a file gets such a page before and
+after it, with either setting. Uncompiled kernels, whose accesses Python checks, gain nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import mmap
 import os
 import pkgutil
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
@@ -30,6 +32,12 @@ _NONE, _READ = 0, mmap.PROT_READ
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FIXED_NOREPLACE = 0x100000
+_ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_TRIES = 16
 
 calls: Counter[str] = Counter()  # of each kernel, with a guarded buffer
 
@@ -54,6 +62,62 @@ def guarded(array: NDArray[Any], place: str) -> NDArray[Any]:
         _protect(base + PAGE, pages * PAGE, _READ)
         copy.flags.writeable = False
     return copy.view(array.dtype).reshape(array.shape)
+
+
+_fences: Counter[int] = Counter()  # address of a page that cannot be accessed -> number of maps beside it
+
+
+def _fence(address: int) -> bool:
+    """Make the page at an address one that cannot be accessed; return False if something else is there."""
+    if not _fences[address]:
+        found = _libc.mmap(address, PAGE, _NONE, _ANYWHERE | _FIXED_NOREPLACE, -1, 0)
+        if found != address:
+            if found is not None and found != ctypes.c_void_p(-1).value:
+                _libc.munmap(found, PAGE)  # a kernel without the flag takes the address as a wish
+            return False
+    _fences[address] += 1
+    return True
+
+
+def _unfence(address: int) -> None:
+    _fences[address] -= 1
+    if not _fences[address]:
+        _libc.munmap(address, PAGE)
+
+
+class FencedMap(mmap.mmap):
+    """A map of a file between two pages that cannot be accessed. Between its last byte and the page are zeros up to a whole page."""
+
+    fenced = 0  # maps made so
+    unfenced = 0  # maps for which no place between two free pages was found
+
+    def __new__(cls, fileno: int, length: int, *given: Any, **named: Any) -> FencedMap:
+        tried: list[FencedMap] = []
+        size = -(-length // PAGE) * PAGE
+        while True:
+            # the system places a map in the highest gap that has room: make one of its size, below a page that cannot be accessed
+            gap = _libc.mmap(None, size + PAGE, _NONE, _ANYWHERE, -1, 0)
+            _libc.munmap(gap, size)
+            above = gap + size
+            _fences[above] += 1
+            made = super().__new__(cls, fileno, length, *given, **named)
+            tried.append(made)
+            address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
+            pages = [page for page in (address - PAGE, address + size) if _fence(page)]
+            _unfence(above)
+            if len(pages) == 2:
+                FencedMap.fenced += 1
+                for page in pages:
+                    weakref.finalize(made, _unfence, page)
+                break
+            for page in pages:
+                _unfence(page)
+            if len(tried) == _TRIES:
+                FencedMap.unfenced += 1
+                break
+        for each in tried[:-1]:
+            each.close()
+        return made
 
 
 class _Call:
@@ -129,6 +193,7 @@ def install(place: str) -> None:
             for name, found in list(vars(importer).items()):
                 if id(found) in replaced:
                     setattr(importer, name, replaced[id(found)])
+    vars(mmap)["mmap"] = FencedMap
     if record_decoder._DECODER is not None:
         vars(record_decoder)["_DECODER"] = _Guarded(record_decoder._DECODER, "rocketmq.record_decode.Decoder", place)
 

@@ -47,9 +47,9 @@ COUNTED = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests with real brokers, clusters and browsers and the long proofs, too")
     parser.addoption("--run-slow", action="store_true", help="with --all: run the tests marked slow, too")
-    parser.addoption("--scripts", type=int, default=40, help="random scripts that each version of the real store is compared on")
+    parser.addoption("--scripts", type=int, default=20, help="random scripts that each version of the real store is compared on")
     parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
-    parser.addoption("--rabbit-scripts", type=int, default=24, help="random lives of queues that a real RabbitMQ node is compared on")
+    parser.addoption("--rabbit-scripts", type=int, default=12, help="random lives of queues that a real RabbitMQ node is compared on")
     parser.addoption("--rabbit-seed", type=int, default=None, help="the seed of these lives, as an earlier run has printed it")
     parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
     parser.addoption("--images", type=int, default=None, help="damaged images of each family that the structural fuzzer checks")

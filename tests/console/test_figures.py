@@ -49,6 +49,7 @@ def assert_verify_agrees(visitor: Visitor, case: GoldenCase) -> None:
         assert note[1:].replace("`", "") in text.replace("`", "")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("case", [*CASES, *FURTHER], ids=case_id)
 def test_a_rocketmq_store_has_the_same_figures_in_the_console_and_in_the_commands(case: GoldenCase) -> None:
     inspected = document("inspect", case)
@@ -75,6 +76,7 @@ def test_a_rocketmq_store_has_the_same_figures_in_the_console_and_in_the_command
         assert_verify_agrees(visitor, case)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_a_rabbitmq_store_has_the_same_figures_in_the_console_and_in_the_commands(case: GoldenCase) -> None:
     inspected, rows = document("inspect", case), run_cli("topics", opened(case), "-o", "jsonl").rows

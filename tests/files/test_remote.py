@@ -28,6 +28,7 @@ DEFAULTS = "4.9.3/l-default-sizes"  # index files of 420 MB, nearly all of it un
 SOME = [case for case in CASES if case.id != DEFAULTS]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", SOME, ids=case_id)
 def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
     url = endpoint().uploaded(opened(case), window=SMALL)
@@ -47,6 +48,7 @@ def _told(printed: str, store: str) -> str:
     return re.sub(r'"(stored_bytes|seconds|changed_at)": [^,\n]+', "", printed.replace(store, "STORE"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["4.9.3/b2-kill9-live", "4.9.3/c-index-collisions", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
 )

@@ -34,8 +34,8 @@ CHECKED = "5.3.3/i-v2-codecs-crc"  # every record has a __CRC32# property
 PLAIN = "4.9.3/f-broker-offsets"  # no record has one; with configuration files
 STORES = (CHECKED, PLAIN)
 PARTS = 8  # each operation on a store is so many tests, for pytest-xdist
-SAMPLE = {"flip": 130, "zero": 50, "cut": 40}  # images of each test with --all
-SMALL = {"flip": 24, "zero": 12, "cut": 12}  # without
+SAMPLE = {"flip": 60, "zero": 24, "cut": 20}  # images of each test with --all
+SMALL = {"flip": 10, "zero": 6, "cut": 6}  # without
 HANGS = 300  # seconds after which a test counts as hanging
 BLOCK = 512
 

@@ -10,7 +10,7 @@ from support.crash_engine import check_state, record_run
 from mqstore.testing.crashes import CrashStates, run_states
 
 SEEDS = (1, 2, 3, 4)
-CI_STATES = 8_000  # of both versions together
+CI_STATES = 2_400  # of both versions together
 SMALL_STATES = 150  # of a run, without --all
 
 

@@ -83,6 +83,7 @@ def test_several_stores_and_a_pattern(spark: SparkSession) -> None:
     assert read(spark, s3a, columns=["size"], config=case.config, **options_of(url)).count() == frame.count() // 2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("splits", [1, 3, 7])
 def test_jobs_give_what_they_give_for_the_path(name: str, splits: int, tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ def _table(place: Path) -> Any:
     return pq.read_table(place).sort_by("physical_offset").replace_schema_metadata(None)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("by", ["probe", "sweep", "scan"])
 def test_lookups_give_what_they_give_for_the_path(by: str, tmp_path: Path) -> None:
     case, url = uploaded("4.9.3/c-index-collisions")

@@ -160,6 +160,7 @@ class Crowd:
             self.store.run_retention()
 
 
+@pytest.mark.sample(1)
 @VERSIONS
 def test_readers_see_a_consistent_prefix_while_others_put_and_retention_removes(version: str, tmp_path: Path) -> None:
     config = settings(version, disk_ratio=lambda _: 0.86, delete_file_batch_max=1)  # files are removed at any age

@@ -261,7 +261,7 @@ def test_the_commands_and_the_session_of_the_guide_give_on_the_cluster_what_thre
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=600,  # seven applications, one after the other; each starts a driver's JVM and two executors
     )
     told = [line.rsplit(" ", 1) for line in done.stderr.splitlines() if line.rpartition(" ")[0] in {words.split()[1] for words in lines}]
     assert [*map(tuple, told)] == [(line.split()[1], "0") for line in lines], done.stderr[-3000:]

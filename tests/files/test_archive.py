@@ -247,7 +247,7 @@ def test_a_damaged_header_is_not_taken_as_the_end_of_the_archive(tmp_path: Path)
     octets = bytearray(archive.read_bytes())
     octets[1024 + 3] ^= 1
     archive.write_bytes(octets)
-    with pytest.raises(CannotOpenError, match="what stands at byte 1,024 is not the header of a member"):
+    with pytest.raises(CannotOpenError, match="the bytes at 1,024 are not the header of a member"):
         UnpackedArchive(archive)
 
 

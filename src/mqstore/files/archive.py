@@ -155,7 +155,7 @@ class _TarInfo(tarfile.TarInfo):
         except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError):  # type: ignore[attr-defined]
             raise tarfile.ReadError("it ends too early") from None
         except tarfile.InvalidHeaderError:  # type: ignore[attr-defined]
-            raise tarfile.ReadError(f"what stands at byte {archive.offset:,} is not the header of a member") from None
+            raise tarfile.ReadError(f"the bytes at {archive.offset:,} are not the header of a member") from None
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _HEADERS and self.size > _MOST_HEADER:

@@ -32,8 +32,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mqstore.errors import MqstoreError, PipelineError
+from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.spark import java as javas
+from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, is_connect, parallel_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,7 @@ def session(
 ) -> SparkSession:
     """Return the active Spark session, or a new one on `master`. Stop it with `stop`, or use it in a `with` block.
 
+    master: as Spark takes it; sc://host:port is a Spark Connect server, whose settings and Python are its own.
     config: further Spark settings; they override ours. throughput: let the JVM compile for long SQL work; starts more slowly.
     quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
     by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
@@ -70,6 +72,10 @@ def session(
     running = _active()
     if running is not None:
         return running
+    if master.startswith(SCHEME):
+        if config:
+            raise UsageError("the settings of a Spark Connect server are its own; set those of the session with spark.conf.set")
+        return connected(master)
     settings = _settings(master, app_name, throughput) | dict(config or {})
     java = javas.find_java()
     local = master.startswith("local")
@@ -126,6 +132,8 @@ def _on_this_machine(master: str) -> bool:
 
 def cores(spark: SparkSession) -> int:
     """Return the number of tasks of this session that run at the same time."""
+    if is_connect(spark):
+        return parallel_tasks(spark)
     return int(spark.sparkContext.defaultParallelism)
 
 
@@ -138,7 +146,7 @@ def _active() -> SparkSession | None:
 
     context = SparkContext._active_spark_context
     if context is None or context._jsc is None:
-        return None
+        return active_client()
     return SparkSession.getActiveSession() or SparkSession(context)
 
 

@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import MqstoreError, PipelineError, UsageError
+from mqstore.errors import MqstoreError, PipelineError, UnsupportedError, UsageError
 from mqstore.files.location import as_location, local_store, local_target
 from mqstore.findings import Damage
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
+from mqstore.pipeline.spark.connect import SCHEME, is_connect
 from mqstore.pipeline.spark.session import failures, running
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
 from mqstore.pipeline.tail.tables import TableSink, open_table
@@ -128,6 +129,11 @@ def follow(
     between batches. batch_bytes: maximum bytes of log in one batch. on_batch: called for each batch, from another thread. Raises
     TargetError, UsageError, PipelineError; what was followed before stays.
     """
+    if master.startswith(SCHEME) or (spark is not None and is_connect(spark)):
+        raise UnsupportedError(
+            "follow writes its batches in the process that runs it, which Spark Connect does not allow: give another master, "
+            "or write the stream of spark.readStream"
+        )
     if form not in FORMS:
         raise UsageError(f"OUT cannot be kept as {form!r}; choose {' or '.join(FORMS)}")
     if columns is not None and form == "store":

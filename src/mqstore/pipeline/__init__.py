@@ -7,6 +7,7 @@ Everything public is imported from here; deeper module paths are private and may
     explain_read                        what a DataFrame will read of its stores
     finish                              complete an interrupted write to a store
     follow                              copy a growing log to a table, to files or to another store
+    append                              the new range of a log added to an Iceberg or Delta table
     rebuild, export, lookup             jobs over a whole RocketMQ store
     verify, usage
     convert                             RabbitMQ queues from one version to the other
@@ -44,12 +45,15 @@ if TYPE_CHECKING:
     from mqstore.pipeline.spark.session import stop as stop
     from mqstore.pipeline.spark.shipping import ship as ship
     from mqstore.pipeline.spark.tasks import run_tasks as run_tasks
+    from mqstore.pipeline.tail.append import AppendReport as AppendReport
+    from mqstore.pipeline.tail.append import append as append
     from mqstore.pipeline.tail.follow import FollowedBatch as FollowedBatch
     from mqstore.pipeline.tail.follow import FollowReport as FollowReport
     from mqstore.pipeline.tail.follow import follow as follow
 
 # No sub-package has the name of a function: importing it would bind the package to that name.
 _MODULE_OF = {
+    "AppendReport": "tail.append",
     "ExportReport": "jobs.report",
     "FollowReport": "tail.follow",
     "FollowedBatch": "tail.follow",
@@ -57,6 +61,7 @@ _MODULE_OF = {
     "ReadPlan": "source.explain",
     "RebuildReport": "jobs.report",
     "UsageReport": "jobs.usage",
+    "append": "tail.append",
     "convert": "jobs.convert",
     "explain_read": "source.explain",
     "export": "jobs.export",
@@ -78,6 +83,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "AppendReport",
     "ExportReport",
     "FollowReport",
     "FollowedBatch",
@@ -85,6 +91,7 @@ __all__ = [
     "ReadPlan",
     "RebuildReport",
     "UsageReport",
+    "append",
     "convert",
     "explain_read",
     "export",

@@ -4,6 +4,7 @@ Everything public is imported from here; deeper module paths are private and may
 
     session, running, stop, ship        a Spark session, and this package on its executors
     register, read, views, joined       stores as DataFrames and SQL views
+    sql, narrowed                       queries that read only the columns and messages that they need
     explain_read                        what a DataFrame will read of its stores
     finish                              complete an interrupted write to a store
     follow                              copy a growing log to a table, to files or to another store
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from mqstore.pipeline.jobs.usage import UsageReport as UsageReport
     from mqstore.pipeline.jobs.usage import usage as usage
     from mqstore.pipeline.jobs.verify import verify as verify
+    from mqstore.pipeline.queries.narrowing import narrowed as narrowed
+    from mqstore.pipeline.queries.narrowing import sql as sql
     from mqstore.pipeline.source.explain import ReadPlan as ReadPlan
     from mqstore.pipeline.source.explain import explain_read as explain_read
     from mqstore.pipeline.source.rabbitmq_join import joined as joined
@@ -69,6 +72,7 @@ _MODULE_OF = {
     "follow": "tail.follow",
     "joined": "source.rabbitmq_join",
     "lookup": "jobs.lookup",
+    "narrowed": "queries.narrowing",
     "read": "source.rocketmq",
     "rebuild": "jobs.rebuild",
     "register": "source.rocketmq",
@@ -76,6 +80,7 @@ _MODULE_OF = {
     "running": "spark.session",
     "session": "spark.session",
     "ship": "spark.shipping",
+    "sql": "queries.narrowing",
     "stop": "spark.session",
     "usage": "jobs.usage",
     "verify": "jobs.verify",
@@ -99,6 +104,7 @@ __all__ = [
     "follow",
     "joined",
     "lookup",
+    "narrowed",
     "read",
     "rebuild",
     "register",
@@ -106,6 +112,7 @@ __all__ = [
     "running",
     "session",
     "ship",
+    "sql",
     "stop",
     "usage",
     "verify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -457,3 +458,18 @@ def test_a_place_without_a_store_is_one_sentence(spark: SparkSession, tmp_path: 
     with pytest.raises(PySparkException) as caught:
         drain(stream(spark, tmp_path / "nowhere"), tmp_path / "checkpoint")
     assert "nowhere does not exist" in told(caught.value)
+
+
+def test_the_progress_of_a_query_says_how_far_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(90)
+    frame = stream(spark, writer.path, startingOffsets="earliest", maxRowsPerTrigger=40)
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "mark")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    told_of = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress if progress["numInputRows"]]
+    end = LogTail(str(writer.path), FILE).latest().offset
+    lags = [found[str(writer.path)] for found in told_of]
+    assert [lag["behind_messages"] for lag in lags] == [50, 10, 0]
+    assert {lag["off"] for lag in lags} == {end}
+    assert lags[0]["behind_bytes"] == end - writer.offsets[40]
+    assert (lags[-1]["behind_bytes"], lags[-1]["behind_seconds"], lags[-1]["lost"]) == (0, 0.0, 0)

@@ -38,6 +38,7 @@ from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.log_lag import LogLag
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
@@ -146,6 +147,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: dict[str, tuple[LogTail, BrokerConfig]] = {}
         self._target: dict[str, int] | None = None
         self._turn = 0
+        self._reached: dict[str, LogPosition] = {}
+        self._lags: dict[str, LogLag] = {}
 
     def _tail(self, path: str) -> LogTail:
         return self._open_tail(path)[0]
@@ -215,9 +218,19 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after[path] = step.end
             rows = None if rows is None else rows - step.records
             size = None if size is None else max(0, size - (step.end.offset - before[path].offset))
+        self._reached = after
         if after == before and set(start) == set(after):
             return start
         return {path: position.as_json() for path, position in after.items()}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return, for the progress of the query, the end of each log and how far behind it the batch that was just planned ends."""
+        found = {}
+        for path, position in self._reached.items():
+            if path not in self._lags:
+                self._lags[path] = LogLag(path, self._open_tail(path)[1].commit_log_file_size)
+            found[path] = self._lags[path].behind(position)
+        return {path: lag for path, lag in found.items() if lag is not None} or None
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogRange]:
         begins, ends = self._positions(start), self._positions(end)

@@ -252,12 +252,29 @@ def failures(doing: str = "the Spark job") -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     try:
-        yield
+        with _without_error_log():
+            yield
     except (Py4JError, PySparkException) as error:
         message = _package_error(_error_text(error))
         raise PipelineError(message or f"{doing} failed: {error_sentence(error)}") from error
     except (ConnectionError, EOFError) as error:
         raise PipelineError(f"{doing} failed: Spark's Java process has exited; it may have run out of memory") from error
+
+
+@contextlib.contextmanager
+def _without_error_log() -> Iterator[None]:
+    """Keep PySpark from printing an error of SQL, with its Java stack in one line of JSON, to standard error before it raises it."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # PySpark 3.5 prints nothing
+        yield
+        return
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def error_sentence(error: BaseException) -> str:

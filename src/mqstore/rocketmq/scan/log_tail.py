@@ -333,6 +333,15 @@ class LogTail:
             )
         return position
 
+    def missing(self, start: int, stop: int) -> int:
+        """Return how many bytes of the log from start up to stop are in no log file any more."""
+        log = self._open()
+        at, found = start, 0
+        for file in log.files:
+            found += max(0, min(file.start, stop) - at)
+            at = max(at, file.start + max(file.size, log.file_size))
+        return found + max(0, stop - at)
+
     def _lose(self, start: int, stop: int) -> None:
         if not self._tolerate_loss:
             raise PipelineError(

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
@@ -23,7 +24,7 @@ from mqstore.pipeline.source.views import views
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["narrowed", "sql"]
+__all__ = ["narrowed", "rows_of", "sql"]
 
 NAME = "narrowed"  # the alias of the result, which has only its own columns
 _INSTEAD = "give `columns` and `where` to pipeline.read or pipeline.views"
@@ -42,6 +43,29 @@ def sql(
     elif options:
         raise UsageError(f"the option {next(iter(options))} describes the read of a store, and no store is given")
     return narrowed(spark.sql(query))
+
+
+def rows_of(
+    spark: SparkSession, query: str, store: Any, *, columns: Sequence[str] | None = None, **options: Any
+) -> tuple[tuple[str, ...], tuple[bool, ...], Iterator[tuple[Any, ...]]]:
+    """Return the names of a query's columns, which of them are numbers, and its rows, which are fetched partition by partition.
+
+    Raises PipelineError.
+    """
+    from pyspark.sql.types import NumericType
+
+    from mqstore.pipeline.spark.session import failures
+
+    with failures("the query"):
+        frame = sql(spark, query, store, columns=columns, **options)
+    numeric = tuple(isinstance(field.dataType, NumericType) for field in frame.schema.fields)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        with failures("the query"):
+            for row in frame.toLocalIterator():
+                yield tuple(each.astimezone(UTC) if isinstance(each, datetime) else each for each in row)
+
+    return tuple(frame.columns), numeric, rows()
 
 
 def narrowed(frame: DataFrame) -> DataFrame:

@@ -261,10 +261,11 @@ class RocketMQReader(DataSourceReader):
             )
 
     def _check_files(self, part: LogPart) -> None:
-        """Raise PipelineError for a missing log file, a gap that no scan would notice."""
+        """Raise PipelineError for a missing log file, a gap that no scan would notice, and CannotOpenError for a missing store."""
+        view = opened_view(part.task.store, part.task.config, part.task.token)
         if not self.options.fail_on_data_loss:
             return
-        there = {file.relative for file in opened_view(part.task.store, part.task.config, part.task.token).log.files}
+        there = {file.relative for file in view.log.files}
         gone = [name for name in part.files if name not in there]
         if gone:
             raise PipelineError(f"{part.path}/{gone[0]} was removed after the read was planned; failOnDataLoss=false reads the rest")

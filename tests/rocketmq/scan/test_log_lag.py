@@ -1,4 +1,4 @@
-"""How far a position is behind the end of a growing log, compared with the message table."""
+"""The lag of a position in a growing log, compared with the message table."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_the_lag_is_what_the_message_table_has_after_the_position(tmp_path: Path
             put(store, more)
             rows = mqstore.open(tmp_path / "store").to_arrow(["physical_offset", "store_timestamp"]).to_pylist()
             end = tail.latest().offset
-            assert lag.behind(position) == {
+            assert lag.of(position) == {
                 "off": end,
                 "behind_bytes": end - position.offset,
                 "behind_messages": len(rows) - 150,
                 "behind_seconds": (rows[-1]["store_timestamp"] - rows[149]["store_timestamp"]).total_seconds(),
                 "lost": 0,
             }
-        assert lag.behind(tail.latest()) == {"off": end, "behind_bytes": 0, "behind_messages": 0, "behind_seconds": 0.0, "lost": 0}
+        assert lag.of(tail.latest()) == {"off": end, "behind_bytes": 0, "behind_messages": 0, "behind_seconds": 0.0, "lost": 0}
 
 
 def test_many_messages_are_estimated_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_lag, "COUNTED", 4096)
     with MessageStore.open(tmp_path / "store", CONFIG) as store:
         put(store, 1000)
-        found = LogLag(str(tmp_path / "store"), FILE).behind(LogPosition(0))
+        found = LogLag(str(tmp_path / "store"), FILE).of(LogPosition(0))
     assert found is not None
     assert 500 < found["behind_messages_about"] < 3000
     assert "behind_messages" not in found
@@ -60,8 +60,8 @@ def test_what_retention_removed_leaves_the_seconds_untold_and_a_log_that_is_gone
         tail, lag = LogTail(str(tmp_path / "store"), FILE), LogLag(str(tmp_path / "store"), FILE)
         position = tail.advance(tail.earliest(), rows=5).end
         store.log.remove_first()
-        found = lag.behind(position)
+        found = lag.of(position)
         assert found is not None
         assert found["behind_bytes"] == tail.latest().offset - position.offset
         assert "behind_seconds" not in found
-    assert LogLag(str(tmp_path / "nothing"), FILE).behind(position) is None
+    assert LogLag(str(tmp_path / "nothing"), FILE).of(position) is None

@@ -240,12 +240,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {path: position.as_json() for path, position in after.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return, for the progress of the query, the end of each log and how far behind it the batch that was just planned ends."""
+        """Return, for the progress of the query, the end of each log and the lag that remains after the batch that was just planned."""
         found = {}
         for path, position in self._reached.items():
             if path not in self._lags:
                 self._lags[path] = LogLag(path, self._open_tail(path)[1].commit_log_file_size)
-            found[path] = self._lags[path].behind(position)
+            found[path] = self._lags[path].of(position)
         return {path: lag for path, lag in found.items() if lag is not None} or None
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogRange]:

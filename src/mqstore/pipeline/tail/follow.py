@@ -115,6 +115,7 @@ def follow(
     once: bool = False,
     interval: float = 1.0,
     batch_bytes: int = BATCH_BYTES,
+    compact_every: int = 0,
     fail_on_data_loss: bool = True,
     spark: SparkSession | None = None,
     master: str = "local[*]",
@@ -126,7 +127,8 @@ def follow(
 
     to: new, empty, or the target of an earlier follow of the same kind, which is continued. form: parquet, store, iceberg or delta.
     columns: of the message table; not for a store. once: end when everything present at the start has been written. interval: seconds
-    between batches. batch_bytes: maximum bytes of log in one batch. on_batch: called for each batch, from another thread. Raises
+    between batches. batch_bytes: maximum bytes of log in one batch. compact_every: of a Delta table: rewrite
+    small files as large ones each time that this many batches have been added. on_batch: called for each batch, from another thread. Raises
     TargetError, UsageError, PipelineError; what was followed before stays.
     """
     if master.startswith(SCHEME) or (spark is not None and is_connect(spark)):
@@ -140,6 +142,8 @@ def follow(
         raise UsageError("a store always holds complete messages; columns apply to Parquet and tables only")
     if form in TABLE_FORMATS:
         check_table_format(form, Path(os.path.abspath(to)), option="--as")
+    if compact_every < 0 or (compact_every and form != "delta"):
+        raise UsageError("only a Delta table can be compacted here; Spark's rewrite_data_files compacts an Iceberg table")
     if interval < 0 or batch_bytes < 1:
         raise UsageError("the interval must be at least 0 seconds, and a batch at least 1 byte of log")
     chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
@@ -154,7 +158,7 @@ def follow(
         if isinstance(sink, ParquetSink) and form in TABLE_FORMATS:
             table = open_table(form, target, rocketmq_schema(chosen))
             open_.callback(table.close)
-            sink = TableSink(form, target, sink, table)
+            sink = TableSink(form, target, sink, table, compact_every)
         run = _FollowRun(store, target, form, sink, on_batch)
         options = {"failOnDataLoss": str(fail_on_data_loss).lower(), "maxBytesPerTrigger": str(batch_bytes)}
         if config is not None:

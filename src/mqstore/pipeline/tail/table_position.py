@@ -141,7 +141,7 @@ class _DeltaTable:
             raise UsageError(f"{self._root} has a column {missing} that must not be null and is not written; choose it with --columns")
         new = [field for name, field in ours.items() if name not in there]
         if new:
-            # a commit of its own: repeated after a kill, it finds nothing to add
+            # a separate commit: repeated after a kill, it finds nothing to add
             self._table.alter.add_columns(new)
             self._table.update_incremental()
         actions: list[AddAction | RemoveAction] = []

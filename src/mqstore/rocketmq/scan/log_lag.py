@@ -1,6 +1,6 @@
-"""How far a reader of a growing log is behind its end: bytes, messages and seconds.
+"""The lag of a reader of a growing log: bytes, messages and seconds.
 
-    LogLag(path, file_size).behind(position)      # {"off": 9216, "behind_bytes": 4096, "behind_messages": 21, "behind_seconds": 1.5}
+    LogLag(path, file_size).of(position)      # {"off": 9216, "behind_bytes": 4096, "behind_messages": 21, "behind_seconds": 1.5}
 
 Bytes are exact. Messages are counted up to `COUNTED` bytes; beyond that, counting would read the log twice, so they are estimated from
 the mean size of those counted, as `behind_messages_about`. Seconds are those between the last message read and the newest one; without
@@ -32,14 +32,14 @@ class LogLag:
         self._tail = LogTail(path, file_size, tolerate_loss=True)
         self._end: LogPosition | None = None
 
-    def behind(self, position: LogPosition) -> dict[str, Any] | None:
+    def of(self, position: LogPosition) -> dict[str, Any] | None:
         """Return the end of the log and the distance of a position from it; None if that cannot be determined."""
         try:
-            return self._behind(position)
+            return self._measured(position)
         except (MqstoreError, OSError):
             return None  # the reader itself reports what is wrong with the log
 
-    def _behind(self, position: LogPosition) -> dict[str, Any]:
+    def _measured(self, position: LogPosition) -> dict[str, Any]:
         known = position if self._end is None or self._end.offset < position.offset else self._end
         latest = self._tail.latest() if self._end is None else self._tail.advance(known).end
         end = self._end = latest if latest.offset > known.offset else known

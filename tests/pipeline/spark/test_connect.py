@@ -92,6 +92,14 @@ def test_an_export_has_the_rows_that_threads_write(client: SparkSession, file_fo
     assert report.messages == len(rows) > 0
 
 
+def test_an_append_to_a_table_has_the_rows_that_threads_write(client: SparkSession, tmp_path: Path) -> None:
+    pipeline.export(opened(CLEAN), tmp_path / "threads", in_process_threads=2)
+    report = pipeline.append(opened(CLEAN), tmp_path / "server", format="delta", spark=client)
+    assert table("delta", tmp_path / "server") == plain(tmp_path / "threads")
+    assert report.messages == 511
+    assert pipeline.append(opened(CLEAN), tmp_path / "server", format="delta", spark=client).messages == 0
+
+
 @pytest.mark.parametrize("by", ["probe", "sweep", "scan"])
 def test_a_lookup_gives_the_answers_that_threads_give(client: SparkSession, by: Any, tmp_path: Path) -> None:
     some = [

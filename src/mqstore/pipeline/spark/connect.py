@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import mqstore
 from mqstore.errors import PipelineError, UsageError
+from mqstore.pipeline.spark.failures import failures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,8 +79,6 @@ def connected(url: str) -> SparkSession:
         socket.create_connection((host, port), ANSWER_SECONDS).close()
     except OSError as error:
         raise PipelineError(f"no Spark Connect server answers at {host}:{port} ({error}); is it running?") from None
-    from mqstore.pipeline.spark.session import failures
-
     with failures(f"connecting to {host}:{port}"):
         found: Any = SparkSession.builder.remote(url).create()
         found.client.set_retry_policies([DefaultPolicy(max_retries=TRIES)])
@@ -98,8 +97,6 @@ def parallel_tasks(spark: SparkSession) -> int:
     """Return the number of tasks that the server runs at the same time: what it cuts a range without a given number of parts into."""
     from pyspark.sql import functions
 
-    from mqstore.pipeline.spark.session import failures
-
     with failures("asking the Spark Connect server for its size"):
         numbers = spark.range(1 << 16).select(functions.spark_partition_id().alias("part"))
         return int(numbers.agg(functions.max("part")).collect()[0][0]) + 1
@@ -116,7 +113,6 @@ def run_on_connect(
     """Do what `run_tasks` does, on a session of Spark Connect. An interrupt cancels the tasks; the server does not report their end."""
     from pyspark import cloudpickle
 
-    from mqstore.pipeline.spark.session import failures
     from mqstore.pipeline.spark.task_source import FUNCTION, NAME, TASKS, VERSION, TaskSource
 
     if not tasks:

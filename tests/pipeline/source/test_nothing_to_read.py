@@ -149,15 +149,13 @@ def test_a_stream_of_nothing_ends_without_rows(
 ) -> None:
     asked: list[tuple[str, dict[str, Any]]] = [
         ("empty", {}),
-        ("empty", {"startingOffsets": "latest"}),
         ("unwritten", {}),
         ("full", {"startingOffsets": "latest"}),
         ("full", {"startingTimestamp": BEGIN + BEYOND}),
         ("full", {"topic": "nothing"}),
-        ("full", {"keys": "nothing"}),
     ]
     for number, (name, options) in enumerate(asked):
-        for _ in range(2):  # and once more from its checkpoint
+        for _ in range(2 if number == 0 else 1):  # the first also from its checkpoint
             assert streamed(spark, stores[name], tmp_path / str(number), **columns, **options) == 0, (name, options)
     both = f"{stores['empty']},{stores['full']}"
     assert streamed(spark, both, tmp_path / "both", **columns) == 10  # type: ignore[arg-type]

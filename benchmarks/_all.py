@@ -20,6 +20,7 @@ SCRIPTS = (
     "in_process",
     "rebuild",
     "dataframe",
+    "queries",
     "export",
     "lookup",
     "follow",

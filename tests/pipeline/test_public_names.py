@@ -10,7 +10,7 @@ import pytest
 
 from mqstore import pipeline
 
-PACKAGES = ("jobs", "source", "spark", "tail")
+PACKAGES = ("jobs", "queries", "source", "spark", "tail")
 
 
 @pytest.mark.parametrize("name", pipeline.__all__)

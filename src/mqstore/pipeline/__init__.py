@@ -4,9 +4,11 @@ Everything public is imported from here; deeper module paths are private and may
 
     session, running, stop, ship        a Spark session, and this package on its executors
     register, read, views, joined       stores as DataFrames and SQL views
+    sql, narrowed                       queries that read only the columns and messages that they need
     explain_read                        what a DataFrame will read of its stores
     finish                              complete an interrupted write to a store
     follow                              copy a growing log to a table, to files or to another store
+    append                              the new range of a log added to an Iceberg or Delta table
     rebuild, export, lookup             jobs over a whole RocketMQ store
     verify, usage
     convert                             RabbitMQ queues from one version to the other
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from mqstore.pipeline.jobs.usage import UsageReport as UsageReport
     from mqstore.pipeline.jobs.usage import usage as usage
     from mqstore.pipeline.jobs.verify import verify as verify
+    from mqstore.pipeline.queries.narrowing import narrowed as narrowed
+    from mqstore.pipeline.queries.narrowing import sql as sql
     from mqstore.pipeline.source.explain import ReadPlan as ReadPlan
     from mqstore.pipeline.source.explain import explain_read as explain_read
     from mqstore.pipeline.source.rabbitmq_join import joined as joined
@@ -44,12 +48,15 @@ if TYPE_CHECKING:
     from mqstore.pipeline.spark.session import stop as stop
     from mqstore.pipeline.spark.shipping import ship as ship
     from mqstore.pipeline.spark.tasks import run_tasks as run_tasks
+    from mqstore.pipeline.tail.append import AppendReport as AppendReport
+    from mqstore.pipeline.tail.append import append as append
     from mqstore.pipeline.tail.follow import FollowedBatch as FollowedBatch
     from mqstore.pipeline.tail.follow import FollowReport as FollowReport
     from mqstore.pipeline.tail.follow import follow as follow
 
 # No sub-package has the name of a function: importing it would bind the package to that name.
 _MODULE_OF = {
+    "AppendReport": "tail.append",
     "ExportReport": "jobs.report",
     "FollowReport": "tail.follow",
     "FollowedBatch": "tail.follow",
@@ -57,6 +64,7 @@ _MODULE_OF = {
     "ReadPlan": "source.explain",
     "RebuildReport": "jobs.report",
     "UsageReport": "jobs.usage",
+    "append": "tail.append",
     "convert": "jobs.convert",
     "explain_read": "source.explain",
     "export": "jobs.export",
@@ -64,6 +72,7 @@ _MODULE_OF = {
     "follow": "tail.follow",
     "joined": "source.rabbitmq_join",
     "lookup": "jobs.lookup",
+    "narrowed": "queries.narrowing",
     "read": "source.rocketmq",
     "rebuild": "jobs.rebuild",
     "register": "source.rocketmq",
@@ -71,6 +80,7 @@ _MODULE_OF = {
     "running": "spark.session",
     "session": "spark.session",
     "ship": "spark.shipping",
+    "sql": "queries.narrowing",
     "stop": "spark.session",
     "usage": "jobs.usage",
     "verify": "jobs.verify",
@@ -78,6 +88,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "AppendReport",
     "ExportReport",
     "FollowReport",
     "FollowedBatch",
@@ -85,6 +96,7 @@ __all__ = [
     "ReadPlan",
     "RebuildReport",
     "UsageReport",
+    "append",
     "convert",
     "explain_read",
     "export",
@@ -92,6 +104,7 @@ __all__ = [
     "follow",
     "joined",
     "lookup",
+    "narrowed",
     "read",
     "rebuild",
     "register",
@@ -99,6 +112,7 @@ __all__ = [
     "running",
     "session",
     "ship",
+    "sql",
     "stop",
     "usage",
     "verify",

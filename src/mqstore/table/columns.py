@@ -245,7 +245,7 @@ class Selection:
 
     from_offset, to_offset: physical offsets. from_queue_offset, to_queue_offset: queue offsets.
     since, until: store time in milliseconds. keys: at least one of them is in KEYS or is the UNIQ_KEY.
-    grep: searched for in the decompressed body.
+    grep: searched for in the decompressed body. topic_pattern: matches the whole topic.
     """
 
     topics: frozenset[str] | None = None
@@ -260,6 +260,7 @@ class Selection:
     keys: frozenset[str] | None = None
     grep: re.Pattern[bytes] | None = None
     limit: int | None = None
+    topic_pattern: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
         for low, high, what in (

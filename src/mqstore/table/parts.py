@@ -178,7 +178,7 @@ class _OpenPart:
 class PartFiles:
     """The part files of one task: one, or one per value of the partition columns.
 
-    number: of the task, part of the file names. metadata: key-value pairs for each Parquet file.
+    number: of the task, part of the file names. metadata: key-value pairs for each Parquet file. keep: partition columns stay in the files.
     """
 
     def __init__(
@@ -188,7 +188,10 @@ class PartFiles:
         format: str,  # noqa: A002
         partition_by: tuple[str, ...] = (),
         metadata: tuple[tuple[str, str], ...] = (),
+        *,
+        keep: bool = False,
     ) -> None:
+        self._keep = keep
         self._stage = stage
         self._number = number
         self._format = format
@@ -203,7 +206,7 @@ class PartFiles:
         if not self._partition_by:
             self._put("", batch)
             return
-        for directory, part in split_by_partition(batch, self._partition_by):
+        for directory, part in split_by_partition(batch, self._partition_by, keep=self._keep):
             self._put(directory, part)
 
     def _put(self, directory: str, batch: pa.RecordBatch) -> None:
@@ -257,8 +260,8 @@ class PartFiles:
         return tuple(parts)
 
 
-def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split a batch by the values of the columns: yield (directory, rows). Columns that are in the path are dropped from the rows."""
+def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str], *, keep: bool = False) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Split a batch by the values of the columns: yield (directory, rows). Columns that are in the path are dropped unless `keep`."""
     import pyarrow as pa
 
     labels = [_path_values(batch.column(name), name) for name in columns]
@@ -266,7 +269,7 @@ def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterato
     for label in labels:
         encoded = label.dictionary_encode()
         codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy(zero_copy_only=False)
-    kept = batch.select([name for name in batch.schema.names if name not in columns or name in TIME_COLUMNS])
+    kept = batch.select([name for name in batch.schema.names if keep or name not in columns or name in TIME_COLUMNS])
     for code in dict.fromkeys(codes.tolist()):
         rows = np.flatnonzero(codes == code)
         values = [label[int(rows[0])].as_py() for label in labels]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,10 @@ from support.stores import BEGIN, Store, message
 import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.source.explain import explain_read
-from mqstore.pipeline.source.options import ReadOptions
+from mqstore.pipeline.source.options import ReadOptions, message_fields
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
-from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQReader, read, register, schema_text
-from mqstore.pipeline.source.stores import store_paths
+from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQDataSource, RocketMQReader, read, register
+from mqstore.pipeline.source.stores import ddl_schema, store_paths
 from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rocketmq.lookup.point_reader import PointTask
 from mqstore.rocketmq.scan.splits import plan
@@ -105,7 +106,7 @@ def test_large_bodies_are_cut_into_batches_far_below_what_arrow_can_hold(tmp_pat
 
 
 def test_the_schema_is_that_of_the_message_table() -> None:
-    assert schema_text(["topic", "keys", "properties", "body", "store_timestamp", "body_crc_ok", "queue_offset"]) == (
+    assert ddl_schema(message_fields(["topic", "keys", "properties", "body", "store_timestamp", "body_crc_ok", "queue_offset"])) == (
         "topic string, keys array<string>, properties map<string,string>, body binary, store_timestamp timestamp, "
         "body_crc_ok boolean, queue_offset bigint"
     )
@@ -325,6 +326,27 @@ def test_the_store_column_is_there_when_named_or_when_several_are_read(fleet: Pa
 # on Spark
 
 
+@pytest.mark.parametrize("name", ["rocketmq", "rocketmq-queue"])
+def test_a_table_of_the_catalog_is_refused_with_the_statements_that_work(name: str, mail: Path, spark: SparkSession) -> None:
+    columns = "topic string, size int"
+    for statement in (f"create table kept using `{name}` options (path '{mail}')", f"create table kept using `{name}` location '{mail}'"):
+        with pytest.raises(PySparkException) as caught:
+            spark.sql(statement)
+        assert told(caught.value).startswith(f"Spark does not pass the path of a table in its catalog to {name}: use CREATE TEMPORARY VIEW")
+    spark.sql(f"create temporary view passing using `{name}` options (path '{mail}')")
+    spark.sql(f"create table kept ({columns}) using `{name}`")
+    try:
+        assert spark.sql("select count(*) from passing").collect() == [(400,)]
+        assert spark.sql(f"select count(topic), min(size) > 0 from kept with (path = '{mail}')").collect() == [(400, True)]
+        with pytest.raises(PySparkException) as caught:
+            spark.sql("select * from kept").collect()
+        assert "no store is given: load a path" in told(caught.value)
+        assert "SELECT … FROM … WITH (path = '…')" in told(caught.value)
+    finally:
+        spark.sql("drop table kept")
+        spark.catalog.dropTempView("passing")
+
+
 def test_a_fleet_is_one_table_and_a_condition_on_the_store_opens_one(fleet: Path, spark: SparkSession) -> None:
     paths = [str(fleet / name / "store") for name in ("a", "b", "c, d")]
     for place, columns in ((f"{fleet}/*/store", None), (paths, None), (paths, ["store", "topic"])):
@@ -427,6 +449,49 @@ def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(mai
     assert both.collect()[0].asDict() == {"few": 134, "whole": 400}
 
 
+@pytest.mark.parametrize("condition", FILTERS)
+def test_a_condition_may_name_columns_that_are_not_returned(condition: str, mail: Path, spark: SparkSession) -> None:
+    wanted = rows(read(spark, mail, where=condition).select("physical_offset", "size"))
+    found = read(spark, mail, columns=["physical_offset", "size"], where=condition)
+    assert found.columns == ["physical_offset", "size"]
+    assert rows(found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("condition", "count"),
+    [
+        ("length(body) = 7 and body_len = 7", 8),
+        ("struct(*) is not null and queue_id = 2", 100),
+        ("PROPERTIES['TAGS'] = 'T1' and store like '%mail%'", 200),
+        ("`tags` = 'T1'", 200),
+        ("exists(keys, key -> key = 'k5')", 1),
+    ],
+)
+def test_any_column_can_be_in_a_condition(condition: str, count: int, mail: Path, spark: SparkSession) -> None:
+    frame = read(spark, mail, columns=["topic"], where=condition)
+    assert frame.columns == ["topic"]
+    assert frame.count() == count
+
+
+def test_a_condition_on_derived_files_may_name_columns_that_are_not_returned(mail: Path, spark: SparkSession) -> None:
+    frame = read(spark, mail, columns=["queue_offset"], where="topic = 'orders' and queue_id = 1", format="rocketmq-queue")
+    assert frame.columns == ["queue_offset"]
+    assert [row[0] for row in frame.orderBy("queue_offset").collect()] == list(range(33))
+
+
+def test_columns_that_neither_the_read_nor_its_condition_names_are_not_produced(mail: Path, spark: SparkSession) -> None:
+    frame = read(spark, mail, columns=["size"], where="topic = 'orders'")
+    (scan,) = re.findall(r"BatchScan rocketmq\[([^]]*)\]", frame._jdf.queryExecution().sparkPlan().toString())
+    assert [name.partition("#")[0] for name in scan.split(", ")] == ["size", "topic"]
+
+
+def test_an_error_in_a_condition_prints_nothing(mail: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    for where in ("colour = 'red'", "topic ="):
+        with pytest.raises(PipelineError, match="planning the read failed"):
+            read(spark, mail, columns=CHEAP, where=where)
+    assert "".join(capfd.readouterr()) == ""
+
+
 def test_a_condition_is_for_its_dataframe_alone_and_holds_for_all_its_queries(mail: Path, spark: SparkSession) -> None:
     frame = read(spark, mail, columns=CHEAP, where="topic = 'orders' and queue_offset < 9 and upper(topic) = 'ORDERS'")
     few = frame.count()
@@ -495,6 +560,11 @@ def test_a_reader_applies_given_filters_and_hands_every_filter_back(mail: Path) 
     [
         ({"topic": "orders"}, lambda n, put: n % 3 == 0),
         ({"topic": "orders,bills"}, lambda n, put: n % 3 != 2),
+        ({"subscribe": "orders,bills"}, lambda n, put: n % 3 != 2),
+        ({"subscribePattern": "o.*|gr..e"}, lambda n, put: n % 3 != 1),
+        ({"subscribePattern": "order"}, lambda n, put: False),
+        ({"startingOffsets": "-2", "endingOffsets": "-1", "minPartitions": 7}, lambda n, put: True),
+        ({"startingOffsets": "EARLIEST", "endingOffsets": "Latest"}, lambda n, put: True),
         ({"keys": "k5 k77 nothing"}, lambda n, put: n in (5, 77)),
         ({"startingOffsets": "5000", "endingOffsets": "latest"}, lambda n, put: put.offset >= 5000),
         ({"startingOffsets": "earliest", "endingOffsets": 5000}, lambda n, put: put.offset < 5000),
@@ -530,6 +600,16 @@ def _puts(mail: Path) -> list[tuple[int, int]]:
         ({"failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps': give true or false"),
         ({"includeHeaders": "1"}, "option includeHeaders is '1': give true or false"),
         ({"queueId": "one"}, "option queueId is 'one': give numbers"),
+        ({"topics": "orders"}, "a read of rocketmq has no option 'topics'; did you mean topic?"),
+        ({"startingOffset": "5"}, "has no option 'startingoffset'; did you mean startingOffsets?"),
+        ({"colour": "red"}, "has no option 'colour'; its options are columns, config"),
+        ({"maxOffsetsPerTrigger": "5"}, "has no option 'maxoffsetspertrigger': it limits the batches of a stream"),
+        ({"kafka.bootstrap.servers": "x:1"}, "a store is read from its directory, without a server"),
+        ({"assign": "{}"}, "has no option 'assign': give topic and queueId"),
+        ({"subscribe": "a", "topic": "b"}, "the options topic and subscribe mean the same: give one of them"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "exclude each other"),
+        ({"subscribePattern": "("}, "option subscribePattern is '(', which is not a regular expression"),
+        ({"endingOffsets": "-3"}, "option endingOffsets is -3: give a number of 0 or more, or 'latest'"),
         ({"startingQueueOffset": "last"}, "option startingQueueOffset is 'last': give a number or 'earliest'"),
     ],
 )
@@ -543,6 +623,41 @@ def test_a_schema_of_another_type_is_refused(mail: Path, spark: SparkSession) ->
     with pytest.raises(PySparkException) as caught:
         spark.read.format("rocketmq").schema("size bigint").load(str(mail)).count()
     assert "column size is of type int, the schema says bigint" in told(caught.value)
+
+
+@pytest.mark.parametrize("schema", ["tags string not null", "properties struct<a:int>", "size int, tags string not null"])
+def test_a_schema_that_rules_out_nulls_is_refused(schema: str, mail: Path, spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("rocketmq").schema(schema).load(str(mail)).collect()
+    wanted = "column tags can be null, the schema says that it, or a part of it, is not: omit NOT NULL"
+    assert (wanted if "null" in schema else "column properties is of type map<string,string>") in told(caught.value)
+
+
+def test_a_schema_that_rules_out_nulls_in_a_part_is_refused(mail: Path) -> None:
+    from pyspark.sql.types import ArrayType, StringType, StructType
+
+    schema = StructType().add("keys", ArrayType(StringType(), containsNull=False))
+    with pytest.raises(UsageError, match="column keys can be null, the schema says that it, or a part of it, is not"):
+        RocketMQDataSource({"path": str(mail)}).reader(schema)
+
+
+def test_names_of_columns_do_not_depend_on_case(mail: Path, spark: SparkSession) -> None:
+    wanted = [tuple(row) for row in read(spark, mail, columns=["topic", "size"]).collect()]
+    by_schema = spark.read.format("rocketmq").schema("TOPIC string, Size int").load(str(mail))
+    assert by_schema.columns == ["TOPIC", "Size"]
+    assert [tuple(row) for row in by_schema.collect()] == wanted
+    assert read(spark, mail, columns=["TOPIC", "Size"]).columns == ["topic", "size"]
+    assert read(spark, mail, columns=["Size"], where="TOPIC = 'orders' and Queue_ID = 1").count() == 33
+    queues = spark.read.format("rocketmq-queue").schema("Physical_Offset bigint, STORE string").load(str(mail))
+    assert queues.collect()[0].asDict().keys() == {"Physical_Offset", "STORE"}
+
+
+def test_a_read_has_at_least_as_many_tasks_as_minpartitions_says(mail: Path) -> None:
+    assert len(reader_of(mail).partitions()) == 1
+    for wanted in (2, 7):
+        reader = reader_of(mail, minPartitions=wanted)
+        assert len(reader.partitions()) == wanted
+        assert len(read_all(reader)) == 400
 
 
 def test_an_unknown_column_is_refused_before_spark_runs(mail: Path, spark: SparkSession) -> None:

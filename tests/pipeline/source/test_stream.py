@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -393,7 +394,9 @@ def test_options_choose_messages_and_the_beginning(spark: SparkSession, tmp_path
     assert offsets("a", topic="bills", startingOffsets=late.offset) == [put.offset for put in store.puts[41::2]]
     assert offsets("b", keys="k1 k3", startingTimestamp=BEGIN + 2) == [store.puts[3].offset]
     assert offsets("c", startingOffsets=f'{{"{path}": {late.offset}}}') == [put.offset for put in store.puts[40:]]
-    assert offsets("d", startingOffsets="latest") == []
+    assert offsets("d", startingOffsets="-1") == offsets("e", startingOffsets="latest") == []
+    by_kafka = drain(stream(spark, path, subscribePattern="b.*s", startingOffsets="-2", maxOffsetsPerTrigger=25), tmp_path / "f")
+    assert [len(batch) for batch in by_kafka] == [12, 13, 5]
 
 
 def test_a_stream_that_retention_has_overtaken_stops_with_the_lost_range(spark: SparkSession, tmp_path: Path) -> None:
@@ -409,6 +412,100 @@ def test_a_stream_that_retention_has_overtaken_stops_with_the_lost_range(spark: 
     (rows,) = drain(stream(spark, writer.path, failOnDataLoss="false"), tmp_path / "checkpoint")
     assert [row["physical_offset"] for row in rows] == [offset for offset in writer.offsets if offset >= start]
     writer.store.close()
+
+
+class Query:
+    """A stream's reader as Spark leads it: each step plans and reads a batch, from the offset at which the last one ended."""
+
+    def __init__(self, path: Path, **options: str) -> None:
+        self.options = {"path": str(path), "startingOffsets": "earliest", **options}
+        self.path = str(path)
+        self.start_again()
+        self.offset = self.reader.initialOffset()
+
+    def start_again(self) -> None:
+        self.reader = RocketMQStreamReader(self.options, ("physical_offset",))
+
+    def plan(self) -> dict[str, Any]:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        return self.reader.latestOffset(self.offset, ReadAllAvailable())
+
+    def read(self, end: dict[str, Any]) -> list[int]:
+        parts = self.reader.partitions(self.offset, end)
+        found = [offset for part in parts for batch in self.reader.read(part) for offset in batch.column(0).to_pylist()]
+        self.offset = end
+        return found
+
+    @property
+    def lost(self) -> int:
+        return int(self.offset[self.path].get("lost", 0))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("removed", ["head", "middle", "all but the last"])
+def test_what_is_lost_after_its_batch_was_planned_is_counted_in_the_next_offset(removed: str, restarted: bool, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(400)
+    writer.store.close()
+    query = Query(writer.path, failOnDataLoss="false")
+    end = query.plan()
+    files = sorted((writer.path / "commitlog").iterdir())[:-1]
+    gone = {"head": files[:2], "middle": files[1:2], "all but the last": files}[removed]
+    for file in gone:
+        file.unlink()
+    if restarted:
+        query.start_again()
+    ranges = [range(int(file.name), int(file.name) + FILE) for file in gone]
+    found = query.read(end)
+    assert found == [offset for offset in writer.offsets if not any(offset in each for each in ranges)]
+    assert query.lost == 0  # that offset was in the checkpoint before
+    for _ in range(3):
+        end = query.plan()
+        assert query.read(end) == []
+        assert query.lost == FILE * len(gone)
+    again = MessageStore.open(writer.path, CONFIG) if removed != "middle" else None
+    if again is not None:
+        offset = again.put(Message("t1", b"more")).physical_offset
+        again.dispatch_now()
+        assert query.read(query.plan()) == [offset]
+        assert query.lost == FILE * len(gone)
+        again.close()
+
+
+def test_a_batch_that_lost_files_is_an_error_by_default_also_in_the_middle(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(300)
+    writer.store.close()
+    query = Query(writer.path)
+    end = query.plan()
+    (writer.path / f"commitlog/{FILE:020d}").unlink()
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=rf"has lost (physical offsets {FILE} to|{FILE} bytes of the batch).* failOnDataLoss=false"):
+            query.read(end)
+        query.start_again()
+
+
+@pytest.mark.parametrize(
+    ("loss", "advice"), [("true", "failOnDataLoss=false continues"), ("false", "start the query again: it counts the loss")]
+)
+def test_a_task_whose_file_vanished_since_the_batch_was_cut_fails_instead_of_giving_fewer_rows(
+    loss: str, advice: str, tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(300)
+    writer.store.close()
+    query = Query(writer.path, failOnDataLoss=loss)
+    end = query.plan()
+    parts = query.reader.partitions(query.offset, end)
+    (writer.path / f"commitlog/{0:020d}").unlink()
+    with pytest.raises(PipelineError, match=f"the log file {0:020d} of .* was removed before it was read: .*{advice}"):
+        [batch for part in parts for batch in query.reader.read(part)]
+    if loss == "false":
+        query.start_again()
+        assert query.read(end) == [offset for offset in writer.offsets if offset >= FILE]
+        query.read(query.plan())
+        assert query.lost == FILE
 
 
 def test_a_directory_that_was_replaced_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:
@@ -440,9 +537,13 @@ def test_damage_stops_a_stream_only_in_mode_failfast(spark: SparkSession, tmp_pa
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"endingOffsets": "latest"}, "a stream has no endingOffsets: it follows the log"),
+        ({"endingOffsets": "latest"}, "a stream has no option 'endingOffsets': it follows the log"),
         ({"startingOffsets": "first"}, "give earliest, latest, a physical offset, or an object of them"),
         ({"startingOffsets": '{"/else": 3}'}, "startingOffsets names /else, which is not among the stores"),
+        ({"startingOffsets": "-5"}, "option startingOffsets is '-5': give earliest, latest, a physical offset"),
+        ({"maxOffsetPerTrigger": "5"}, "a stream has no option 'maxOffsetPerTrigger'; did you mean maxOffsetsPerTrigger?"),
+        ({"useDerivedFiles": "false"}, "a stream has no option 'useDerivedFiles': a stream reads the log"),
+        ({"maxOffsetsPerTrigger": "0"}, "option maxRowsPerTrigger is '0'"),
         ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is '0': give a number of 1 or more"),
         ({"maxBytesPerTrigger": "many"}, "option maxBytesPerTrigger is 'many'"),
         ({"startingTimestamp": "-1"}, "option startingTimestamp is '-1'"),
@@ -457,3 +558,18 @@ def test_a_place_without_a_store_is_one_sentence(spark: SparkSession, tmp_path: 
     with pytest.raises(PySparkException) as caught:
         drain(stream(spark, tmp_path / "nowhere"), tmp_path / "checkpoint")
     assert "nowhere does not exist" in told(caught.value)
+
+
+def test_the_progress_of_a_query_says_how_far_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(90)
+    frame = stream(spark, writer.path, startingOffsets="earliest", maxRowsPerTrigger=40)
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "mark")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    told_of = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress if progress["numInputRows"]]
+    end = LogTail(str(writer.path), FILE).latest().offset
+    lags = [found[str(writer.path)] for found in told_of]
+    assert [lag["behind_messages"] for lag in lags] == [50, 10, 0]
+    assert {lag["off"] for lag in lags} == {end}
+    assert lags[0]["behind_bytes"] == end - writer.offsets[40]
+    assert (lags[-1]["behind_bytes"], lags[-1]["behind_seconds"], lags[-1]["lost"]) == (0, 0.0, 0)

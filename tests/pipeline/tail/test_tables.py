@@ -296,3 +296,26 @@ def test_the_command_keeps_a_table(spark: SparkSession, tmp_path: Path) -> None:
     assert (done.document["as"], done.document["messages"]) == ("iceberg", 1639)
     assert json.loads((tmp_path / "out" / STATE / "follow.json").read_text())["as"] == "iceberg"
     assert as_table(tmp_path / "out", "iceberg")[0].num_rows == 1639
+
+
+def test_small_files_are_compacted_by_option_without_a_change_of_rows(spark: SparkSession, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    path, out = tmp_path / "store", tmp_path / "out"
+    store = a_store(path, 150)
+    report = once(spark, path, out, "delta", batch_bytes=7_000, compact_every=3)
+    store.abandon()
+    assert report.batches >= 4
+    rows, batches = as_table(out, "delta")
+    assert sorted(rows.column("physical_offset").to_pylist()) == offsets(path)
+    assert batches == list(range(report.batches))
+    files = DeltaTable(out).file_uris()
+    assert len(files) == 1 + report.batches % 3
+    assert len(list(out.glob("batch=*"))) == report.batches
+    store = a_store(path, 10)
+    assert once(spark, path, out, "delta").messages == 10
+    store.abandon()
+    assert sorted(as_table(out, "delta")[0].column("physical_offset").to_pylist()) == offsets(path)
+    with pytest.raises(UsageError, match="only a Delta table can be compacted here"):
+        once(spark, path, tmp_path / "iceberg", "iceberg", compact_every=3)
+    assert not (tmp_path / "iceberg").exists()

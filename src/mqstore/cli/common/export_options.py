@@ -57,6 +57,21 @@ class ExportOptions:
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a killed run of the same export, and let this run be continued if it is killed.")
     ] = False
+    append: RocketMQOnly[
+        Annotated[
+            bool,
+            typer.Option("--append", help="iceberg, delta: add what the log has gained since to the table OUT, or begin one."),
+        ]
+    ] = False
+    append_from: RocketMQOnly[
+        Annotated[
+            str | None,
+            option("--append-from", metavar="WHERE", help="Begin a table that was made by others: earliest, or a physical offset."),
+        ]
+    ] = None
+    skip_lost: RocketMQOnly[
+        Annotated[bool, typer.Option("--skip-lost", help="With --append: skip what retention removed; by default that is an error.")]
+    ] = False
     master: Master = "local[*]"
     threads: Threads = None
     splits: Splits = None

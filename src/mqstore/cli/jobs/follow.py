@@ -46,6 +46,9 @@ def follow(
     columns: Columns = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after everything present at the start has been read.")] = False,
     interval: Annotated[float, typer.Option("--interval", metavar="S", min=0, help="Seconds between batches.")] = 1.0,
+    compact_every: Annotated[
+        int, option("--compact-every", metavar="N", min=0, help="delta: rewrite small files as large ones after every N batches.")
+    ] = 0,
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Skip what retention removed before it was read; by default that is an error.")
     ] = False,
@@ -68,6 +71,7 @@ def follow(
         columns=column_names(columns, "--columns"),
         once=once,
         interval=interval,
+        compact_every=compact_every,
         fail_on_data_loss=not skip_lost,
         master=master,
         config=config,

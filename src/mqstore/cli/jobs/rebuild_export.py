@@ -12,10 +12,13 @@ from mqstore.cli.common.export_options import ExportOptions, Threads, To, check_
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.reports import print_damage
 from mqstore.cli.rabbitmq import export as rabbitmq_export
+from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.pipeline.jobs.report import ExportReport, RebuildReport
+    from mqstore.pipeline.tail.append import AppendReport
+    from mqstore.table import columns as table_columns
 
 __all__ = ["print_exported", "print_rebuilt", "register"]
 
@@ -75,6 +78,10 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
     from mqstore.table.columns import check_columns
 
     chosen = options.filters.selection()
+    if options.append:
+        return _append(out, store, options, chosen)
+    if options.append_from is not None or options.skip_lost:
+        raise UsageError("--append-from and --skip-lost belong to --append")
     columns = column_names(options.columns, "--columns")
     partition_by = column_names(options.partition_by, "--partition-by")
     opened = open_store(store, options.config)
@@ -102,7 +109,50 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
     return 0 if report.ok else 1
 
 
+def _append(out: Output, store: Store, options: ExportOptions, chosen: table_columns.Selection) -> int:
+    from mqstore.pipeline.tail.append import append
+    from mqstore.table.columns import Selection
+
+    if chosen != Selection() or options.resume or options.splits is not None or options.mode.value != "PERMISSIVE":
+        raise UsageError("--append adds the whole range of the log: omit filters, --resume, --splits and --mode")
+    report = append(
+        store,
+        options.to,
+        format=options.format.value,
+        columns=column_names(options.columns, "--columns"),
+        partition_by=column_names(options.partition_by, "--partition-by"),
+        start=options.append_from,
+        skip_lost=options.skip_lost,
+        master=options.master,
+        in_process_threads=options.threads,
+        config=options.config,
+    )
+    for note in report.notes:
+        out.note(note)
+    if out.is_text:
+        print_appended(out, report)
+    else:
+        out.report(report.as_dict() | {"store": str(store), "to": str(options.to)})
+    return 0 if report.ok else 1
+
+
 # for a person
+
+
+def print_appended(out: Output, report: AppendReport) -> None:
+    """Print what was added to a table, and up to where it has the log."""
+    out.line(f"Appended to {report.to}", style="bold green" if report.ok else "bold yellow")
+    if report.start == report.stop:
+        out.line(f"Nothing new: it has the log up to physical offset {report.stop:,}.")
+    else:
+        out.line(
+            f"{count(report.messages, 'message')} from physical offsets {report.start:,} to {report.stop - 1:,}: "
+            f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
+        )
+    if report.lost:
+        out.line(f"Lost to retention before they were appended, in all runs: {size(report.lost)} of log.")
+    if report.damage:
+        print_damage(out, report.damage)
 
 
 def print_rebuilt(out: Output, report: RebuildReport) -> None:

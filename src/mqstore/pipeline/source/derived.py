@@ -21,17 +21,19 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.filters import values_of
+from mqstore.pipeline.source.option_names import TABLE, checked
 from mqstore.pipeline.source.pushdown import filters_from
 from mqstore.pipeline.source.stores import (
     STORE,
+    TableFormat,
+    canonical,
     check_types,
-    ddl_schema,
     open_for_tasks,
     parse_fs_options,
     split_names,
@@ -114,7 +116,7 @@ def _arrow_fields(table: Mapping[str, str], names: Iterable[str]) -> list[pa.Fie
     return [pa.field(name, kinds["string" if name == STORE else table[name]]) for name in names]
 
 
-class TableSource(DataSource):
+class TableSource(TableFormat):
     """A derived table. A subclass defines its columns, and how a store is cut into parts and read."""
 
     format = ""
@@ -126,22 +128,27 @@ class TableSource(DataSource):
     def name(cls) -> str:
         return cls.format
 
-    def schema(self) -> str:
+    @classmethod
+    def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
+        return _arrow_fields(cls.table, (*cls.table, STORE))
+
+    def returned_fields(self) -> list[pa.Field]:
         named = self.options.get("columns")
         several = (STORE,) if len(store_paths(self.options)) > 1 else ()
-        return ddl_schema(
-            _arrow_fields(self.table, self._checked_columns((*self.table, *several) if named is None else split_names(named)))
-        )
+        return _arrow_fields(self.table, self._checked_columns((*self.table, *several) if named is None else split_names(named)))
 
     def reader(self, schema: StructType) -> TableReader:
-        columns = self._checked_columns(field.name for field in schema.fields)
+        options = checked(self.options, TABLE, f"a read of {self.format}")
+        columns = self._checked_columns(schema.names)
         check_types(schema, _arrow_fields(self.table, columns))
-        reader = TableReader(type(self), store_paths(self.options), self.options.get("config"), columns, parse_fs_options(self.options))
+        reader = TableReader(
+            type(self), store_paths(options), options.get("config"), columns, parse_fs_options(options), tuple(schema.names)
+        )
         reader.confine(filters_from(self.options.get("filters")))
         return reader
 
     def _checked_columns(self, names: Iterable[str]) -> tuple[str, ...]:
-        chosen = tuple(names)
+        chosen = canonical(names, (*self.table, STORE))
         unknown = [name for name in chosen if name not in self.table and name != STORE]
         if unknown or not chosen:
             problem = f"there is no column {unknown[0]!r}" if unknown else "no column is given"
@@ -170,7 +177,9 @@ class TableReader(DataSourceReader):
         config: str | None,
         columns: tuple[str, ...],
         fs_options: tuple[tuple[str, str], ...] = (),
+        names: tuple[str, ...] | None = None,
     ) -> None:
+        self.names = names
         self.fs_options = fs_options
         self.source = source
         self.paths = paths
@@ -201,7 +210,7 @@ class TableReader(DataSourceReader):
         path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
         config = None if partition.config is None else os.path.join(self.base, partition.config)
         store = open_rocketmq(path, config=config, fs_options=dict(self.fs_options))
-        return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path)
+        return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path, self.names)
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -61,7 +61,7 @@ def values_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
 
 def _column(condition: Filter) -> str | None:
     path: tuple[str, ...] = getattr(condition, "attribute", ())
-    return path[0] if len(path) == 1 else None
+    return path[0].lower() if len(path) == 1 else None
 
 
 def _with_values(selection: Selection, field: str, condition: Filter) -> Selection:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
+from mqstore.pipeline.source.option_names import BATCH, checked
 from mqstore.pipeline.source.pushdown import filters_from
-from mqstore.pipeline.source.stores import STORE, boolean, parse_fs_options, split_names, store_paths
-from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
+from mqstore.pipeline.source.stores import STORE, boolean, canonical, parse_fs_options, split_names, store_paths
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-__all__ = ["ReadOptions", "message_columns", "message_fields", "table_columns"]
+__all__ = ["ReadOptions", "count_option", "message_columns", "message_fields", "table_columns"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
+_KAFKA_NUMBERS = {"earliest": -2, "latest": -1}
 
 
 def message_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """Check column names, among which `store` is allowed. Raises UsageError."""
-    chosen = tuple(names)
+    """Return column names, among which `store` is allowed, as the table spells them. Raises UsageError."""
+    chosen = canonical(names, (*ROCKETMQ_COLUMNS, *EXTRA_COLUMNS, STORE))
     check_columns(name for name in chosen if name != STORE)
     if not chosen:
         raise UsageError("no column is given; omit the option to get all of them")
@@ -38,7 +41,7 @@ def message_fields(columns: Sequence[str]) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. columns: None if a schema or the default decides. fs_options: how URLs are reached."""
+    """The options of a read. pieces: minimum number of its tasks. fs_options: how URLs are reached."""
 
     paths: tuple[str, ...]
     config: str | None
@@ -48,11 +51,13 @@ class ReadOptions:
     use_derived_files: bool
     filters: tuple[Filter, ...]
     columns: tuple[str, ...]
+    pieces: int = 0
     fs_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, options: Any) -> ReadOptions:
-        """Parse the options. Raises UsageError with the name of the option."""
+    def of(cls, options: Mapping[str, str], known: Sequence[str] = BATCH, what: str = "a read of rocketmq") -> ReadOptions:
+        """Parse the options, of which `known` are allowed. Raises UsageError with the name of the option."""
+        options = checked(options, known, what)
         view = options.get("view", "disk")
         if view != "disk":
             raise UsageError(f"the view {view!r} is not available on Spark, which reads the disk view")
@@ -69,6 +74,7 @@ class ReadOptions:
             boolean(options, "useDerivedFiles", True),
             filters_from(options.get("filters")),
             _columns(options, len(paths) > 1),
+            count_option(options, "minPartitions", 1) or 0,
             parse_fs_options(options),
         )
 
@@ -96,6 +102,7 @@ def _selection(options: Any) -> Selection:
         raise UsageError(f"option queueId is {options['queueId']!r}: give numbers, separated by commas") from None
     return Selection(
         topics=_split_names(options.get("topic"), ","),
+        topic_pattern=_pattern(options.get("subscribePattern")),
         queue_ids=ids,
         keys=_split_names(options.get("keys"), " "),
         from_offset=_bound_option(options, "startingOffsets", "earliest"),
@@ -109,12 +116,34 @@ def _selection(options: Any) -> Selection:
 
 def _bound_option(options: Any, name: str, word: str) -> int | None:
     text = options.get(name)
-    if text is None or text == word:
+    if text is None or text.lower() == word:
         return None
     try:
-        return int(text)
+        bound = int(text)
     except ValueError:
         raise UsageError(f"option {name} is {text!r}: give a number or {word!r}") from None
+    if bound < 0 and name in ("startingOffsets", "endingOffsets"):
+        if bound == _KAFKA_NUMBERS[word]:
+            return None
+        raise UsageError(f"option {name} is {bound}: give a number of 0 or more, or {word!r}")
+    return bound
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise UsageError(f"option subscribePattern is {text!r}, which is not a regular expression: {error}") from None
+
+
+def count_option(options: Mapping[str, str], name: str, least: int) -> int | None:
+    """Return an option that is a number, None if it is not given. Raises UsageError."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise UsageError(f"option {name} is {text!r}: give a number of {least} or more")
+    return int(text)
 
 
 def _split_names(text: str | None, separator: str) -> frozenset[str] | None:

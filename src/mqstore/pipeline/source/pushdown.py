@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,10 +39,10 @@ from mqstore.pipeline.spark.session import failures
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["filters_as_text", "filters_from", "filters_of", "keeps_filters_apart"]
+__all__ = ["columns_in", "filters_as_text", "filters_from", "filters_of", "keeps_filters_apart"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: dict[str, Any] = {
@@ -134,16 +135,26 @@ class _FilterReader(DataSourceReader):
         return iter(())
 
 
-def filters_of(frame: DataFrame, condition: str) -> str:
-    """Return the option `filters` for a condition on a DataFrame's columns: its comparisons that all must hold.
+def columns_in(condition: str, columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns that occur in a condition in SQL: all that it uses, and perhaps more (a text may contain a name).
+
+    >>> columns_in("upper(Topic) = 'SIZE' and queue_offset * 2 > 5", ["topic", "size", "queue", "queue_offset"])
+    ('topic', 'size', 'queue_offset')
+    """
+    if re.search(r"[(,]\s*\*", condition):
+        return tuple(columns)  # such as struct(*)
+    return tuple(name for name in columns if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", condition, re.IGNORECASE))
+
+
+def filters_of(spark: SparkSession, schema: str, condition: str) -> str:
+    """Return the option `filters` for a condition on a table with this schema: its comparisons that all must hold.
 
     Raises PipelineError if Spark does not understand the condition.
     """
-    spark = frame.sparkSession
     spark.dataSource.register(FilterSource)
     with failures("planning the read"):
         # a DataFrame for this condition only, planned once
-        frame_of_condition: Any = spark.read.format(FilterSource.name()).schema(frame.schema).load().where(condition)
+        frame_of_condition: Any = spark.read.format(FilterSource.name()).schema(schema).load().where(condition)
         if getattr(frame_of_condition, "_jdf", None) is None:
             return "[]"
         leaves = frame_of_condition._jdf.queryExecution().sparkPlan().collectLeaves()

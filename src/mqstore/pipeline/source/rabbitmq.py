@@ -26,22 +26,32 @@ Spark does not push filters down to this source: select vhosts and queues by opt
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 from mqstore.findings import Verdict
-from mqstore.pipeline.source.stores import STORE, boolean, check_types, ddl_schema, split_names, store_paths, with_store
+from mqstore.pipeline.source.option_names import RABBITMQ, checked
+from mqstore.pipeline.source.stores import (
+    STORE,
+    TableFormat,
+    boolean,
+    canonical,
+    check_types,
+    split_names,
+    store_paths,
+    with_store,
+)
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rabbitmq.definitions import queue_names
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import FileGroup, QueueGroup
-from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
@@ -69,13 +79,14 @@ class RabbitMQOptions:
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
         """Parse the options. Raises UsageError with the option's name."""
+        options = checked(options, RABBITMQ, "a read of rabbitmq")
         view = options.get("view", "messages")
         if view not in VIEWS:
             raise UsageError(f"a RabbitMQ store has no view {view!r}; give {', '.join(VIEWS)}")
         paths = store_paths(options)
         named = options.get("columns")
         default = (*_columns(view), STORE) if len(paths) > 1 else _columns(view)
-        columns = default if named is None else split_names(named)
+        columns = default if named is None else _spelt(view, split_names(named))
         if not columns:
             raise UsageError("option columns is empty; omit it to read all columns")
         at = options.get("at", options.get("now"))
@@ -91,6 +102,14 @@ class RabbitMQOptions:
 def _columns(view: str) -> tuple[str, ...]:
     known = {"index": task_groups.INDEX_COLUMNS, "store": task_groups.STORE_COLUMNS, "refusals": task_groups.REFUSAL_COLUMNS}
     return known.get(view, RABBITMQ_COLUMNS)
+
+
+def _all_columns(view: str) -> tuple[str, ...]:
+    return (*_columns(view), *(RABBITMQ_EXTRA_COLUMNS if view == "messages" else ()), STORE)
+
+
+def _spelt(view: str, names: Iterable[str]) -> tuple[str, ...]:
+    return canonical(names, _all_columns(view))
 
 
 def fields(view: str, columns: Sequence[str]) -> list[pa.Field]:
@@ -165,30 +184,36 @@ class StorePartition(InputPartition):
     group: QueueGroup | FileGroup
 
 
-class RabbitMQDataSource(DataSource):
+class RabbitMQDataSource(TableFormat):
     """The data source. Its options are its only state."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
+    @classmethod
+    def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
+        view = options.get("view", "messages")
+        return fields(view, _all_columns(view))
+
+    def returned_fields(self) -> list[pa.Field]:
         options = RabbitMQOptions.of(self.options)
-        return ddl_schema(fields(options.view, options.columns))
+        return fields(options.view, options.columns)
 
     def reader(self, schema: StructType) -> RabbitMQReader:
         options = RabbitMQOptions.of(self.options)
-        columns = tuple(field.name for field in schema.fields)
+        columns = _spelt(options.view, schema.names)
         check_types(schema, fields(options.view, columns))
-        return RabbitMQReader(options, columns)
+        return RabbitMQReader(options, columns, tuple(schema.names))
 
 
 class RabbitMQReader(DataSourceReader):
     """Plans and reads the parts of stores. Small and picklable, because it is sent to every task."""
 
-    def __init__(self, options: RabbitMQOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: RabbitMQOptions, columns: tuple[str, ...], names: tuple[str, ...] | None = None) -> None:
         self.options = options
         self.columns = columns
+        self.names = names
 
     def partitions(self) -> Sequence[StorePartition]:
         found: list[StorePartition] = []
@@ -221,4 +246,4 @@ class RabbitMQReader(DataSourceReader):
             batches = task_groups.refusal_batches(store, partition.group)
         else:
             batches = task_groups.read_group(store, partition.group, own or ("seq_id",), selection)
-        return with_store(batches, self.columns, partition.path)
+        return with_store(batches, self.columns, partition.path, self.names)

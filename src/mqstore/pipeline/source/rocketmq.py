@@ -12,12 +12,14 @@ the bodies pass through the JVM.
     option                                     meaning
     columns                                    names, separated by commas; `store` is the store's path
     includeHeaders                             true: adds `properties` to `columns`; false: omits it from the default table
-    topic, queueId                             one or more, separated by commas
+    topic (subscribe), queueId                 one or more, separated by commas
+    subscribePattern                           a regular expression that matches the whole topic
     keys                                       messages with one of these keys, separated by blanks (as in KEYS)
     startingOffsets, endingOffsets             physical offsets: from, and up to but not including; or earliest, latest
     startingQueueOffset, endingQueueOffset     queue offsets, likewise
     startingTimestamp, endingTimestamp         store times in milliseconds, likewise
     failOnDataLoss                             true: requested data missing from the log is an error. false: the rest is read
+    minPartitions                              minimum number of tasks
     mode                                       PERMISSIVE: damage is skipped, or a row with that verdict. FAILFAST: it fails the job
     useDerivedFiles                            true: queues and index determine what to read, as far as they are proved. false: scan
     fs.NAME                                    how a URL is reached: fs.endpoint_url, fs.key, fs.secret, … (`mqstore.files.remote_fs`)
@@ -26,31 +28,33 @@ the bodies pass through the JVM.
 
 Comparisons of store, topic, queue_id, tags, uniq_key, queue_offset, physical_offset and store_timestamp are applied while
 reading if they are given as `pipeline.read(..., where=...)`. Those of a later query are applied only on a Spark that keeps the
-filters of queries apart (`mqstore.pipeline.source.pushdown`). A damaged message is a row like others, marked by its `verdict`.
+filters of queries apart (`mqstore.pipeline.source.pushdown`). A damaged message is a row like others, marked by its
+`verdict`. Other options are refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from mqstore.errors import CannotOpenError, PipelineError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.source.filters import apply_filters, values_of
 from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
-from mqstore.pipeline.source.pushdown import filters_of, keeps_filters_apart
-from mqstore.pipeline.source.stores import STORE, check_types, ddl_schema, open_for_tasks, with_store
+from mqstore.pipeline.source.pushdown import columns_in, filters_of, keeps_filters_apart
+from mqstore.pipeline.source.stores import STORE, TableFormat, check_types, ddl_schema, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split, token_of
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,14 +76,23 @@ POINTS = 65536  # records that one task reads individually
 
 def register(spark: SparkSession) -> None:
     """Register the formats with a session, and let it pass filters to Python sources."""
+    spark.conf.set(PUSHDOWN, "true")
+    source: type[TableFormat] = PushingDataSource if keeps_filters_apart(spark) else RocketMQDataSource
+    for each in (source, *_other_sources()):
+        spark.dataSource.register(each)
+
+
+def _other_sources() -> tuple[type[TableFormat], ...]:
     from mqstore.pipeline.source.derived import SOURCES
     from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
 
-    spark.conf.set(PUSHDOWN, "true")
-    source = PushingDataSource if keeps_filters_apart(spark) else RocketMQDataSource
-    sources: tuple[type[DataSource], ...] = (source, *SOURCES, RabbitMQDataSource)
-    for each in sources:
-        spark.dataSource.register(each)
+    return (*SOURCES, RabbitMQDataSource)
+
+
+def _format_named(name: str) -> type[TableFormat] | None:
+    """Return the class of one of our formats; None for any other format."""
+    ours: tuple[type[TableFormat], ...] = (RocketMQDataSource, *_other_sources())
+    return next((each for each in ours if each.name() == name.lower()), None)
 
 
 def read(
@@ -93,7 +106,8 @@ def read(
 ) -> DataFrame:
     """Return a table of the stores at path, one or a list; the formats are registered if necessary. options: see the module.
 
-    where: a condition in SQL on the columns. Rows that do not match are excluded and, as far as possible, not even read.
+    where: a condition in SQL on any column of the table, also on one that is not returned. Rows that do not match are excluded and,
+    as far as possible, not even read.
     """
     register(spark)
     chosen = {name: _option_text(value) for name, value in options.items() if value is not None}
@@ -109,17 +123,18 @@ def read(
     frame = spark.read.format(format).options(**chosen).load(place)
     if where is None:
         return frame
-    chosen["filters"] = filters_of(frame, where)
-    return spark.read.format(format).schema(frame.schema).options(**chosen).load(place).where(where)
+    source = _format_named(format)
+    if source is None:
+        return frame.where(where)
+    table = {each.name: each for each in source.all_fields(chosen)}
+    chosen["filters"] = filters_of(spark, ddl_schema(list(table.values())), where)
+    needed = dict.fromkeys((*frame.columns, *columns_in(where, table)))
+    schema = ddl_schema([table[name] for name in needed])
+    return spark.read.format(format).schema(schema).options(**chosen).load(place).where(where).select(*frame.columns)
 
 
 def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def schema_text(columns: Sequence[str]) -> str:
-    """Return the schema of these columns as Spark's DDL; every column is nullable."""
-    return ddl_schema(message_fields(columns))
 
 
 # the source
@@ -152,7 +167,7 @@ def _record_count(task: PointTask) -> int:
     return len(task.places) if isinstance(task.places, tuple) else task.places.high - task.places.low
 
 
-class RocketMQDataSource(DataSource):
+class RocketMQDataSource(TableFormat):
     """The format. Exists in planning processes only; it knows only the paths and settings in its options."""
 
     reads_with: type[RocketMQReader]
@@ -161,20 +176,24 @@ class RocketMQDataSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        return schema_text(table_columns(self.options))
+    @classmethod
+    def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
+        return message_fields((*ROCKETMQ_COLUMNS, *EXTRA_COLUMNS, STORE))
+
+    def returned_fields(self) -> list[pa.Field]:
+        return message_fields(table_columns(self.options))
 
     def reader(self, schema: StructType) -> RocketMQReader:
-        columns = message_columns(field.name for field in schema.fields)
+        columns = message_columns(schema.names)
         check_types(schema, message_fields(columns))
-        return self.reads_with(ReadOptions.of(self.options), columns)
+        return self.reads_with(ReadOptions.of(self.options), columns, tuple(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from mqstore.pipeline.source.stream import RocketMQStreamReader
 
-        columns = message_columns(field.name for field in schema.fields)
+        columns = message_columns(schema.names)
         check_types(schema, message_fields(columns))
-        return RocketMQStreamReader(self.options, columns)
+        return RocketMQStreamReader(self.options, columns, tuple(schema.names))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from mqstore.pipeline.source import sink
@@ -190,9 +209,10 @@ class RocketMQDataSource(DataSource):
 class RocketMQReader(DataSourceReader):
     """Plans the parts of stores and reads them. Small and picklable: it is sent to every task."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...], names: tuple[str, ...] | None = None) -> None:
         self.options = options
         self.columns = columns
+        self.names = names
         self.selection = options.selection
         self.paths = options.paths
         self.confine(options.filters)
@@ -215,7 +235,7 @@ class RocketMQReader(DataSourceReader):
         columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
-        splits = overlapping(plan(store.log, tasks=TASKS), self.selection)
+        splits = overlapping(self._plan(store), self.selection)
         found = prune(store, self.selection) if self.options.use_derived_files else None
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if found is None else (found.how, found.why)
         if found is not None and found.how != "scan":
@@ -227,6 +247,11 @@ class RocketMQReader(DataSourceReader):
             files = files_of(store, places)
             yield LogPart(path, PointTask(place, store.config, token, places, columns, self.selection), how, why, files)
 
+    def _plan(self, store: RocketMQStore) -> Sequence[Split]:
+        splits = plan(store.log, tasks=TASKS)
+        wanted = -(-self.options.pieces // len(self.paths))
+        return splits if len(splits) >= wanted else plan(store.log, count=wanted)
+
     def _check_loss(self, store: RocketMQStore) -> None:
         asked = self.options.selection.from_offset
         if self.options.fail_on_data_loss and asked is not None and store.log.files and asked < store.log.start and asked >= 0:
@@ -236,10 +261,11 @@ class RocketMQReader(DataSourceReader):
             )
 
     def _check_files(self, part: LogPart) -> None:
-        """Raise PipelineError for a missing log file, a gap that no scan would notice."""
+        """Raise PipelineError for a missing log file, a gap that no scan would notice, and CannotOpenError for a missing store."""
+        view = opened_view(part.task.store, part.task.config, part.task.token)
         if not self.options.fail_on_data_loss:
             return
-        there = {file.relative for file in opened_view(part.task.store, part.task.config, part.task.token).log.files}
+        there = {file.relative for file in view.log.files}
         gone = [name for name in part.files if name not in there]
         if gone:
             raise PipelineError(f"{part.path}/{gone[0]} was removed after the read was planned; failOnDataLoss=false reads the rest")
@@ -249,7 +275,8 @@ class RocketMQReader(DataSourceReader):
         return replace(task, store=Url(task.store, self.options.fs_options)) if isinstance(task.store, str) and is_url(task.store) else task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogPart)
+        if not isinstance(partition, LogPart):
+            return iter(())  # the partition that Spark makes up when a plan has none
         freeze_gc_once()
         self._check_files(partition := replace(partition, task=self._with_fs_options(partition.task)))
         task = partition.task
@@ -259,7 +286,7 @@ class RocketMQReader(DataSourceReader):
             batches = _raise_on_damaged_rows(batches, partition.path)
         if not self.options.fail_on_data_loss:
             batches = _until_file_removed(batches)
-        return with_store(batches, self.columns, partition.path)
+        return with_store(batches, self.columns, partition.path, self.names)
 
 
 class PushingReader(RocketMQReader):

@@ -36,6 +36,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
 from mqstore.files.location import check_parent, local_target
 from mqstore.opening import open_rocketmq
+from mqstore.pipeline.source.option_names import SINK, checked
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings
@@ -130,6 +131,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
     """Return the writer of a DataFrame. Raises MqstoreError before any task runs."""
+    options = checked(options, SINK, "a write to rocketmq")
     run = options.get("runId")
     batch = _whole_number(options, "batchId", 0)
     if run is None and "batchId" in options:
@@ -139,6 +141,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> R
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
     """Return the writer of a stream's micro-batches; its run is named by the checkpoint. Raises MqstoreError."""
+    options = checked(options, SINK, "a write to rocketmq")
     run = options.get("runId") or _stream_id(options.get("checkpointLocation"))
     return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, named=True))
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.location import Url, is_url, without_file
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STORE",
+    "TableFormat",
     "boolean",
+    "canonical",
     "check_types",
     "ddl_schema",
     "ddl_type",
@@ -45,6 +49,29 @@ __all__ = [
 STORE = "store"
 
 
+class TableFormat(DataSource):
+    """A format of this package."""
+
+    def returned_fields(self) -> list[pa.Field]:
+        """Return the columns that the options request, or the default ones. Raises UsageError."""
+        raise NotImplementedError
+
+    @classmethod
+    def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
+        """Return all columns that a read with these options can return, those that are returned on request only included."""
+        raise NotImplementedError
+
+    def schema(self) -> str:
+        """Return the schema of a read. Raises UsageError for CREATE TABLE, which asks for it, too: such a table could not be read."""
+        if "provider" in self.options and "owner" in self.options:
+            name = self.name()
+            raise UsageError(
+                f"Spark does not pass the path of a table in its catalog to {name}: use CREATE TEMPORARY VIEW … USING {name} OPTIONS "
+                "(path '…'), or CREATE TABLE with columns, and SELECT … FROM … WITH (path = '…')"
+            )
+        return ddl_schema(self.returned_fields())
+
+
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths in the options `path` or `paths` (which `load` sets for a list). Raises UsageError."""
     if "paths" in options:
@@ -56,7 +83,10 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     fs_options = parse_fs_options(options)
     found = [match for path in given if path for match in _matches(without_file(path), fs_options)]
     if not found:
-        raise UsageError("no store is given: load a path, the directory that holds commitlog/")
+        raise UsageError(
+            "no store is given: load a path, the directory that holds commitlog/; "
+            "Spark passes none for a table of its catalog, so give it in the query: SELECT … FROM … WITH (path = '…')"
+        )
     return tuple(dict.fromkeys(found))
 
 
@@ -88,6 +118,12 @@ def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, s
     if os.path.isfile(path):
         raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
     return open_rocketmq(path, config=config, fs_options=dict(fs_options))
+
+
+def canonical(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return column names as the table spells them, as their case does not matter to Spark; an unknown name unchanged."""
+    spelt = {name.lower(): name for name in known}
+    return tuple(spelt.get(name.lower(), name) for name in names)
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -126,16 +162,34 @@ def ddl_schema(fields: Sequence[pa.Field]) -> str:
 
 
 def check_types(schema: StructType, fields: Sequence[pa.Field]) -> None:
-    """Refuse a schema that declares a column with another type than it has. Raises UsageError."""
+    """Refuse a schema that declares a column with another type than it has, or as never null. Raises UsageError.
+
+    Any column is null where a record is damaged; Spark drops the rows of a query for nulls if a schema says that there are none.
+    """
     for field, kind in zip(schema.fields, fields, strict=True):
+        if _never_null(field.jsonValue()):
+            raise UsageError(f"column {field.name} can be null, the schema says that it, or a part of it, is not: omit NOT NULL")
         if field.dataType.simpleString() != ddl_type(kind.type):
             raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
 
 
-def with_store(batches: Iterator[pa.RecordBatch], columns: Sequence[str], path: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with the requested columns in order, `store` included if it is requested."""
+def _never_null(kind: Any) -> bool:
+    """Return whether a type, in Spark's JSON, says of a column or of a part of it that it is never null."""
+    if isinstance(kind, dict):
+        declared = any(kind.get(name) is False for name in ("nullable", "containsNull", "valueContainsNull"))
+        return declared or any(_never_null(part) for part in kind.values())
+    return isinstance(kind, list) and any(map(_never_null, kind))
+
+
+def with_store(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str], path: str, names: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with the requested columns in order, `store` included if it is requested.
+
+    names: of the columns, as the schema spells them.
+    """
     import pyarrow as pa
 
     for batch in batches:
         arrays = [pa.repeat(pa.scalar(path, pa.string()), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
-        yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+        yield pa.RecordBatch.from_arrays(arrays, names=list(columns if names is None else names))

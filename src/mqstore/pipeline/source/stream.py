@@ -3,19 +3,23 @@
     live = spark.readStream.format("rocketmq").option("startingOffsets", "earliest").load("/data/store")
     live.writeStream.trigger(availableNow=True).option("checkpointLocation", place).toTable("messages")
 
-Columns, `topic`, `keys` and `config` are those of the batch source; several stores are one stream. Further options:
+Columns, `topic`, `subscribePattern`, `queueId`, `keys` and `config` are those of the batch source; several stores are one stream.
+Further options:
 
     option                   meaning
     startingOffsets          latest (the default, as with Kafka), earliest, a physical offset, or {"/data/a": 4096, "/data/b": "latest"}
     startingTimestamp        begin at the first message stored at or after that time in milliseconds
     failOnDataLoss           true: stop with the lost range when retention was faster; false: continue after it, and count it in the offset
-    maxRowsPerTrigger        messages of the log in a batch, before filters
+    maxRowsPerTrigger        messages of the log in a batch, before filters; also maxOffsetsPerTrigger
     maxBytesPerTrigger       bytes of the log in a batch; at least one message
     minPartitions            minimum number of tasks of a batch, if it has enough messages
     mode                     PERMISSIVE: skip damage, as the batch source does; FAILFAST: stop at it
 
 The offset of a stream is `{"/data/store": {"off": physical offset, "gen": identity}}` (`rocketmq/scan/log_tail.py`). A batch is a range of
 the log, and a range holds the same messages whenever it is read: with a sink that writes a batch once, each message arrives once.
+Its key `lost` counts the bytes that retention removed unread. A batch that Spark has already written to its checkpoint cannot change
+its end: what is missing when its parts are planned is counted by the next offset, by one without messages if need be; a part whose
+file has vanished since is an error, and is counted when the query plans the batch again.
 A message is `unindexed` until the store has added it to its queue, which may not have happened yet for the newest ones.
 """
 
@@ -24,20 +28,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from mqstore.errors import CannotOpenError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
-from mqstore.pipeline.source.options import ReadOptions
+from mqstore.pipeline.source.option_names import STREAM, checked
+from mqstore.pipeline.source.options import ReadOptions, count_option
 from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.log_lag import LogLag
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
@@ -70,26 +76,15 @@ class StreamSettings:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamSettings:
         """Parse the options. Raises UsageError."""
-        for name in ("endingOffsets", "endingTimestamp"):
-            if name in options:
-                raise UsageError(f"a stream has no {name}: it follows the log; read it as a batch, or use trigger(availableNow=True)")
+        options = checked(options, STREAM, "a stream")
         return cls(
             starting=_starting(options.get("startingOffsets", "latest")),
-            timestamp=_count_option(options, "startingTimestamp", 0),
-            read=ReadOptions.of(CaseInsensitiveDict({name: text for name, text in options.items() if name.lower() not in _START_OPTIONS})),
-            rows=_count_option(options, "maxRowsPerTrigger", 1),
-            size=_count_option(options, "maxBytesPerTrigger", 1),
-            pieces=_count_option(options, "minPartitions", 1) or 0,
+            timestamp=count_option(options, "startingTimestamp", 0),
+            read=ReadOptions.of({name: text for name, text in options.items() if name.lower() not in _START_OPTIONS}, STREAM, "a stream"),
+            rows=count_option(options, "maxRowsPerTrigger", 1),
+            size=count_option(options, "maxBytesPerTrigger", 1),
+            pieces=count_option(options, "minPartitions", 1) or 0,
         )
-
-
-def _count_option(options: Mapping[str, str], name: str, least: int) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise UsageError(f"option {name} is {text!r}: give a number of {least} or more")
-    return int(text)
 
 
 def _starting(text: str) -> dict[str, str | int]:
@@ -104,7 +99,13 @@ def _starting(text: str) -> dict[str, str | int]:
 
 
 def _offset(text: str) -> str | int:
-    return text if text in ("earliest", "latest") else int(text)
+    """Parse a position. Raises ValueError."""
+    word = {"-1": "latest", "-2": "earliest"}.get(text, text.lower())  # as Kafka numbers them
+    if word in ("earliest", "latest"):
+        return word
+    if (offset := int(text)) < 0:
+        raise ValueError
+    return offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +120,33 @@ class LogRange(InputPartition):
 
 
 def view_of(part: LogRange) -> DiskView:
-    """Return the current state of the store with all that the range needs. Raises PipelineError if retention was faster."""
+    """Return the current state of the store, with all log files of the range open, so that it is read whole, or not at all.
+
+    Raises PipelineError if a log file is missing that was there when the batch was planned: its messages would be missing without
+    being counted. The batch is planned again when the query starts again, and then the loss is counted.
+    """
     view = opened_view(part.path, part.config, part.token)
-    gone = [start for start in part.piece.files if view.log.file_at(start) is None]
-    if gone and not part.tolerate_loss:
-        raise PipelineError(
-            f"the log file {gone[0]:020d} of {part.path} was removed before it was read: retention is faster than this stream; "
-            "failOnDataLoss=false continues after it"
-        )
+    for start in part.piece.files:
+        file = view.log.file_at(start)
+        try:
+            if file is None:
+                raise CannotOpenError("")
+            view.log.mapped(file)
+        except CannotOpenError:
+            after = "start the query again: it counts the loss and continues" if part.tolerate_loss else "failOnDataLoss=false continues"
+            raise PipelineError(
+                f"the log file {start:020d} of {part.path} was removed before it was read: retention is faster than this stream; {after}"
+            ) from None
     return view
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in one process and reads their parts in tasks. columns: of the message table, and `store`."""
 
-    def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
+    def __init__(self, options: Mapping[str, str], columns: Sequence[str], names: Sequence[str] | None = None) -> None:
         self._settings = StreamSettings.of(options)
         self._columns = tuple(columns)
+        self._names = None if names is None else tuple(names)
         self._read = self._settings.read
         for path in self._read.paths:
             local_store(as_location(path), "a stream")
@@ -145,7 +156,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(f"startingOffsets names {unknown[0]}, which is not among the stores: {', '.join(self._paths)}")
         self._tails: dict[str, tuple[LogTail, BrokerConfig]] = {}
         self._target: dict[str, int] | None = None
+        self._late: dict[tuple[str, LogPosition], int] = {}
         self._turn = 0
+        self._reached: dict[str, LogPosition] = {}
+        self._lags: dict[str, LogLag] = {}
 
     def _tail(self, path: str) -> LogTail:
         return self._open_tail(path)[0]
@@ -208,27 +222,57 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         order = order[self._turn :] + order[: self._turn]
         for number, path in enumerate(order):
             left = len(order) - number
+            late = self._late.get((path, before[path]), 0)
+            if late:
+                # lost after the last batch was planned: counted by a separate step
+                after[path] = replace(before[path], lost=before[path].lost + late)
+                continue
             if rows == 0 or size == 0:
-                break
+                continue
             stop = None if self._target is None else self._target[path]
             step = self._tail(path).advance(before[path], rows=_share(rows, left), size=_share(size, left), stop=stop)
             after[path] = step.end
             rows = None if rows is None else rows - step.records
             size = None if size is None else max(0, size - (step.end.offset - before[path].offset))
+        self._reached = after
         if after == before and set(start) == set(after):
             return start
         return {path: position.as_json() for path, position in after.items()}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return, for the progress of the query, the end of each log and the lag that remains after the batch that was just planned."""
+        found = {}
+        for path, position in self._reached.items():
+            if path not in self._lags:
+                self._lags[path] = LogLag(path, self._open_tail(path)[1].commit_log_file_size)
+            found[path] = self._lags[path].of(position)
+        return {path: lag for path, lag in found.items() if lag is not None} or None
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogRange]:
         begins, ends = self._positions(start), self._positions(end)
         least = -(-self._settings.pieces // len(self._paths)) if self._settings.pieces else 0
         found: list[LogRange] = []
+        self._late = {}
         for path, after in ends.items():
             tail, config = self._open_tail(path)
             token = f"stream {after.generation} {after.offset}"
             pieces = tail.pieces(begins[path], after, least=least)
+            # after the pieces: a file that vanishes between the two is named in a piece, and its task fails
+            self._late[path, after] = self._lost_since_planned(path, begins[path], after)
             found.extend(LogRange(path, config, token, piece, not self._read.fail_on_data_loss) for piece in pieces)
         return found
+
+    def _lost_since_planned(self, path: str, begin: LogPosition, end: LogPosition) -> int:
+        """Return the bytes of a batch that are in no log file and not counted in its end. Raises PipelineError if loss is an error."""
+        if begin.offset >= end.offset:
+            return 0
+        late = max(0, self._tail(path).missing(begin.offset, end.offset) - (end.lost - begin.lost))
+        if late and self._read.fail_on_data_loss:
+            raise PipelineError(
+                f"the log of {path} has lost {late} bytes of the batch from physical offset {begin.offset} to {end.offset - 1} before they "
+                "were read: retention has removed the files; failOnDataLoss=false continues, and counts them as lost"
+            )
+        return late
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._ranges(start, end)
@@ -242,9 +286,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogRange)
         freeze_gc_once()
-        names = [name for name in self._columns if name != STORE]
+        names = [name for name in self._columns if name != STORE] or ["physical_offset"]
         batches = read_range(partition, names, self._read.selection)
-        return with_store(batches, self._columns, self._paths[partition.path]) if STORE in self._columns else batches
+        return with_store(batches, self._columns, self._paths[partition.path], self._names)
 
 
 def _share(amount: int | None, among: int) -> int | None:
@@ -254,16 +298,12 @@ def _share(amount: int | None, among: int) -> int | None:
 def read_range(part: LogRange, names: Sequence[str], selection: Selection) -> Iterator[pa.RecordBatch]:
     """Yield the selected messages of a range; its first record is known, so nothing before it is read."""
     view = view_of(part)
-    try:
-        for event in SplitWalk(view.log, Split(0, part.piece.start, part.piece.stop), first=part.piece.start):
-            if isinstance(event, Records):
-                columns = RecordColumns(event)
-                columns = columns.take(select(columns, selection))
-                for piece in columns.pieces(MAX_BATCH_BYTES):
-                    yield batch_of(piece, names, view.log, view.queue_lookup)
-    except CannotOpenError:
-        if not part.tolerate_loss:
-            raise
+    for event in SplitWalk(view.log, Split(0, part.piece.start, part.piece.stop), first=part.piece.start):
+        if isinstance(event, Records):
+            columns = RecordColumns(event)
+            columns = columns.take(select(columns, selection))
+            for piece in columns.pieces(MAX_BATCH_BYTES):
+                yield batch_of(piece, names, view.log, view.queue_lookup)
 
 
 class LogRanges(DataSource):

@@ -30,10 +30,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-from mqstore.errors import MqstoreError, PipelineError
+from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.spark import java as javas
+from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, is_connect, parallel_tasks
+from mqstore.pipeline.spark.failures import error_sentence, failures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +65,7 @@ def session(
 ) -> SparkSession:
     """Return the active Spark session, or a new one on `master`. Stop it with `stop`, or use it in a `with` block.
 
+    master: as Spark takes it; sc://host:port is a Spark Connect server, whose settings and Python are its own.
     config: further Spark settings; they override ours. throughput: let the JVM compile for long SQL work; starts more slowly.
     quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
     by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
@@ -70,6 +73,10 @@ def session(
     running = _active()
     if running is not None:
         return running
+    if master.startswith(SCHEME):
+        if config:
+            raise UsageError("the settings of a Spark Connect server are its own; set those of the session with spark.conf.set")
+        return connected(master)
     settings = _settings(master, app_name, throughput) | dict(config or {})
     java = javas.find_java()
     local = master.startswith("local")
@@ -126,6 +133,8 @@ def _on_this_machine(master: str) -> bool:
 
 def cores(spark: SparkSession) -> int:
     """Return the number of tasks of this session that run at the same time."""
+    if is_connect(spark):
+        return parallel_tasks(spark)
     return int(spark.sparkContext.defaultParallelism)
 
 
@@ -138,7 +147,7 @@ def _active() -> SparkSession | None:
 
     context = SparkContext._active_spark_context
     if context is None or context._jsc is None:
-        return None
+        return active_client()
     return SparkSession.getActiveSession() or SparkSession(context)
 
 
@@ -234,69 +243,3 @@ def _startup_error(output: IO[bytes]) -> str:
     informative = [line for line in lines if line and not line.startswith(_UNINFORMATIVE)]
     causes = [line for line in informative if re.search(r"[Ee]rror|Exception|[Ii]nvalid|[Cc]ould not|[Cc]annot", line)]
     return (causes or informative or [""])[0]
-
-
-# ---- from a failed job to one sentence
-
-
-@contextlib.contextmanager
-def failures(doing: str = "the Spark job") -> Iterator[None]:
-    """Translate exceptions of Spark inside the block into a PipelineError of one sentence. Errors of this package pass unchanged."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        message = _package_error(_error_text(error))
-        raise PipelineError(message or f"{doing} failed: {error_sentence(error)}") from error
-    except (ConnectionError, EOFError) as error:
-        raise PipelineError(f"{doing} failed: Spark's Java process has exited; it may have run out of memory") from error
-
-
-def error_sentence(error: BaseException) -> str:
-    """Return the one line that names the cause, from a Python traceback inside a Java one inside a Python exception."""
-    text = _error_text(error)
-    own = _package_error(text)
-    if own:
-        return own
-    python = _raised_in_python(text)
-    if python:
-        kind, message = python[-1]
-        return f"{message} ({kind.rpartition('.')[2]})" if message else kind.rpartition(".")[2]
-    if "Python worker exited unexpectedly" in text or "Python worker process terminated" in text:
-        return "a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"
-    if "OutOfMemoryError" in text:
-        return "Spark's Java process ran out of memory; give it more with the setting spark.driver.memory"
-    causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
-    if causes:
-        return str(causes[-1]).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    return re.sub(r"^(?:: )?(?:[\w$]+\.)+[\w$]+: ", "", lines[0]) if lines else type(error).__name__
-
-
-def _error_text(error: BaseException) -> str:
-    java: Any = getattr(error, "java_exception", None)
-    if java is not None:
-        with contextlib.suppress(Exception):
-            return str(java.toString()) + "\n" + str(error)
-    return str(error)
-
-
-def _raised_in_python(text: str) -> list[tuple[str, str]]:
-    """Return (class, message) of each Python traceback in a text, in order."""
-    found: list[tuple[str, str]] = []
-    for part in text.split("Traceback (most recent call last):\n")[1:]:
-        for line in part.splitlines():
-            if line and not line[0].isspace():
-                kind, _, message = line.partition(": ")
-                if re.fullmatch(r"[\w.]+", kind):
-                    found.append((kind, message.strip()))
-                break
-    return found
-
-
-def _package_error(text: str) -> str:
-    """Return the message of the last error of this package that a task raised; empty if there is none."""
-    own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.errors.")]
-    return own[-1] if own else ""

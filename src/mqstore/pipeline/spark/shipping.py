@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mqstore
-from mqstore.errors import MqstoreError, PipelineError
+from mqstore.errors import MqstoreError, PipelineError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.pipeline.spark.connect import is_connect
 from mqstore.pipeline.spark.java import cache_directory
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def ship(spark: SparkSession) -> str:
     """
     from pyspark import SparkFiles
 
+    if is_connect(spark):
+        raise UnsupportedError("the package cannot be shipped to a Spark Connect server: install it in the Python that the server runs")
     context = spark.sparkContext
     archive = package_archive()
     includes = context._python_includes

@@ -2,6 +2,7 @@
 
 Items and results pass through Spark's JVM and should be small: a task reads and writes its bulk data itself.
 An attempt may be repeated (`local[2,3]`, a lost worker, speculation), so a task must write the same bytes each time it runs.
+On a session of Spark Connect, which has no Spark context, the tasks are the partitions of a data source (`connect.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from mqstore.pipeline.spark.connect import is_connect, run_on_connect
 from mqstore.pipeline.spark.session import failures
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ def run_tasks(
     """
     if not tasks:
         return []
+    if is_connect(spark):
+        return run_on_connect(spark, tasks, function, progress=progress, doing=doing)
     context = spark.sparkContext
     group = f"mqstore-{uuid.uuid4().hex}"
     with failures(doing), _progress_reported(context, group, len(tasks), progress):

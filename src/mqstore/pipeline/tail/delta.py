@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
@@ -16,14 +18,13 @@ from deltalake.transaction import AddAction, RemoveAction
 from mqstore.pipeline.jobs.lakehouse import TABLE
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mqstore.files.durable import DurableDirectory
     from mqstore.pipeline.tail.added_batch import AddedBatch
 
 __all__ = ["DeltaBatches", "bounds"]
 
 APPLICATION = "mqstore-follow"
+COMPACTED_BYTES = 256 << 20
 
 
 class DeltaBatches:
@@ -56,6 +57,28 @@ class DeltaBatches:
         self._table.create_write_transaction(actions, "append", self._schema, commit_properties=commit)
         self._table.update_incremental()
         self._sync(self._table.version())
+
+    def compact(self) -> int:
+        """Rewrite the small files of the table as few large ones, in one commit that changes no row. Return how many were replaced.
+
+        The old files stay for readers of earlier versions, and as the batches of the follow.
+        """
+        self._table.update_incremental()
+        version = self._table.version()
+        before = set(self._files())
+        self._table.optimize.compact(target_size=COMPACTED_BYTES)
+        self._table.update_incremental()
+        after = set(self._files())
+        if after == before:
+            return 0
+        for name in sorted(after - before):
+            self._directory.sync(name)
+        for number in range(version + 1, self._table.version() + 1):
+            self._sync(number)
+        return len(before - after)
+
+    def _files(self) -> list[str]:
+        return [unquote(name) for name in pa.table(self._table.get_add_actions()).column("path").to_pylist()]
 
     def _sync(self, version: int) -> None:
         """Return when a commit has reached the disk; deltalake leaves that to the operating system."""

@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import MqstoreError, PipelineError, UsageError
+from mqstore.errors import MqstoreError, PipelineError, UnsupportedError, UsageError
 from mqstore.files.location import as_location, local_store, local_target
 from mqstore.findings import Damage
 from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
+from mqstore.pipeline.spark.connect import SCHEME, is_connect
 from mqstore.pipeline.spark.session import failures, running
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
 from mqstore.pipeline.tail.tables import TableSink, open_table
@@ -114,6 +115,7 @@ def follow(
     once: bool = False,
     interval: float = 1.0,
     batch_bytes: int = BATCH_BYTES,
+    compact_every: int = 0,
     fail_on_data_loss: bool = True,
     spark: SparkSession | None = None,
     master: str = "local[*]",
@@ -125,15 +127,23 @@ def follow(
 
     to: new, empty, or the target of an earlier follow of the same kind, which is continued. form: parquet, store, iceberg or delta.
     columns: of the message table; not for a store. once: end when everything present at the start has been written. interval: seconds
-    between batches. batch_bytes: maximum bytes of log in one batch. on_batch: called for each batch, from another thread. Raises
+    between batches. batch_bytes: maximum bytes of log in one batch. compact_every: of a Delta table: rewrite
+    small files as large ones each time that this many batches have been added. on_batch: called for each batch, from another thread. Raises
     TargetError, UsageError, PipelineError; what was followed before stays.
     """
+    if master.startswith(SCHEME) or (spark is not None and is_connect(spark)):
+        raise UnsupportedError(
+            "follow writes its batches in the process that runs it, which Spark Connect does not allow: give another master, "
+            "or write the stream of spark.readStream"
+        )
     if form not in FORMS:
         raise UsageError(f"OUT cannot be kept as {form!r}; choose {' or '.join(FORMS)}")
     if columns is not None and form == "store":
         raise UsageError("a store always holds complete messages; columns apply to Parquet and tables only")
     if form in TABLE_FORMATS:
         check_table_format(form, Path(os.path.abspath(to)), option="--as")
+    if compact_every < 0 or (compact_every and form != "delta"):
+        raise UsageError("only a Delta table can be compacted here; Spark's rewrite_data_files compacts an Iceberg table")
     if interval < 0 or batch_bytes < 1:
         raise UsageError("the interval must be at least 0 seconds, and a batch at least 1 byte of log")
     chosen = check_columns(dict.fromkeys((*(ROCKETMQ_COLUMNS if columns is None else columns), *LINEAGE)))
@@ -148,7 +158,7 @@ def follow(
         if isinstance(sink, ParquetSink) and form in TABLE_FORMATS:
             table = open_table(form, target, rocketmq_schema(chosen))
             open_.callback(table.close)
-            sink = TableSink(form, target, sink, table)
+            sink = TableSink(form, target, sink, table, compact_every)
         run = _FollowRun(store, target, form, sink, on_batch)
         options = {"failOnDataLoss": str(fail_on_data_loss).lower(), "maxBytesPerTrigger": str(batch_bytes)}
         if config is not None:

@@ -36,7 +36,7 @@ from mqstore.table.parts import TaskOutput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MANIFEST", "STATE", "BatchOutcome", "FollowOutput", "FollowSink", "ParquetSink", "StoreSink"]
+__all__ = ["MANIFEST", "STATE", "BatchOutcome", "FollowOutput", "FollowSink", "ParquetSink", "RangeTask", "StoreSink", "export_range"]
 
 STATE = "_mqstore_follow"
 MANIFEST = "_manifest.json"
@@ -146,12 +146,15 @@ class StoreSink:
 
 
 @dataclass(frozen=True, slots=True)
-class _RangeTask:
+class RangeTask:
+    """Export one part of a range."""
+
     part: LogRange
     export: ExportTask
 
 
-def _export_range(task: _RangeTask) -> TaskOutput:
+def export_range(task: RangeTask) -> TaskOutput:
+    """Write the files of one part of a range, in a task."""
     view_of(task.part)
     return export_split(task.export)
 
@@ -190,7 +193,7 @@ class ParquetSink:
         directory = self._target.directory
         metadata = (("mqstore.store", str(self._store.path)), ("mqstore.version", mqstore.__version__), ("mqstore.batch", str(number)))
         tasks = [
-            _RangeTask(
+            RangeTask(
                 part,
                 ExportTask(
                     ReadTask(part.path, part.config, part.token, Split(k, part.piece.start, part.piece.stop), self._columns, Selection()),
@@ -202,7 +205,7 @@ class ParquetSink:
             )
             for k, part in enumerate(ranges)
         ]
-        outcomes = list(self._runner.each(tasks, _export_range))
+        outcomes = list(self._runner.each(tasks, export_range))
         damage = tuple(found for outcome in outcomes for found in outcome.damage)
         parts = [part for outcome in outcomes for part in outcome.parts]
         messages = sum(part.rows for part in parts)

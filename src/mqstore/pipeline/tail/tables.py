@@ -61,7 +61,8 @@ def open_table(form: str, target: FollowOutput, schema: pa.Schema) -> BatchTable
 class TableSink:
     """Writes batches as Parquet files and adds them to the table."""
 
-    def __init__(self, form: str, target: FollowOutput, files: ParquetSink, table: BatchTable) -> None:
+    def __init__(self, form: str, target: FollowOutput, files: ParquetSink, table: BatchTable, compact_every: int = 0) -> None:
+        self._compact_every = compact_every
         self._form = form
         self._target = target
         self._files = files
@@ -95,7 +96,15 @@ class TableSink:
         files = tuple((f"{name}/{file['name']}", int(file["bytes"])) for file in manifest["files"])
         with self._table_errors():
             self._table.add(AddedBatch(number, int(manifest["start"]), int(manifest["stop"]), files))
+            if self._compact_every and (number + 1) % self._compact_every == 0:
+                self._compact()
         self._last = number
+
+    def _compact(self) -> None:
+        from mqstore.pipeline.tail.delta import DeltaBatches
+
+        if isinstance(self._table, DeltaBatches):
+            self._table.compact()
 
     def _table_errors(self) -> contextlib.AbstractContextManager[None]:
         return _table_errors(self._form, self._target.path, "add to")

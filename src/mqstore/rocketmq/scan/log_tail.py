@@ -110,10 +110,22 @@ class LogTail:
     """Follows the log of one store. Nothing stays open between calls.
 
     path: the store. file_size: of a log file, if it cannot be inferred. tolerate_loss: skip and count what retention removed,
-    instead of raising an error. fail_fast: damage is an error. Raises PipelineError and CannotOpenError.
+    instead of raising an error. fail_fast: damage is an error. advice, loss_advice: the next steps that errors give.
+    Raises PipelineError and CannotOpenError.
     """
 
-    def __init__(self, path: str, file_size: int | None = None, *, tolerate_loss: bool = False, fail_fast: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        file_size: int | None = None,
+        *,
+        tolerate_loss: bool = False,
+        fail_fast: bool = False,
+        advice: str = "start a new query with a new checkpointLocation",
+        loss_advice: str = "failOnDataLoss=false skips them",
+    ) -> None:
+        self._advice = advice
+        self._loss_advice = loss_advice
         self.path = path
         self._file_size = file_size
         self._tolerate_loss = tolerate_loss
@@ -301,8 +313,7 @@ class LogTail:
             if position.offset == 0:
                 return position
             raise CannotOpenError(
-                f"{self.path} has no log files any more, but was read up to {position.offset}; restore them, or start a new query "
-                "with a new checkpointLocation"
+                f"{self.path} has no log files any more, but was read up to {position.offset}; restore them, or {self._advice}"
             )
         if position.offset < log.start:
             self._lose(position.offset, log.start)
@@ -311,22 +322,31 @@ class LogTail:
         if position.offset > end:
             raise PipelineError(
                 f"the log of {self.path} ends at {end}, but was read up to {position.offset}: the directory was "
-                "replaced, or files were removed; start a new query with a new checkpointLocation"
+                f"replaced, or files were removed; {self._advice}"
             )
         where, _, _ = position.generation.partition(":")
         if where and log.file_at(int(where)) is not None and _generation(log, int(where)) != position.generation:
             raise PipelineError(
                 f"the log of {self.path} is not the one that was read up to {position.offset}: the record at physical offset {where} "
-                "differs, because the directory was replaced, or a recovery has cut the log and it was rewritten; start a new query "
-                "with a new checkpointLocation"
+                "differs, because the directory was replaced, or a recovery has cut the log and it was rewritten; "
+                f"{self._advice}"
             )
         return position
+
+    def missing(self, start: int, stop: int) -> int:
+        """Return how many bytes of the log from start up to stop are in no log file any more."""
+        log = self._open()
+        at, found = start, 0
+        for file in log.files:
+            found += max(0, min(file.start, stop) - at)
+            at = max(at, file.start + max(file.size, log.file_size))
+        return found + max(0, stop - at)
 
     def _lose(self, start: int, stop: int) -> None:
         if not self._tolerate_loss:
             raise PipelineError(
                 f"the log of {self.path} has lost physical offsets {start} to {stop - 1} before they were read: retention has removed the "
-                "files; failOnDataLoss=false skips them"
+                f"files; {self._loss_advice}"
             )
 
     # cutting a batch into pieces

@@ -21,7 +21,7 @@ MAX_FINDINGS = 1000
 class ExportTask:
     """Write the selected messages of one split. read.columns: as in the files, including partition columns.
 
-    metadata: added to each Parquet file. limit: maximum number of messages.
+    metadata: added to each Parquet file. limit: maximum number of messages. keep_partition_columns: in the files, not only in their paths.
     """
 
     read: ReadTask
@@ -30,6 +30,7 @@ class ExportTask:
     partition_by: tuple[str, ...]
     metadata: tuple[tuple[str, str], ...]
     limit: int | None = None
+    keep_partition_columns: bool = False
 
     @property
     def number(self) -> int:
@@ -42,7 +43,7 @@ def export_split(task: ExportTask) -> TaskOutput:
     damage: list[Damage] = []
     rows = 0
     with DurableDirectory(task.stage) as stage:
-        writers = PartFiles(stage, task.number, task.format, task.partition_by, task.metadata)
+        writers = PartFiles(stage, task.number, task.format, task.partition_by, task.metadata, keep=task.keep_partition_columns)
         for batch in read_split(task.read, milliseconds=task.format != "parquet", report=damage.append):
             if task.limit is not None:
                 batch = batch.slice(0, task.limit - rows)

@@ -47,6 +47,9 @@ def select(columns: RecordColumns, selection: Selection) -> Mask:
         mask &= np.isin(columns.row(frames.QUEUE_ID), list(selection.queue_ids))
     if selection.topics is not None and mask.any():
         mask &= _is_in(columns.topic, selection.topics)
+    if selection.topic_pattern is not None and mask.any():
+        topics = [topic for topic in columns.topic.unique().to_pylist() if topic is not None]
+        mask &= _is_in(columns.topic, frozenset(topic for topic in topics if selection.topic_pattern.fullmatch(topic)))
     if selection.tags is not None and mask.any():
         mask &= _is_in(columns.tags, selection.tags)
     if selection.keys is not None and mask.any():

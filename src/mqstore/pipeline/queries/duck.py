@@ -1,0 +1,252 @@
+"""SQL over one store in DuckDB, without Java: the views of `mqstore.pipeline.source.views`, read as far as a query needs them.
+
+    with StoreTables("/backup/broker-a/store") as tables:
+        result = tables.query("select topic, count(*) from messages where queue_id = 1 group by topic")
+        result.names, list(result.rows)
+
+DuckDB asks each table, at each scan, for columns and rows: it passes the names and a filter, which it has derived from the whole query
+and does not check again. The messages that a filter excludes are not read, as far as a `Selection` can express it
+(`mqstore.pipeline.source.filters`); then Arrow applies the filter as it is. Rows are streamed, and DuckDB writes to a temporary
+directory what exceeds its memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+from mqstore.errors import MqstoreError, UnsupportedError, UsageError
+from mqstore.files.location import Url
+from mqstore.pipeline.source.derived import SOURCES
+from mqstore.pipeline.source.options import message_columns, message_fields
+from mqstore.pipeline.source.rocketmq import RocketMQDataSource
+from mqstore.pipeline.source.views import MESSAGE_COLUMNS
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+
+__all__ = ["Result", "StoreTables", "conditions_in"]
+
+MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
+ROWS = 2048  # of one batch of the result
+_KINDS = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+_FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "findings": "rocketmq-findings", "index_entries": "rocketmq-index"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rows of a query, which are read while they are iterated over. names: of the columns; numeric: which of them are numbers."""
+
+    names: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+class StoreTables:
+    """The tables of a store, for queries in DuckDB. columns: of `messages`; by default all but the body, with `body_len`."""
+
+    def __init__(
+        self, store: str | os.PathLike[str], *, columns: Sequence[str] | None = None, config: str | os.PathLike[str] | None = None
+    ) -> None:
+        if find_spec("duckdb") is None:
+            raise UnsupportedError("SQL needs DuckDB: pip install 'mqstore[sql]', or run on Spark with --master")
+        import duckdb
+
+        options = {"path": os.fspath(store)} | ({} if config is None else {"config": os.fspath(config)})
+        if isinstance(store, Url):
+            options |= {f"fs.{name}": value for name, value in store.options}
+        chosen = message_columns(MESSAGE_COLUMNS if columns is None else columns)
+        self._spill = tempfile.TemporaryDirectory(prefix="mqstore-sql-")
+        self._tables = {"messages": _Table(RocketMQDataSource, options, pa.schema(message_fields(chosen)))}
+        for source in SOURCES:
+            name = next(name for name, kind in _FORMATS.items() if kind == source.name())
+            self._tables[name] = _Table(source, options, pa.schema([(column, _KINDS[kind]) for column, kind in source.table.items()]))
+        self._connection = duckdb.connect(
+            config={
+                "memory_limit": MEMORY,
+                "temp_directory": self._spill.name,
+                "autoinstall_known_extensions": "false",
+                "python_enable_replacements": "false",
+            }
+        )
+        self._connection.execute("set timezone = 'UTC'")
+        for name, table in self._tables.items():
+            self._connection.register(name, table)
+        self._connection.execute("create temp view damage as select * exclude (section) from findings where section = 'damage'")
+
+    def __enter__(self) -> StoreTables:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._connection.close()
+        self._spill.cleanup()
+
+    def query(self, text: str) -> Result:
+        """Begin a query, one statement that only reads. Raises UsageError for others, and for what DuckDB refuses."""
+        import duckdb
+
+        kind: Any = duckdb.StatementType
+        try:
+            statements = self._connection.extract_statements(text)
+            if [each.type for each in statements] not in ([kind.SELECT], [kind.EXPLAIN]):
+                raise UsageError("give one statement that reads, such as SELECT … FROM messages")
+            reader = self._connection.execute(statements[0]).fetch_record_batch(ROWS)
+        except duckdb.Error as error:
+            raise self._cause(error) from error
+        numeric = tuple(
+            pa.types.is_integer(each) or pa.types.is_floating(each) or pa.types.is_decimal(each) for each in reader.schema.types
+        )
+        return Result(tuple(reader.schema.names), numeric, self._rows(reader))
+
+    def _rows(self, reader: Any) -> Iterator[tuple[Any, ...]]:
+        try:
+            for batch in reader:
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        except Exception as error:
+            raise self._cause(error) from error
+
+    def _cause(self, error: Exception) -> Exception:
+        """Return the error of a table that made DuckDB fail, else what DuckDB reports, in one sentence."""
+        failed = next((table.error for table in self._tables.values() if table.error is not None), None)
+        if failed is not None:
+            return failed
+        return UsageError(f"DuckDB: {' '.join(str(error).split())}")
+
+
+class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
+    """A table of a store as DuckDB reads it: `schema`, and `scanner` at each scan. error: what ended a scan."""
+
+    def __init__(self, source: type[DataSource], options: Mapping[str, str], schema: pa.Schema) -> None:
+        self._source = source
+        self._options = dict(options)
+        self._schema = schema
+        self.error: MqstoreError | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
+        """Return what reads these columns of the rows that fulfil the filter."""
+        schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
+        conditions = [] if filter is None else conditions_in(str(filter), schema)
+        return _Scan(schema, self._batches(schema, conditions), filter)
+
+    def _batches(self, schema: pa.Schema, conditions: Sequence[Filter]) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        try:
+            reader: Any = self._source(self._options).reader(from_arrow_schema(schema))
+            reader.confine(conditions)
+            yield from (batch.cast(schema) for batch in _read(reader))
+        except MqstoreError as error:
+            self.error = error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """One scan. Unlike Arrow's scanner it has no threads, which would read on while the interpreter ends."""
+
+    projected_schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    filter: Any
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._filtered())
+
+    def _filtered(self) -> Iterator[pa.RecordBatch]:
+        for batch in self.batches:
+            yield from (batch,) if self.filter is None else pa.Table.from_batches([batch]).filter(self.filter).to_batches()
+
+
+def _read(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
+    for part in reader.partitions():
+        yield from reader.read(part)
+
+
+# ---- filters
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()]|[^\s()"]+|\s+')
+_COMPARISONS: dict[str, Any] = {"==": EqualTo, ">": GreaterThan, ">=": GreaterThanOrEqual, "<": LessThan, "<=": LessThanOrEqual}
+
+
+def conditions_in(text: str, schema: pa.Schema) -> list[Filter]:
+    """Return comparisons that all must hold for a filter, given as the text of an Arrow expression. Others are left out.
+
+    >>> conditions_in('((topic == "a") and ((size > 5) or (size < 2)))', pa.schema([("topic", pa.string()), ("size", pa.int32())]))
+    [EqualTo(attribute=('topic',), value='a')]
+    """
+    tokens = [token for token in _TOKEN.findall(text) if not token.isspace()]
+    if "".join(text.split()) != "".join("".join(token.split()) for token in tokens):
+        return []
+    found, end = _expression(tokens, 0, schema)
+    return found if end == len(tokens) else []
+
+
+def _expression(tokens: Sequence[str], at: int, schema: pa.Schema) -> tuple[list[Filter], int]:
+    """Return the conditions in the expression that begins at a token, and where it ends."""
+    if at >= len(tokens) or tokens[at] != "(":
+        # a function such as is_valid(…), or a value: not used
+        end = at + 1
+        return [], _closing(tokens, end) + 1 if end < len(tokens) and tokens[end] == "(" else end
+    close = _closing(tokens, at)
+    inside = tokens[at + 1 : close]
+    if "(" not in inside:
+        condition = _comparison(inside, schema)
+        return ([] if condition is None else [condition]), close + 1
+    left, middle = _expression(tokens, at + 1, schema)
+    word = tokens[middle] if middle < close else ""
+    right, end = _expression(tokens, middle + 1, schema)
+    if end != close:
+        return [], close + 1
+    if word == "and":
+        return [*left, *right], close + 1
+    return (_either(left, right) if word == "or" else []), close + 1
+
+
+def _closing(tokens: Sequence[str], opening: int) -> int:
+    depth = 0
+    for at in range(opening, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[at], 0)
+        if depth == 0:
+            return at
+    return len(tokens)
+
+
+def _comparison(tokens: Sequence[str], schema: pa.Schema) -> Filter | None:
+    """Return `column op value` if its value is certain."""
+    if len(tokens) < 3 or tokens[0] not in schema.names or tokens[1] not in _COMPARISONS:
+        return None
+    kind, text = schema.field(tokens[0]).type, " ".join(tokens[2:])
+    value: Any = None
+    if pa.types.is_string(kind) and re.fullmatch(r'"[^"\\]*"', text):
+        value = text[1:-1]
+    elif pa.types.is_integer(kind) and re.fullmatch(r"-?\d+", text):
+        value = int(text)
+    elif pa.types.is_timestamp(kind) and re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?Z", text):
+        value = datetime.fromisoformat(text)
+    return None if value is None else _COMPARISONS[tokens[1]]((tokens[0],), value)
+
+
+def _either(left: Sequence[Filter], right: Sequence[Filter]) -> list[Filter]:
+    """Return the condition of `left or right` if both compare one column with values; else none."""
+    if len(left) != 1 or len(right) != 1:
+        return []
+    sides: list[Any] = [*left, *right]
+    if any(type(each) not in (EqualTo, In) for each in sides) or sides[0].attribute != sides[1].attribute:
+        return []
+    values = [value for each in sides for value in (each.value if isinstance(each, In) else (each.value,))]
+    return [In(sides[0].attribute, tuple(values))]

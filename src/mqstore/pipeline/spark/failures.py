@@ -1,0 +1,92 @@
+"""From a failed Spark job to one sentence: the cause inside a Python traceback inside a Java one inside a Python exception."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mqstore.errors import PipelineError
+
+__all__ = ["error_sentence", "failures"]
+
+
+@contextlib.contextmanager
+def failures(doing: str = "the Spark job") -> Iterator[None]:
+    """Translate exceptions of Spark inside the block into a PipelineError of one sentence. Errors of this package pass unchanged."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        with _without_error_log():
+            yield
+    except (Py4JError, PySparkException) as error:
+        message = _package_error(_error_text(error))
+        raise PipelineError(message or f"{doing} failed: {error_sentence(error)}") from error
+    except (ConnectionError, EOFError) as error:
+        raise PipelineError(f"{doing} failed: Spark's Java process has exited; it may have run out of memory") from error
+
+
+@contextlib.contextmanager
+def _without_error_log() -> Iterator[None]:
+    """Keep PySpark from printing an error of SQL, with its Java stack in one line of JSON, to standard error before it raises it."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # PySpark 3.5 prints nothing
+        yield
+        return
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def error_sentence(error: BaseException) -> str:
+    """Return the one line that names the cause, from a Python traceback inside a Java one inside a Python exception."""
+    text = _error_text(error)
+    own = _package_error(text)
+    if own:
+        return own
+    python = _raised_in_python(text)
+    if python:
+        kind, message = python[-1]
+        return f"{message} ({kind.rpartition('.')[2]})" if message else kind.rpartition(".")[2]
+    if "Python worker exited unexpectedly" in text or "Python worker process terminated" in text:
+        return "a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"
+    if "OutOfMemoryError" in text:
+        return "Spark's Java process ran out of memory; give it more with the setting spark.driver.memory"
+    causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
+    if causes:
+        return str(causes[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return re.sub(r"^(?:: )?(?:[\w$]+\.)+[\w$]+: ", "", lines[0]) if lines else type(error).__name__
+
+
+def _error_text(error: BaseException) -> str:
+    java: Any = getattr(error, "java_exception", None)
+    if java is not None:
+        with contextlib.suppress(Exception):
+            return str(java.toString()) + "\n" + str(error)
+    return str(error)
+
+
+def _raised_in_python(text: str) -> list[tuple[str, str]]:
+    """Return (class, message) of each Python traceback in a text, in order."""
+    found: list[tuple[str, str]] = []
+    for part in text.split("Traceback (most recent call last):\n")[1:]:
+        for line in part.splitlines():
+            if line and not line[0].isspace():
+                kind, _, message = line.partition(": ")
+                if re.fullmatch(r"[\w.]+", kind):
+                    found.append((kind, message.strip()))
+                break
+    return found
+
+
+def _package_error(text: str) -> str:
+    """Return the message of the last error of this package that a task raised; empty if there is none."""
+    own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.errors.")]
+    return own[-1] if own else ""

@@ -1,0 +1,363 @@
+"""Append the new range of a log to an Iceberg or Delta table: each message once, however often it is repeated or killed.
+
+    OUT/append-00000000000000184320-00000000000000368640-1f2e/part-00000.parquet …    the files of one run, in the table by one commit
+    OUT/_mqstore_append/lock, pending.json                                            of the run that is at work
+
+The table itself records how far it has the log (`table_position.py`), and the commit that adds the files moves that position, if it is
+still where the run began. A run that dies before its commit has added nothing: the next one removes its files and starts at the same
+position. Nothing has to be kept beside the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import mqstore
+from mqstore.errors import MqstoreError, TargetError, UsageError
+from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.files.location import as_location, check_outside, check_parent, local_store, local_target
+from mqstore.files.locking import LockedFile, LockHeldError
+from mqstore.findings import Damage
+from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, library_error_text
+from mqstore.pipeline.source.stores import open_for_tasks
+from mqstore.pipeline.source.stream import LogRange
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.pipeline.tail.sinks import RangeTask, export_range
+from mqstore.pipeline.tail.table_position import PARTITIONS, NewFile, NewTable, PositionTable, open_position_table
+from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
+from mqstore.rocketmq.scan.splits import Split
+from mqstore.rocketmq.store.export import LINEAGE, ExportTask
+from mqstore.rocketmq.store.split_reader import ReadTask
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
+from mqstore.table.parts import NULL_PARTITION, PartFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FILE_BYTES", "AppendReport", "append"]
+
+FILE_BYTES = 256 << 20
+STATE = "_mqstore_append"
+_PENDING = f"{STATE}/pending.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReport:
+    """Outcome of `append`. start, stop: physical offsets of the range that was added; equal if there was nothing new.
+
+    lost: bytes that retention removed before they were appended, in this run and the earlier ones of the table.
+    """
+
+    store: str
+    to: str
+    format: str
+    start: int
+    stop: int
+    messages: int
+    lost: int
+    files: tuple[str, ...]
+    bytes: int
+    seconds: float
+    damage: tuple[Damage, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of the range is intact."""
+        return not self.damage
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `export --append -o json` prints."""
+        return {
+            "store": self.store,
+            "to": self.to,
+            "format": self.format,
+            "ok": self.ok,
+            "start": self.start,
+            "stop": self.stop,
+            "messages": self.messages,
+            "lost": self.lost,
+            "files": len(self.files),
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }
+
+
+def append(
+    store_path: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002
+    columns: Sequence[str] | None = None,
+    partition_by: Sequence[str] | None = None,
+    start: int | str | None = None,
+    skip_lost: bool = False,
+    file_bytes: int = FILE_BYTES,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    in_process_threads: int | None = None,
+    config: str | os.PathLike[str] | None = None,
+) -> AppendReport:
+    """Add the messages of a log that a table does not have yet, in one commit.
+
+    to: a table that this function created, which continues after its last message, or any other table with its catalog in OUT
+    (iceberg) or a Delta table; or a new directory. start: for a table without a position: earliest, or a physical offset.
+    columns: of the message table; by default those of the table. Columns that the table does not have are added to it.
+    partition_by: of a new table: topic, store_timestamp (by day). skip_lost: go on after what retention removed, instead of an error.
+    file_bytes: bytes of log for one file. Raises TargetError, UsageError, CannotOpenError, and PipelineError.
+    """
+    if format not in TABLE_FORMATS:
+        raise UsageError(f"only tables can be appended to; the formats are {', '.join(TABLE_FORMATS)}")
+    if file_bytes < 1:
+        raise UsageError("a file takes at least 1 byte of log")
+    if isinstance(start, str) and start != "earliest" and not (start.isascii() and start.isdigit()):
+        raise UsageError(f"the start is {start!r}: give earliest or a physical offset")
+    path = Path(os.path.abspath(to))
+    check_table_format(format, path)
+    by = None if partition_by is None else check_columns(partition_by)
+    refused = next((name for name in by or () if name not in PARTITIONS), None)
+    if refused is not None:
+        raise UsageError(f"a table is partitioned by {' and '.join(PARTITIONS)}, a time by its day; omit {refused}")
+    asked = None if columns is None else check_columns(dict.fromkeys((*columns, *LINEAGE, *(by or ()))))
+    local_store(as_location(store_path), "append")
+    local_target(to)
+    store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
+    check_outside(path, store.path)
+    with _Target(path, format) as target:
+        schema = rocketmq_schema(ROCKETMQ_COLUMNS if asked is None else asked)
+        tail = _tail(store, skip_lost)
+        created: list[LogPosition] = []
+
+        def begin_new() -> LogPosition:
+            created.append(tail.earliest() if start is None or start == "earliest" else tail.at(int(start)))
+            return created[-1]
+
+        with _table_errors(format, path):
+            table = open_position_table(format, target.directory, NewTable(schema, by or (), begin_new))
+        with contextlib.closing(table):
+            run = _AppendRun(store, tail, target, format, table, asked, file_bytes, skip_lost)
+            if by is not None and set(by) != set(table.partition_by):
+                raise UsageError(f"{path} is partitioned by {','.join(table.partition_by) or 'nothing'}; omit --partition-by")
+            begin = run.begin(None if created else start)
+            if in_process_threads is not None:
+                return run.on(ThreadRunner(in_process_threads), begin)
+            from mqstore.pipeline.spark.session import running
+
+            with running(master, spark=spark) as started:
+                return run.on(SparkRunner(started), begin)
+
+
+def _tail(store: RocketMQStore, skip_lost: bool) -> LogTail:
+    return LogTail(
+        str(store.path),
+        store.config.commit_log_file_size,
+        tolerate_loss=skip_lost,
+        advice="append to the table of that log, or to a new one",
+        loss_advice="--skip-lost goes on after them",
+    )
+
+
+class _Target:
+    """The directory of the table, locked against another append."""
+
+    def __init__(self, path: Path, table_format: str) -> None:
+        found = {entry.name for entry in path.iterdir()} if path.is_dir() else None
+        expected = {"delta": "_delta_log", "iceberg": "catalog.db"}[table_format]
+        if os.path.lexists(path) and (found is None or (found - {STATE, "metadata"} and expected not in found)):
+            raise TargetError(f"{path} exists and is no {table_format} table; choose another name or format")
+        if found is not None and "_mqstore_follow" in found:
+            raise TargetError(f"{path} is kept by follow; go on with that, or choose another name")
+        check_parent(path)
+        make_root(path)
+        self.path = path
+        self.directory = DurableDirectory(path)
+        self.directory.make_directory(STATE)
+        try:
+            self._lock = LockedFile(self.directory, f"{STATE}/lock")
+        except LockHeldError:
+            self.directory.close()
+            raise TargetError(f"{path} is being appended to by another process; wait until it ends") from None
+        for name in self.directory.path(STATE).glob("stage-*"):
+            self.directory.discard(f"{STATE}/{name.name}")
+
+    def __enter__(self) -> _Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+        self.directory.close()
+
+
+class _AppendRun:
+    """One run."""
+
+    def __init__(
+        self,
+        store: RocketMQStore,
+        tail: LogTail,
+        target: _Target,
+        table_format: str,
+        table: PositionTable,
+        asked: tuple[str, ...] | None,
+        file_bytes: int,
+        skip_lost: bool,
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._directory = target.directory
+        self._format = table_format
+        self._table = table
+        known = [name for name in table.columns if name in ROCKETMQ_COLUMNS or name in LINEAGE]
+        self._columns = asked or check_columns(dict.fromkeys((*known, *LINEAGE)))
+        self._columns = tuple(dict.fromkeys((*self._columns, *table.partition_by)))
+        self._file_bytes = file_bytes
+        self._skip_lost = skip_lost
+        self._tail = tail
+        self._notes: list[str] = []
+
+    def begin(self, start: int | str | None) -> LogPosition:
+        """Return where to continue, after the remains of a run that died are removed. Raises UsageError."""
+        with _table_errors(self._format, self._target.path):
+            self._before = self._table.position()
+        self._remove_pending()
+        if self._before is not None:
+            if start is not None:
+                raise UsageError(f"{self._target.path} has the log up to {self._before.offset} and continues there; omit the start")
+            return self._before
+        if start is None:
+            raise UsageError(
+                f"{self._target.path} does not record how far it has this log; give --append-from earliest, or the physical offset of the "
+                "first message to add"
+            )
+        return self._tail.earliest() if start == "earliest" else self._tail.at(int(start))
+
+    def _remove_pending(self) -> None:
+        """Remove the files of a run that died before its commit; keep them if it died after."""
+        if not self._directory.exists(_PENDING):
+            return
+        pending = json.loads(self._directory.path(_PENDING).read_bytes())
+        if self._before is None or self._before.offset < pending["stop"]:
+            self._directory.discard(pending["directory"])
+            self._notes.append("the files of a run that ended before its commit were removed")
+        self._directory.discard(_PENDING)
+
+    def on(self, runner: Runner, begin: LogPosition) -> AppendReport:
+        started = time.perf_counter()
+        end = self._tail.advance(begin).end
+        pieces = _merged(self._tail.pieces(begin, end), self._file_bytes)
+        files: list[NewFile] = []
+        messages = 0
+        damage: tuple[Damage, ...] = ()
+        if end != begin or self._before is None:
+            files, messages, damage = self._write(runner, pieces, begin, end)
+            try:
+                with _table_errors(self._format, self._target.path):
+                    self._table.add(rocketmq_schema(self._columns), files, self._before, end)
+            except MqstoreError:
+                # if even that fails, the next run does it
+                with contextlib.suppress(Exception):
+                    self._before = self._table.position()
+                    self._remove_pending()
+                raise
+            self._directory.discard(_PENDING)
+        if end.lost > begin.lost:
+            self._notes.append(f"{end.lost - begin.lost} bytes of log were removed by retention before they were appended")
+        return AppendReport(
+            str(self._store.path),
+            str(self._target.path),
+            self._format,
+            begin.offset,
+            end.offset,
+            messages,
+            end.lost,
+            tuple(each.name for each in files),
+            sum(each.bytes for each in files),
+            time.perf_counter() - started,
+            damage,
+            tuple(self._notes),
+        )
+
+    def _write(
+        self, runner: Runner, pieces: Sequence[Piece], begin: LogPosition, end: LogPosition
+    ) -> tuple[list[NewFile], int, tuple[Damage, ...]]:
+        """Write the files of a range and give them their names with one rename, which `pending.json` announces."""
+        token = f"append {end.generation} {end.offset}"
+        stage = f"{STATE}/stage-{secrets.token_hex(4)}"
+        name = f"append-{begin.offset:020d}-{end.offset:020d}-{secrets.token_hex(2)}"
+        ready = f"{stage}/{name}"
+        self._directory.make_directory(f"{stage}/parts")
+        self._directory.make_directory(ready)
+        path, config = str(self._store.path), self._store.config
+        metadata = (("mqstore.store", path), ("mqstore.version", mqstore.__version__))
+        tasks = [
+            RangeTask(
+                LogRange(path, config, token, piece, self._skip_lost),
+                ExportTask(
+                    ReadTask(path, config, token, Split(number, piece.start, piece.stop), self._columns, Selection()),
+                    str(self._directory.path(f"{stage}/parts")),
+                    "parquet",
+                    self._table.partition_by,
+                    metadata,
+                    keep_partition_columns=self._format == "iceberg",
+                ),
+            )
+            for number, piece in enumerate(pieces)
+        ]
+        try:
+            outcomes = list(runner.each(tasks, export_range))
+            files = []
+            for number, part in enumerate(part for outcome in outcomes for part in outcome.parts):
+                final = f"part-{number:05d}.parquet"
+                self._directory.rename(f"{stage}/parts/{part.staged}", f"{ready}/{final}")
+                files.append(NewFile(f"{name}/{final}", part.bytes, _values(part)))
+            if files:
+                self._directory.sync_tree(ready)
+                self._directory.write_small(_PENDING, json.dumps({"directory": name, "stop": end.offset}).encode())
+                self._directory.rename(ready, name)
+                self._directory.sync_directory()
+        finally:
+            self._directory.discard(stage)
+        damage = tuple(found for outcome in outcomes for found in outcome.damage)
+        return files, sum(outcome.rows for outcome in outcomes), damage
+
+
+def _merged(pieces: Sequence[Piece], size: int) -> list[Piece]:
+    """Join neighbours as long as they do not exceed a size together."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and piece.stop - found[-1].start <= size and found[-1].stop == piece.start:
+            last = found.pop()
+            piece = Piece(last.start, piece.stop, tuple(dict.fromkeys((*last.files, *piece.files))))
+        found.append(piece)
+    return found
+
+
+def _values(part: PartFile) -> dict[str, str | None]:
+    """Return the values of the partitions that a file belongs to, from the directories in its name."""
+    found = dict(step.split("=", 1) for step in part.name.split("/")[:-1])
+    return {name: None if value == NULL_PARTITION else unquote(value) for name, value in found.items()}
+
+
+@contextlib.contextmanager
+def _table_errors(table_format: str, path: Path) -> Iterator[None]:
+    """Translate exceptions of the two libraries into a TargetError; their error classes do not name the operation."""
+    try:
+        yield
+    except MqstoreError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"{path}: {TABLE_FORMATS[table_format]} could not append to the table: {library_error_text(error)}; nothing was added"
+        ) from error

@@ -1,0 +1,94 @@
+"""`sql` as users and scripts run it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support.golden import case_named, opened, run_cli
+from support.stores import Store, message
+
+import mqstore
+
+KILLED = case_named("4.9.3/b-kill9")
+BY_TOPIC = "select topic, count(*) as n, max(store_timestamp) as last from messages where queue_id = 1 group by topic order by topic"
+
+
+def test_rows_are_a_table_for_people() -> None:
+    done = run_cli("sql", opened(KILLED), BY_TOPIC)
+    assert (done.status, done.stderr) == (0, "")
+    assert [line.split() for line in done.stdout.splitlines()[2:]] == [
+        ["TopicTest", "145", "2022-01-01", "00:15:10.742"],
+        ["orders", "190", "2022-01-01", "00:15:10.578"],
+    ]
+
+
+def test_machine_formats_have_the_same_rows_with_times_in_milliseconds() -> None:
+    wanted = [{"topic": "TopicTest", "n": 145, "last": 1640996110742}, {"topic": "orders", "n": 190, "last": 1640996110578}]
+    assert run_cli("sql", opened(KILLED), BY_TOPIC, "-o", "json").document == wanted
+    assert run_cli("sql", opened(KILLED), BY_TOPIC, "-o", "jsonl").rows == wanted
+    sheet = csv.DictReader(io.StringIO(run_cli("sql", opened(KILLED), BY_TOPIC, "-o", "csv").stdout))
+    assert list(sheet) == [{name: str(value) for name, value in row.items()} for row in wanted]
+
+
+def test_a_whole_row_has_the_values_of_the_message_table(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.put(message("orders", b"\x00\xff", keys="k1 k2", tags="A"))
+    columns = "topic,tags,keys,properties,body,uniq_key,body_crc_ok"
+    (row,) = run_cli("sql", store.write(), "select * from messages", "--columns", columns, "-o", "json").document
+    body = base64.b64encode(b"\x00\xff").decode()
+    assert row == {
+        "topic": "orders",
+        "tags": "A",
+        "keys": ["k1", "k2"],
+        "properties": {"KEYS": "k1 k2", "TAGS": "A"},
+        "body": body,
+        "uniq_key": None,
+        "body_crc_ok": True,
+    }
+
+
+def test_repeated_names_are_numbered() -> None:
+    (row,) = run_cli("sql", opened(KILLED), "select 1 as a, 2 as a, sum(1.5::decimal(9, 2)) as b", "-o", "json").document
+    assert row == {"a": 1, "a_2": 2, "b": 1.5}
+
+
+def test_no_rows_are_an_empty_result() -> None:
+    done = run_cli("sql", opened(KILLED), "select topic from messages where physical_offset > 99999999", "-o", "json")
+    assert (done.status, done.document) == (0, [])
+
+
+def test_an_archive_is_read_as_its_directory() -> None:
+    assert run_cli("sql", KILLED.archive, "select count(*) as n from messages", "-o", "json").document == [{"n": 1639}]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("selec", "DuckDB: Parser Error"),
+        ("select colour from messages", "DuckDB: Binder Error"),
+        ("copy messages to 'x.csv'", "give one statement that reads"),
+    ],
+)
+def test_a_query_that_cannot_be_run_is_one_sentence(query: str, sentence: str) -> None:
+    done = run_cli("sql", opened(KILLED), query)
+    assert (done.status, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"mqstore: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_rabbitmq_store_is_refused_with_the_way_that_works() -> None:
+    done = run_cli("sql", opened(case_named("3.10.8/a-small-clean")), "select 1")
+    assert (done.status, "export" in done.stderr) == (2, True)
+
+
+def test_spark_and_duckdb_print_the_same(spark: SparkSession) -> None:
+    for query in (BY_TOPIC, "select keys, properties from messages where physical_offset = 0"):
+        assert run_cli("sql", opened(KILLED), query, "--master", "local[2]", "-o", "json").document == (
+            run_cli("sql", opened(KILLED), query, "-o", "json").document
+        )
+    assert mqstore.open(opened(KILLED)).to_arrow(["topic"]).num_rows == 1639

@@ -1,0 +1,153 @@
+"""SQL in DuckDB over a store: the rows of the same query over tables in memory, from fewer messages."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from support.golden import case_named, opened
+from support.random_queries import RandomQuery, same_rows
+
+import mqstore
+from mqstore.errors import UnsupportedError, UsageError
+from mqstore.pipeline.queries import duck
+from mqstore.pipeline.queries.duck import StoreTables, conditions_in
+from mqstore.pipeline.source.views import MESSAGE_COLUMNS
+from mqstore.rocketmq.verify.verification import verify
+
+GROUPS, KILLED = "4.9.3/f-broker-offsets", "4.9.3/b-kill9"
+SCHEMA = pa.schema([("topic", pa.string()), ("size", pa.int32()), ("store_timestamp", pa.timestamp("us", "UTC"))])
+
+
+def answer(store: str, query: str, **options: Any) -> list[tuple[Any, ...]]:
+    with StoreTables(opened(case_named(store)), **options) as tables:
+        return list(tables.query(query).rows)
+
+
+@pytest.fixture(scope="module")
+def in_memory() -> dict[str, dict[str, pa.Table]]:
+    """The tables of two stores in memory; messages as the table reads them."""
+    found: dict[str, dict[str, pa.Table]] = {}
+    for store in (GROUPS, KILLED):
+        found[store] = {"messages": mqstore.open(opened(case_named(store))).to_arrow(MESSAGE_COLUMNS)}
+        with StoreTables(opened(case_named(store))) as tables:
+            for name in ("queues", "groups"):
+                found[store][name] = tables._connection.sql(f"from {name}").to_arrow_table()
+    return found
+
+
+def check_random(tables: dict[str, dict[str, pa.Table]], seed: int) -> bool:
+    """Compare one query over a store with the same over tables in memory. Returns whether it has rows."""
+    store = (GROUPS, KILLED)[seed % 2]
+    query = RandomQuery(random.Random(seed), tables[store]).text()
+    connection = duckdb.connect()
+    connection.execute("set timezone = 'UTC'")
+    for name, table in tables[store].items():
+        connection.register(name, table)
+    wanted = same_rows([tuple(row.values()) for row in connection.sql(query).to_arrow_table().to_pylist()])
+    assert same_rows(answer(store, query)) == wanted, f"seed {seed}: {query}"
+    return bool(wanted)
+
+
+def test_random_queries_have_the_rows_of_tables_in_memory(in_memory: Any) -> None:
+    assert sum(check_random(in_memory, seed) for seed in range(24)) >= 12
+
+
+@pytest.mark.long
+def test_300_random_queries_have_the_rows_of_tables_in_memory(in_memory: Any) -> None:
+    assert sum(check_random(in_memory, seed) for seed in range(24, 324)) >= 150
+
+
+# what is read
+
+
+def test_columns_and_conditions_reach_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    read = duck._read
+
+    def record(reader: Any) -> Any:
+        seen.append((reader.columns, reader.selection))
+        return read(reader)
+
+    monkeypatch.setattr(duck, "_read", record)
+    found = answer(KILLED, "select size from messages where topic = 'orders' and queue_id in (1, 3) and physical_offset >= 700000")
+    assert len(found) > 0
+    ((columns, selection),) = seen
+    assert set(columns) == {"topic", "queue_id", "physical_offset", "size"}
+    assert (selection.topics, selection.queue_ids, selection.from_offset) == ({"orders"}, {1, 3}, 700000)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "conditions"),
+    [
+        (pc.field("topic") == "größe (a) and b", [EqualTo(("topic",), "größe (a) and b")]),
+        ((pc.field("topic") == "a") | (pc.field("topic") == "b"), [In(("topic",), ("a", "b"))]),
+        ((pc.field("topic") == "a") | (pc.field("size") == 1), []),
+        ((pc.field("size") >= -5) & (pc.field("topic") == "a"), [GreaterThanOrEqual(("size",), -5), EqualTo(("topic",), "a")]),
+        (~(pc.field("size") < 5) & (pc.field("topic") == "a"), [EqualTo(("topic",), "a")]),
+        ((pc.field("size") < 5) & pc.field("topic").is_valid(), [LessThan(("size",), 5)]),
+        (
+            pc.field("store_timestamp") < pa.scalar(datetime(2022, 1, 1, 0, 0, 0, 120, tzinfo=UTC), SCHEMA.field(2).type),
+            [LessThan(("store_timestamp",), datetime(2022, 1, 1, 0, 0, 0, 120, tzinfo=UTC))],
+        ),
+        (pc.field("size") != 5, []),
+        (pc.field("size") + 1 == 5, []),
+    ],
+    ids=str,
+)
+def test_conditions_of_a_filter(filter_: Any, conditions: list[Any]) -> None:
+    assert conditions_in(str(filter_), SCHEMA) == conditions
+
+
+@pytest.mark.parametrize("text", ['a" or (x', "\\", "\n", '")) or (size > 1', ""])
+def test_a_value_cannot_be_mistaken_for_a_condition(text: str) -> None:
+    found = conditions_in(str((pc.field("size") < 5) & (pc.field("topic") == text)), SCHEMA)
+    assert found[:1] == [LessThan(("size",), 5)]
+    assert found[1:] in ([], [EqualTo(("topic",), text)])
+
+
+# tables
+
+
+def test_the_body_is_a_column_on_request() -> None:
+    ((topic, size),) = answer(
+        KILLED, "select topic, octet_length(body) from messages where physical_offset = 0", columns=["topic", "physical_offset", "body"]
+    )
+    assert (topic, size) == tuple(
+        mqstore.open(opened(case_named(KILLED))).to_arrow(["topic", "body_len"]).slice(0, 1).to_pylist()[0].values()
+    )
+
+
+def test_damage_is_what_verify_finds() -> None:
+    found = answer("4.9.3/m-damaged/16-everything", "select count(*) from damage")
+    assert found == [(len(verify(mqstore.open(opened(case_named("4.9.3/m-damaged/16-everything")))).damage),)]
+
+
+# what is refused
+
+
+@pytest.mark.parametrize("query", ["create table t as select 1", "copy messages to 'x.csv'", "select 1; select 2", "drop view damage", ""])
+def test_only_one_query_that_reads_is_run(query: str) -> None:
+    with pytest.raises(UsageError, match="one statement that reads"):
+        answer(KILLED, query)
+
+
+@pytest.mark.parametrize("query", ["selec 1", "select colour from messages", "select * from nothing", "select 'x'::int from messages"])
+def test_what_duckdb_refuses_is_one_sentence(query: str) -> None:
+    with pytest.raises(UsageError, match=r"^DuckDB: ") as caught:
+        answer(KILLED, query)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_duckdb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_spec("duckdb")
+    monkeypatch.setattr(duck, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'mqstore\[sql\]'"):
+        answer(KILLED, "select 1")

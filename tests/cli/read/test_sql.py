@@ -86,6 +86,7 @@ def test_a_rabbitmq_store_is_refused_with_the_way_that_works() -> None:
     assert (done.status, "export" in done.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_spark_and_duckdb_print_the_same(spark: SparkSession) -> None:
     for query in (BY_TOPIC, "select keys, properties from messages where physical_offset = 0"):
         assert run_cli("sql", opened(KILLED), query, "--master", "local[2]", "-o", "json").document == (

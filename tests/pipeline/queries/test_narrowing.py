@@ -60,6 +60,7 @@ def check_random(spark: SparkSession, tables: dict[str, dict[str, pa.Table]], se
     return bool(wanted)
 
 
+@pytest.mark.long
 def test_random_queries_have_the_rows_of_plain_spark_and_of_duckdb(spark: SparkSession, tables: Any) -> None:
     assert sum(check_random(spark, tables, seed) for seed in range(8)) >= 4
 

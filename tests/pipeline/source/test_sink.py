@@ -174,6 +174,7 @@ def dies_at_every_change(
         n += step
 
 
+@pytest.mark.long
 def test_a_commit_that_dies_at_any_change_of_the_disk_adds_each_row_once(root: Path, tmp_path: Path, whole: bool) -> None:
     first = [first for _, first in dies_at_every_change(root, tmp_path, 1 if whole else 5)]
     assert len(first) > 20
@@ -192,6 +193,7 @@ def test_what_a_broker_appends_between_death_and_replay_is_distinguished_from_th
         assert Counter(bodies(place))[b"foreign"] == 3
 
 
+@pytest.mark.long
 def test_a_machine_that_dies_at_any_point_keeps_each_row_once(root: Path, tmp_path: Path) -> None:
     batches = [batch(0, 60), batch(60, 40)]
     stage, parts = staged(root, "r", batches)

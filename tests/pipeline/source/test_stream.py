@@ -322,6 +322,7 @@ def in_order(rows: list[dict[str, Any]]) -> bool:
     return all(b == a + 1 for offsets in queues.values() for a, b in pairwise(offsets))
 
 
+@pytest.mark.long
 def test_a_query_that_is_restarted_reads_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "store")
     found: list[dict[str, Any]] = []

@@ -67,6 +67,7 @@ def sound(path: Path) -> bool:
     return bool(outcome.document["ok"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "store"])
 def test_out_has_every_message_once_while_the_store_goes_on_and_is_killed(form: str, spark: SparkSession, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "out"

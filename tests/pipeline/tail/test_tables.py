@@ -93,6 +93,7 @@ def forget_last_commit(out: Path) -> None:
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_the_table_has_every_message_once_while_the_store_goes_on(form: str, spark: SparkSession, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "out"

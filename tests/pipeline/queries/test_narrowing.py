@@ -61,13 +61,9 @@ def check_random(spark: SparkSession, tables: dict[str, dict[str, pa.Table]], se
 
 
 @pytest.mark.long
-def test_random_queries_have_the_rows_of_plain_spark_and_of_duckdb(spark: SparkSession, tables: Any) -> None:
-    assert sum(check_random(spark, tables, seed) for seed in range(8)) >= 4
-
-
-@pytest.mark.long
-def test_300_random_queries_have_the_rows_of_plain_spark_and_of_duckdb(spark: SparkSession, tables: Any) -> None:
-    assert sum(check_random(spark, tables, seed) for seed in range(8, 308)) >= 150
+def test_random_queries_have_the_rows_of_plain_spark_and_of_duckdb(spark: SparkSession, tables: Any, whole: bool) -> None:
+    count = 300 if whole else 24
+    assert sum(check_random(spark, tables, seed) for seed in range(count)) >= count // 2
 
 
 # what is read

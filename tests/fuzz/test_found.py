@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.golden import case_named, run_cli, unpack
@@ -76,3 +78,38 @@ def test_a_pipe_in_place_of_the_transient_messages_does_not_stop_the_start_of_a_
         assert [each.term for each in store.deliver("v2.small", 1 << 20)] == expected
     assert expected
     assert not transient.is_fifo()
+
+
+def test_bodies_in_the_directory_of_the_transient_store_are_counted_by_convert_as_lost_to_a_broker(tmp_path: Path) -> None:
+    """The two message stores of a vhost were swapped: convert failed with an index that is out of bounds."""
+    stores = unpacked("3.10.8/d-large-fanout", tmp_path) / "msg_stores"
+    (vhost,) = stores.glob("vhosts/*")
+    (vhost / "msg_store_transient").rename(vhost / "kept")
+    (vhost / "msg_store_persistent").rename(vhost / "msg_store_transient")
+    (vhost / "kept").rename(vhost / "msg_store_persistent")
+    outcome = run_cli("convert", stores, "--to", tmp_path / "to", "--queue-version", "2", "-o", "json")
+    assert outcome.status == 1
+    left_out = json.loads(outcome.stdout)["left_out"]
+    assert left_out["the body is in msg_store_transient, which a broker empties at every start"] > 0
+
+
+def test_a_message_whose_publish_a_later_damaged_one_replaces_is_reported(tmp_path: Path) -> None:
+    """A segment file was followed by a shifted copy of itself: of two publishes only the damaged one was reported."""
+    stores = unpacked("3.10.8/b-dirty-journal", tmp_path) / "msg_stores"
+    (segment,) = stores.glob("vhosts/*/queues/*/3.idx")
+    raw = segment.read_bytes()
+    before = {(row["msg_id"], row["payload_sha256"]) for row in messages(stores) if (row["store_file"] or "").endswith("/3.idx")}
+    broken = bytearray(raw)
+    for place in range(200, len(raw), 1000):
+        broken[place] ^= 0xFF
+    segment.write_bytes(raw + bytes(broken))
+    found = [row for row in messages(stores) if (row["store_file"] or "").endswith("/3.idx")]
+    assert before
+    assert before <= {(row["msg_id"], row["payload_sha256"]) for row in found}
+    assert {"duplicate", "damaged"} <= {row["verdict"] for row in found}
+
+
+def messages(stores: Path) -> list[dict[str, Any]]:
+    return [
+        row for batch in mqstore.open(stores).to_batches(["msg_id", "store_file", "verdict", "payload_sha256"]) for row in batch.to_pylist()
+    ]

@@ -227,7 +227,7 @@ def test_one_queue_in_two_directories_is_shown_twice_and_reported(tmp_path: Path
 
 @pytest.mark.parametrize("where", ["journal", "segment"])
 def test_a_sequence_id_published_twice_is_reported(where: str, tmp_path: Path) -> None:
-    """In a journal both are shown; in a segment the second replaces the first, as in the broker."""
+    """Both are shown. In a journal the first counts; in a segment the second, as in the broker."""
     first, second = term(message_id(1), b"first"), term(message_id(2), b"second")
     if where == "journal":
         raw = journal.publish(7, message_id(1), first, size=5) + journal.publish(7, message_id(2), second, size=6)
@@ -237,7 +237,8 @@ def test_a_sequence_id_published_twice_is_reported(where: str, tmp_path: Path) -
         root = store(tmp_path, {f"{QUEUE}/0.idx": raw})
     answers = asked(root)
     everything = rows(run_cli("messages", root, "--all", "-o", "jsonl"))
-    assert {row["payload_len"] for row in everything} == ({5, 6} if where == "journal" else {6})
+    verdicts = {row["payload_len"]: row["verdict"] for row in everything}
+    assert verdicts == ({5: "intact", 6: "duplicate"} if where == "journal" else {5: "duplicate", 6: "intact"})
     assert {row["seq_id"] for row in everything} == {7}
     assert answers["verify"].status == 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -68,9 +69,12 @@ def _epmd() -> str | None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on, below those that the system gives to other programs in the meantime."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def erlang_binary(name: str | bytes) -> str:
@@ -154,12 +158,21 @@ class Node:
         while time.monotonic() - begun < self.boot_timeout:
             if self._server.poll() is not None:
                 raise BootError("the node exited while it booted")
-            if _listens(self.port) and _listens(self._eval_port) and self.eval("rabbit:is_running().") == "true":
+            if _listens(self.port) and _listens(self._eval_port) and self._is_running():
                 self.boot_seconds = time.monotonic() - begun
                 return
             time.sleep(0.05)
         self.kill()
         raise BootError(f"no listener after {self.boot_timeout} s")
+
+    def _is_running(self) -> bool:
+        try:
+            return self.eval("rabbit:is_running().") == "true"
+        except (RuntimeError, OSError):  # it is still booting
+            if self._questions is not None:
+                self._questions.close()
+            self._questions = None
+            return False
 
     def eval(self, expression: str, *, timeout: float = 900) -> str:
         """Return the value of an Erlang expression inside the node, as text. Raises RuntimeError with the broker's own words."""

@@ -69,11 +69,12 @@ ROWS = (
 # why a message of the old directory is not in the new one
 TRANSIENT = "transient: a broker throws it away at every start"
 MISSING = "no message file has the body"
+MISPLACED = "the body is in msg_store_transient, which a broker empties at every start"
 UNREADABLE = "damaged bytes"
-REPEATED = "a second publish of a sequence id, with other bytes; the first counts"
+REPEATED = "another publish of its sequence id, with other bytes, counts"
 EXPIRED = "expired at the head of its queue"
-LEFT_OUT = (TRANSIENT, MISSING, UNREADABLE, REPEATED, EXPIRED)
-LOST = frozenset({MISSING, UNREADABLE, REPEATED})
+LEFT_OUT = (TRANSIENT, MISSING, MISPLACED, UNREADABLE, REPEATED, EXPIRED)
+LOST = frozenset({MISSING, MISPLACED, UNREADABLE, REPEATED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +312,10 @@ def select_messages(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     there = found.source[rows] >= 0
     left_out[MISSING] += int((~there).sum())
     rows = rows[there]
+    transient = np.array([name.startswith(f"{vhost.transient.place}/") for name, _ in found.sources], np.bool_)
+    misplaced = transient[found.source[rows]]
+    left_out[MISPLACED] += int(misplaced.sum())
+    rows = rows[~misplaced]
     entries = found.entries[rows].copy()
     entries["at"], entries["length"] = found.at[rows], found.length[rows]
     valid = valid_messages(found, rows, entries, vhost)

@@ -51,7 +51,8 @@ _WORD = struct.Struct(">H")
 class Segment:
     """The contents of a segment file by rel. state: bits P, D, A, CRASH, REPEATED of the kernel; at: position of the publish.
 
-    exists: False for a missing file or one of zeros. crash: why the broker would crash on this file, or None.
+    exists: False for a missing file or one of zeros. crash: why the broker would crash on this file, or None. earlier: (rel, position)
+    of each publish that a later one of the same rel, with other bytes, replaces.
     """
 
     data: Bytes
@@ -60,6 +61,7 @@ class Segment:
     exists: bool
     crash: str | None = None
     findings: tuple[Damage, ...] = ()
+    earlier: tuple[tuple[int, int], ...] = ()
 
 
 def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
@@ -71,8 +73,11 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
     findings: list[Damage] = []
     crash: str | None = None
     position = 0
+    pieces: list[tuple[int, int]] = []
     while True:
+        begin = position
         _, position, status = queue_index.segment_walk(data, position, count, state, at)
+        pieces.append((begin, position))
         if status == queue_index.DONE:
             break
         resumed = queue_index.segment_resume(data, position + 1, count)
@@ -100,7 +105,34 @@ def read_segment(data: Bytes, count: int, file: str = "0.idx") -> Segment:
         )
         for rel in repeated[:100].tolist()
     )
-    return Segment(data, state, at, True, crash, tuple(findings))
+    earlier = _replaced(data, pieces, {int(rel): int(at[rel]) for rel in repeated})
+    return Segment(data, state, at, True, crash, tuple(findings), earlier)
+
+
+def _replaced(data: Bytes, pieces: list[tuple[int, int]], last: dict[int, int]) -> tuple[tuple[int, int], ...]:
+    """Return (rel, position) of the publishes that are not the last of their rel, each content once. pieces: ranges of whole entries."""
+    if not last:
+        return ()
+    raw = data.data
+    seen = {(rel, _publish_bytes(raw, place)) for rel, place in last.items()}
+    found: list[tuple[int, int]] = []
+    for position, stop in pieces:
+        while position < stop:
+            (word,) = _WORD.unpack_from(raw, position)
+            if not word & 0x8000:
+                position += _WORD.size
+                continue
+            entry = _publish_bytes(raw, position)
+            if (word & 0x3FFF) in last and (word & 0x3FFF, entry) not in seen:
+                seen.add((word & 0x3FFF, entry))
+                found.append((word & 0x3FFF, position))
+            position += len(entry)
+    return tuple(found)
+
+
+def _publish_bytes(raw: memoryview, position: int) -> bytes:
+    embedded = int.from_bytes(raw[position + PUBLISH_SIZE - 4 : position + PUBLISH_SIZE], "big")
+    return raw[position : position + PUBLISH_SIZE + embedded].tobytes()
 
 
 def _describe_fault(data: Bytes, position: int, status: int, count: int) -> str:

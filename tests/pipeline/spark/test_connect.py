@@ -25,7 +25,7 @@ from mqstore import pipeline
 from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageError
 from mqstore.opening import open_store
 from mqstore.pipeline.jobs.rabbitmq_export import export as export_rabbitmq
-from mqstore.pipeline.spark.connect import connected, is_connect
+from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.session import cores
 from mqstore.pipeline.spark.tasks import run_tasks
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
 def client(server: ConnectServer) -> Iterator[SparkSession]:
     session = connected(server.url)
     yield session
-    session.stop()
+    disconnect(session)
 
 
 def contents(store: Path) -> dict[str, bytes]:
@@ -266,3 +266,15 @@ def test_the_program_of_the_guide_prints_what_threads_find(server: ConnectServer
     assert done.stdout.startswith(f"{found.ok} {found.checked.records}\n"), done.stderr
     assert done.returncode == 0, done.stderr
     assert "|orders|" in done.stdout.replace(" ", "")
+
+
+def test_after_a_session_of_spark_connect_this_process_can_have_another_kind(server: ConnectServer) -> None:
+    code = f"""
+        from mqstore.pipeline import session
+        from mqstore.pipeline.spark.session import stop
+        for master in ({server.url!r}, "local[1]"):
+            print(session(master).range(7).count())
+            stop()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "7\n7\n"), done.stderr[-3000:]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib.util
+import os
 import pickle
 import socket
 import sys
@@ -28,7 +29,7 @@ from mqstore.pipeline.spark.failures import failures
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SCHEME", "active_client", "connected", "is_connect", "parallel_tasks", "run_on_connect"]
+__all__ = ["SCHEME", "active_client", "connected", "disconnect", "is_connect", "parallel_tasks", "run_on_connect"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +40,7 @@ ANSWER_SECONDS = 10.0
 CANCEL_SECONDS = 15.0
 TRIES = 7  # calls to a server that does not answer: some 70 seconds; by default pyspark tries for ten minutes
 _MODULE = "pyspark.sql.connect.session"
+_MODE = "SPARK_CONNECT_MODE_ENABLED"  # set by pyspark; with it, this process and its children have no other kind of session
 _NEEDED = ("grpc", "grpc_status", "google.protobuf", "pandas")
 
 
@@ -79,11 +81,23 @@ def connected(url: str) -> SparkSession:
         socket.create_connection((host, port), ANSWER_SECONDS).close()
     except OSError as error:
         raise PipelineError(f"no Spark Connect server answers at {host}:{port} ({error}); is it running?") from None
-    with failures(f"connecting to {host}:{port}"):
-        found: Any = SparkSession.builder.remote(url).create()
-        found.client.set_retry_policies([DefaultPolicy(max_retries=TRIES)])
-        found.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        with failures(f"connecting to {host}:{port}"):
+            found: Any = SparkSession.builder.remote(url).create()
+            found.client.set_retry_policies([DefaultPolicy(max_retries=TRIES)])
+            found.conf.set("spark.sql.session.timeZone", "UTC")
+    except BaseException:
+        os.environ.pop(_MODE, None)
+        raise
     return found  # type: ignore[no-any-return]
+
+
+def disconnect(spark: SparkSession) -> None:
+    """End a session of Spark Connect, so that this process can have one of another kind."""
+    try:
+        spark.stop()
+    finally:
+        os.environ.pop(_MODE, None)
 
 
 def _is_installed(name: str) -> bool:

@@ -34,7 +34,7 @@ from typing import IO, TYPE_CHECKING
 
 from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.spark import java as javas
-from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, is_connect, parallel_tasks
+from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, disconnect, is_connect, parallel_tasks
 from mqstore.pipeline.spark.failures import error_sentence, failures
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def stop() -> None:
     active = _active()
     if active is not None:
         with contextlib.suppress(Exception):
-            active.stop()
+            disconnect(active) if is_connect(active) else active.stop()
 
 
 def _runs_in_process_tree(master: str) -> bool:

@@ -99,7 +99,7 @@ def export(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None
 def follow(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, batch_bytes: int = 100_000, **more: Any) -> Any:
     from mqstore.pipeline.tail.follow import follow as run
 
-    with holding(mqstore.pipeline.tail.sinks, "_export_range", hold, lambda task: task.part.piece.start):
+    with holding(mqstore.pipeline.tail.sinks, "export_range", hold, lambda task: task.part.piece.start):
         return run(store, to, spark=spark, once=True, batch_bytes=batch_bytes, **more).as_dict()
 
 

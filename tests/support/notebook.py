@@ -104,6 +104,8 @@ def write(page: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         json.dump(_run_here(Path(sys.argv[2])), sys.stdout)
+        sys.stdout.flush()
+        os._exit(0)  # what native libraries do with their threads while the interpreter ends is not what the page shows
     else:
         for each in PAGES:
             write(each)

@@ -198,3 +198,12 @@ def store_with_random_keys(root: Path, count: int, slots: int, positions: int, s
         store.put(message(f"t{chosen.randrange(3)}", keys=" ".join(f"k{chosen.randrange(count)}" for _ in range(chosen.randrange(4)))))
     store.write()
     return store
+
+
+def store_contents(store: Path) -> dict[str, bytes]:
+    """Return every file of a store; index files by rank, since their names depend on the clock."""
+    found = {}
+    for path in sorted(path for path in store.rglob("*") if path.is_file()):
+        name = path.relative_to(store).as_posix()
+        found[f"index/{len(found)}" if name.startswith("index/") else name] = path.read_bytes()
+    return found

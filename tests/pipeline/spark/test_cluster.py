@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.cluster import Cluster, Driver, Held, Hold, blocks, end_of
 from support.golden import case_named, opened, unpack
+from support.stores import store_contents
 
 import mqstore
 from mqstore.kernels import is_compiled
@@ -53,20 +54,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     export(opened(CASE), place / "exported", in_process_threads=2)
     rows = table(place / "exported")
     return {
-        "rebuild": contents(place / "rebuilt"),
+        "rebuild": store_contents(place / "rebuilt"),
         "export": rows,
         "follow": rows,
         "sink": [f"body {number}".encode() for number in range(ROWS)],
     }
-
-
-def contents(store: Path) -> dict[str, bytes]:
-    """Return every file of a store; index files by rank, since their names depend on the clock."""
-    found = {}
-    for path in sorted(path for path in store.rglob("*") if path.is_file()):
-        name = path.relative_to(store).as_posix()
-        found[f"index/{len(found)}" if name.startswith("index/") else name] = path.read_bytes()
-    return found
 
 
 def table(place: Path) -> list[dict[str, Any]]:
@@ -79,7 +71,7 @@ def table(place: Path) -> list[dict[str, Any]]:
 def outcome(job: str, to: Path) -> Any:
     """Return what a job has written, to be compared with what is expected."""
     if job == "rebuild":
-        return contents(to)
+        return store_contents(to)
     if job == "sink":
         assert verify(mqstore.open(to)).damage == ()
         return [row["body"] for batch in mqstore.open(to).view().batches(("body",)) for row in batch.to_pylist()]
@@ -268,7 +260,7 @@ def test_the_commands_and_the_session_of_the_guide_give_on_the_cluster_what_thre
     listed = sum(queue.max_offset - queue.min_offset for queue in mqstore.open(tmp_path / "store").consume_queues())
     assert done.stdout.partition("the guide's session\n")[2].split() == ["511", str(listed)]
     assert len(cluster.applications() - before) == len(lines) + 1
-    assert contents(tmp_path / "rebuilt") == expected["rebuild"]
+    assert store_contents(tmp_path / "rebuilt") == expected["rebuild"]
     assert table(tmp_path / "messages") == expected["export"]
     assert outcome("follow", tmp_path / "followed") == expected["follow"]
     lookup(tmp_path / "store", tmp_path / "keys.txt", tmp_path / "threads.parquet", by="scan", in_process_threads=2)

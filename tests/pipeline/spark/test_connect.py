@@ -19,6 +19,7 @@ import pytest
 from support.cluster import until
 from support.connect import ConnectServer, blocks
 from support.golden import RABBITMQ, case_named, opened, run_cli, unpack
+from support.stores import store_contents
 from support.tables import plain, table
 
 from mqstore import pipeline
@@ -53,15 +54,6 @@ def client(server: ConnectServer) -> Iterator[SparkSession]:
     disconnect(session)
 
 
-def contents(store: Path) -> dict[str, bytes]:
-    """Return every file of a store; index files by rank, since their names depend on the clock."""
-    found = {}
-    for path in sorted(path for path in store.rglob("*") if path.is_file()):
-        name = path.relative_to(store).as_posix()
-        found[f"index/{len(found)}" if name.startswith("index/") else name] = path.read_bytes()
-    return found
-
-
 # every job
 
 
@@ -79,7 +71,7 @@ def test_verify_and_usage_report_what_threads_report(client: SparkSession, case:
 def test_a_rebuilt_store_has_the_bytes_that_threads_write(client: SparkSession, case: Any, tmp_path: Path) -> None:
     pipeline.rebuild(opened(case), tmp_path / "threads", in_process_threads=2, splits=3)
     pipeline.rebuild(opened(case), tmp_path / "server", spark=client, splits=3)
-    assert contents(tmp_path / "server") == contents(tmp_path / "threads")
+    assert store_contents(tmp_path / "server") == store_contents(tmp_path / "threads")
     assert sorted(os.listdir(tmp_path)) == ["server", "threads"]
 
 
@@ -254,7 +246,7 @@ def test_the_commands_of_the_guide_work(server: ConnectServer, tmp_path: Path, m
     for line in lines:
         done = run_cli(*shlex.split(line)[1:])
         assert done.status == 0, done.stderr
-    assert contents(tmp_path / "rebuilt")
+    assert store_contents(tmp_path / "rebuilt")
     assert plain(tmp_path / "messages")
 
 

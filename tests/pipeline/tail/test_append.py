@@ -164,6 +164,7 @@ def test_a_file_holds_as_much_log_as_requested(store: Path, tmp_path: Path) -> N
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from mqstore.files.durable import DurableDirectory
 from mqstore.pipeline.tail import append as module, table_position
 def dies(*args, **more):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -172,10 +173,10 @@ kind = {"iceberg": table_position._IcebergTable, "delta": table_position._DeltaT
 if when == "written":
     module._values = dies
 elif when == "announced":
-    whole = module.DurableDirectory.rename
+    whole = DurableDirectory.rename
     def rename(self, source, target):
         return dies() if target.startswith("append-") else whole(self, source, target)
-    module.DurableDirectory.rename = rename
+    DurableDirectory.rename = rename
 elif when == "renamed":
     kind.add = dies
 elif when == "committed":
@@ -361,13 +362,13 @@ def test_columns_that_a_table_lacks_are_added_and_those_it_has_are_the_default(t
 def test_what_is_no_table_is_refused_unchanged(store: Path, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").write_text("mine")
-    with pytest.raises(TargetError, match="exists and is no delta table"):
+    with pytest.raises(TargetError, match="exists and is not a table of format delta"):
         added(store, tmp_path / "files", "delta")
     assert [path.name for path in (tmp_path / "files").iterdir()] == ["notes.txt"]
     added(store, tmp_path / "delta", "delta")
-    with pytest.raises(TargetError, match="exists and is no iceberg table"):
+    with pytest.raises(TargetError, match="exists and is not a table of format iceberg"):
         added(store, tmp_path / "delta", "iceberg")
-    with pytest.raises(UsageError, match="only tables can be appended to"):
+    with pytest.raises(UsageError, match="only a table can be appended to"):
         added(store, tmp_path / "p", "parquet")
     with pytest.raises(UsageError, match="a table is partitioned by topic and store_timestamp, a time by its day; omit size"):
         added(store, tmp_path / "p", "delta", partition_by=["size"])

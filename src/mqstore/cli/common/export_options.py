@@ -31,7 +31,10 @@ class ExportFormat(StrEnum):
     DELTA = "delta"
 
 
-To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
+To = Annotated[
+    Path,
+    option("--to", metavar="OUT", help="The directory to create; without --append it must not exist, and appears only when complete."),
+]
 Threads = Annotated[int | None, option("--threads", min=1, help="Run in this many threads of this process, without Spark.")]
 
 

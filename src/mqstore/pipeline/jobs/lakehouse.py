@@ -21,7 +21,7 @@ from typing import Any
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 
-__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "library_error_text", "make_table", "quiet_pyiceberg"]
+__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg", "table_errors"]
 
 CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
@@ -50,16 +50,26 @@ def check_table_format(table_format: str, target: Path, partition_by: Sequence[s
 def make_table(table_format: str, staged: Path, target: Path, files: Sequence[str]) -> None:
     """Create a table over the Parquet files in the staged directory, which will become `target`. Raises TargetError."""
     made: Callable[[Path, Path, Sequence[str]], None] = _iceberg if table_format == "iceberg" else _delta
-    try:
+    with table_errors(table_format, target, "create the table"):
         made(staged, target, files)
+
+
+@contextlib.contextmanager
+def table_errors(table_format: str, path: Path, doing: str, after: str = "") -> Iterator[None]:
+    """Translate exceptions of the two libraries into a TargetError; their error classes do not name the operation.
+
+    doing: the operation, such as `open the table`. after: what the state is now, or the next step; it ends the sentence.
+    """
+    try:
+        yield
     except MqstoreError:
         raise
     except Exception as error:
-        # the two libraries have their own error classes, which do not name the operation
-        raise TargetError(f"{target}: {TABLE_FORMATS[table_format]} could not create the table: {library_error_text(error)}") from error
+        told = "; ".join(filter(None, (_library_error_text(error), after)))
+        raise TargetError(f"{path}: {TABLE_FORMATS[table_format]} could not {doing}: {told}") from error
 
 
-def library_error_text(error: Exception) -> str:
+def _library_error_text(error: Exception) -> str:
     """Return the message of a pyiceberg or deltalake error: one line, without colours and SQL, with advice for a full disk."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("[SQL:")[0]
     text = re.sub(r"\s*↳\s*", ": ", re.sub(r"^\(\w+\.\w+\) ", "", text))

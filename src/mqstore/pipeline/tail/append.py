@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,13 @@ from urllib.parse import unquote
 
 import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
-from mqstore.files.durable import DurableDirectory, make_root
-from mqstore.files.location import as_location, check_outside, check_parent, local_store, local_target
-from mqstore.files.locking import LockedFile, LockHeldError
+from mqstore.files.location import as_location, check_outside, local_store, local_target
 from mqstore.findings import Damage
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, library_error_text
+from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, table_errors
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
-from mqstore.pipeline.tail.sinks import RangeTask, export_range
+from mqstore.pipeline.tail.sinks import RangeTask, discard_stages, export_range, locked_target
 from mqstore.pipeline.tail.table_position import PARTITIONS, NewFile, NewTable, PositionTable, open_position_table
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
 from mqstore.rocketmq.scan.splits import Split
@@ -49,6 +47,7 @@ __all__ = ["FILE_BYTES", "AppendReport", "append"]
 FILE_BYTES = 256 << 20
 STATE = "_mqstore_append"
 _PENDING = f"{STATE}/pending.json"
+NOTHING_ADDED = "nothing was added"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +118,11 @@ def append(
     file_bytes: bytes of log for one file. Raises TargetError, UsageError, CannotOpenError, and PipelineError.
     """
     if format not in TABLE_FORMATS:
-        raise UsageError(f"only tables can be appended to; the formats are {', '.join(TABLE_FORMATS)}")
+        raise UsageError(f"only a table can be appended to: choose the format {' or '.join(TABLE_FORMATS)}")
     if file_bytes < 1:
         raise UsageError("a file takes at least 1 byte of log")
     if isinstance(start, str) and start != "earliest" and not (start.isascii() and start.isdigit()):
-        raise UsageError(f"the start is {start!r}: give earliest or a physical offset")
+        raise UsageError(f"{start!r} is not a start: give earliest or a physical offset")
     path = Path(os.path.abspath(to))
     check_table_format(format, path)
     by = None if partition_by is None else check_columns(partition_by)
@@ -144,7 +143,7 @@ def append(
             created.append(tail.earliest() if start is None or start == "earliest" else tail.at(int(start)))
             return created[-1]
 
-        with _table_errors(format, path):
+        with table_errors(format, path, "append to the table", NOTHING_ADDED):
             table = open_position_table(format, target.directory, NewTable(schema, by or (), begin_new))
         with contextlib.closing(table):
             run = _AppendRun(store, tail, target, format, table, asked, file_bytes, skip_lost)
@@ -176,21 +175,12 @@ class _Target:
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else None
         expected = {"delta": "_delta_log", "iceberg": "catalog.db"}[table_format]
         if os.path.lexists(path) and (found is None or (found - {STATE, "metadata"} and expected not in found)):
-            raise TargetError(f"{path} exists and is no {table_format} table; choose another name or format")
+            raise TargetError(f"{path} exists and is not a table of format {table_format}; choose another name or format")
         if found is not None and "_mqstore_follow" in found:
             raise TargetError(f"{path} is kept by follow; go on with that, or choose another name")
-        check_parent(path)
-        make_root(path)
         self.path = path
-        self.directory = DurableDirectory(path)
-        self.directory.make_directory(STATE)
-        try:
-            self._lock = LockedFile(self.directory, f"{STATE}/lock")
-        except LockHeldError:
-            self.directory.close()
-            raise TargetError(f"{path} is being appended to by another process; wait until it ends") from None
-        for name in self.directory.path(STATE).glob("stage-*"):
-            self.directory.discard(f"{STATE}/{name.name}")
+        self.directory, self._lock = locked_target(path, STATE, "is being appended to by another process; wait until it ends")
+        discard_stages(self.directory, STATE)
 
     def __enter__(self) -> _Target:
         return self
@@ -229,7 +219,7 @@ class _AppendRun:
 
     def begin(self, start: int | str | None) -> LogPosition:
         """Return where to continue, after the remains of a run that died are removed. Raises UsageError."""
-        with _table_errors(self._format, self._target.path):
+        with table_errors(self._format, self._target.path, "append to the table", NOTHING_ADDED):
             self._before = self._table.position()
         self._remove_pending()
         if self._before is not None:
@@ -263,7 +253,7 @@ class _AppendRun:
         if end != begin or self._before is None:
             files, messages, damage = self._write(runner, pieces, begin, end)
             try:
-                with _table_errors(self._format, self._target.path):
+                with table_errors(self._format, self._target.path, "append to the table", NOTHING_ADDED):
                     self._table.add(rocketmq_schema(self._columns), files, self._before, end)
             except MqstoreError:
                 # if even that fails, the next run does it
@@ -348,16 +338,3 @@ def _values(part: PartFile) -> dict[str, str | None]:
     """Return the values of the partitions that a file belongs to, from the directories in its name."""
     found = dict(step.split("=", 1) for step in part.name.split("/")[:-1])
     return {name: None if value == NULL_PARTITION else unquote(value) for name, value in found.items()}
-
-
-@contextlib.contextmanager
-def _table_errors(table_format: str, path: Path) -> Iterator[None]:
-    """Translate exceptions of the two libraries into a TargetError; their error classes do not name the operation."""
-    try:
-        yield
-    except MqstoreError:
-        raise
-    except Exception as error:
-        raise TargetError(
-            f"{path}: {TABLE_FORMATS[table_format]} could not append to the table: {library_error_text(error)}; nothing was added"
-        ) from error

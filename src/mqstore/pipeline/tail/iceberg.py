@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mqstore.pipeline.tail.added_batch import AddedBatch
 
-__all__ = ["IcebergBatches", "SyncedFileIO"]
+__all__ = ["IcebergBatches", "SyncedFileIO", "sql_catalog"]
 
 TRIES = 5
 _LAST = "mqstore.batch"
@@ -59,20 +59,25 @@ class SyncedFileIO(PyArrowFileIO):
         return _SyncedFile(made.location, made._path, made._filesystem)
 
 
+def sql_catalog(directory: DurableDirectory) -> SqlCatalog:
+    """Return the catalog of the table in a directory, beside its files."""
+    directory.make_directory("metadata")
+    return SqlCatalog(
+        "mqstore",
+        **{
+            "uri": f"sqlite:///{directory.root / CATALOG}",
+            "warehouse": str(directory.root),
+            "py-io-impl": f"{__name__}.{SyncedFileIO.__name__}",
+        },
+    )
+
+
 class IcebergBatches:
     """The table in a directory, created if necessary. Raises TargetError and the exceptions of pyiceberg."""
 
     def __init__(self, directory: DurableDirectory, schema: pa.Schema) -> None:
         self._root = directory.root
-        directory.make_directory("metadata")
-        self._catalog = SqlCatalog(
-            "mqstore",
-            **{
-                "uri": f"sqlite:///{self._root / CATALOG}",
-                "warehouse": str(self._root),
-                "py-io-impl": f"{__name__}.{SyncedFileIO.__name__}",
-            },
-        )
+        self._catalog = sql_catalog(directory)
         try:
             self._catalog.create_namespace_if_not_exists(TABLE.partition(".")[0])
             self._table = self._open(schema)

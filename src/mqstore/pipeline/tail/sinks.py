@@ -36,10 +36,44 @@ from mqstore.table.parts import TaskOutput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MANIFEST", "STATE", "BatchOutcome", "FollowOutput", "FollowSink", "ParquetSink", "RangeTask", "StoreSink", "export_range"]
+__all__ = [
+    "MANIFEST",
+    "STATE",
+    "BatchOutcome",
+    "FollowOutput",
+    "FollowSink",
+    "ParquetSink",
+    "RangeTask",
+    "StoreSink",
+    "discard_stages",
+    "export_range",
+    "locked_target",
+]
 
 STATE = "_mqstore_follow"
 MANIFEST = "_manifest.json"
+
+
+def locked_target(path: Path, state: str, held: str) -> tuple[DurableDirectory, LockedFile]:
+    """Return a directory, made if necessary, and the lock of its writer in the directory `state` below it.
+
+    held: what is said of a path that another process has locked. Raises TargetError.
+    """
+    check_parent(path)
+    make_root(path)
+    directory = DurableDirectory(path)
+    directory.make_directory(state)
+    try:
+        return directory, LockedFile(directory, f"{state}/lock")
+    except LockHeldError:
+        directory.close()
+        raise TargetError(f"{path} {held}") from None
+
+
+def discard_stages(directory: DurableDirectory, state: str) -> None:
+    """Remove what attempts that died have left below the directory `state`."""
+    for stage in directory.path(state).glob("stage-*"):
+        directory.discard(f"{state}/{stage.name}")
 
 
 class FollowOutput:
@@ -53,21 +87,13 @@ class FollowOutput:
         found = self._found()
         if found is None and form == "store":
             wanted["geometry"] = Geometry.of(store).as_json()
-        check_parent(path)
-        make_root(path)
-        self.directory = DurableDirectory(path)
-        self.directory.make_directory(STATE)
-        try:
-            self._lock = LockedFile(self.directory, f"{STATE}/lock")
-        except LockHeldError:
-            self.directory.close()
-            raise TargetError(f"{path} is being written by another follow; stop that one, or choose another target") from None
+        held = "is being written by another follow; stop that one, or choose another target"
+        self.directory, self._lock = locked_target(path, STATE, held)
         try:
             if found is None:
                 self.directory.write_small(f"{STATE}/follow.json", json.dumps(wanted, indent=2).encode())
             self._compare(found or wanted, wanted)
-            for name in self.directory.path(STATE).glob("stage-*"):
-                self.directory.discard(f"{STATE}/{name.name}")
+            discard_stages(self.directory, STATE)
         except BaseException:
             self.close()
             raise

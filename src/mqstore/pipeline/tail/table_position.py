@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
-from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE, quiet_pyiceberg
+from mqstore.pipeline.jobs.lakehouse import TABLE, quiet_pyiceberg
 from mqstore.rocketmq.scan.log_tail import LogPosition
 
 if TYPE_CHECKING:
@@ -188,21 +188,12 @@ def _commit(position: LogPosition) -> CommitProperties:
 
 class _IcebergTable:
     def __init__(self, directory: DurableDirectory, new: NewTable) -> None:
-        from pyiceberg.catalog.sql import SqlCatalog
         from pyiceberg.exceptions import NoSuchTableError
 
-        from mqstore.pipeline.tail.iceberg import SyncedFileIO
+        from mqstore.pipeline.tail.iceberg import sql_catalog
 
         self._root = directory.root
-        directory.make_directory("metadata")
-        self._catalog = SqlCatalog(
-            "mqstore",
-            **{
-                "uri": f"sqlite:///{self._root / CATALOG}",
-                "warehouse": str(self._root),
-                "py-io-impl": f"{SyncedFileIO.__module__}.{SyncedFileIO.__name__}",
-            },
-        )
+        self._catalog = sql_catalog(directory)
         try:
             self._catalog.create_namespace_if_not_exists(TABLE.partition(".")[0])
             try:

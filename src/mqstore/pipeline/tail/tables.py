@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mqstore.errors import MqstoreError, TargetError
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, library_error_text
+from mqstore.errors import TargetError
+from mqstore.pipeline.jobs.lakehouse import table_errors
 from mqstore.pipeline.tail.added_batch import AddedBatch
 from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowOutput, ParquetSink
 
@@ -48,7 +47,7 @@ class BatchTable(Protocol):
 
 def open_table(form: str, target: FollowOutput, schema: pa.Schema) -> BatchTable:
     """Open the table of a target, or create it. Raises TargetError."""
-    with _table_errors(form, target.path, "open"):
+    with table_errors(form, target.path, "open the table", _mending(form)):
         if form == "iceberg":
             from mqstore.pipeline.tail.iceberg import IcebergBatches
 
@@ -107,22 +106,12 @@ class TableSink:
             self._table.compact()
 
     def _table_errors(self) -> contextlib.AbstractContextManager[None]:
-        return _table_errors(self._form, self._target.path, "add to")
+        return table_errors(self._form, self._target.path, "add to the table", _mending(self._form))
+
+
+def _mending(form: str) -> str:
+    return f"the batches are intact: follow again once that is fixed, or remove {_METADATA[form]} there to rebuild the table"
 
 
 def _name(number: int) -> str:
     return f"batch={number:010d}"
-
-
-@contextlib.contextmanager
-def _table_errors(form: str, path: Path, doing: str) -> Iterator[None]:
-    """Translate exceptions of the two libraries into a TargetError; their error classes do not name the operation."""
-    try:
-        yield
-    except MqstoreError:
-        raise
-    except Exception as error:
-        raise TargetError(
-            f"{path}: {TABLE_FORMATS[form]} could not {doing} the table: {library_error_text(error)}; "
-            f"the batches are intact: follow again once that is fixed, or remove {_METADATA[form]} there to rebuild the table"
-        ) from error

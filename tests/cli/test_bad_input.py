@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.golden import Outcome, case_named, opened, run_cli, tree_checksum, unpack
+from support.privilege import needs_permissions, without_privilege
 from support.stores import Store, message
 
 VERBS = ("inspect", "verify", "messages", "topics", "groups")
@@ -87,32 +88,16 @@ def test_an_archive_that_would_write_elsewhere(tmp_path: Path) -> None:
     assert "would leave the archive's directory" in sentence(run_cli("inspect", evil))
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")
+@needs_permissions
 @pytest.mark.parametrize("place", [".", "commitlog"])
-def test_no_permission(place: str) -> None:
-    import tempfile
-
-    # below a directory that any user may enter
-    with tempfile.TemporaryDirectory(prefix="mqstore-test-") as name:
-        Path(name).chmod(0o755)
-        made = Store(Path(name) / "store")
-        made.put(message("orders"))
-        root = made.write()
-        closed = root / place
-        closed.chmod(0)
-        drop = ["setpriv", "--reuid", "65534", "--clear-groups"] if os.geteuid() == 0 else []
-        try:
-            done = subprocess.run(
-                [*drop, sys.executable, "-m", "mqstore", "topics", str(root)], capture_output=True, text=True, check=False
-            )
-            messages = subprocess.run(
-                [*drop, sys.executable, "-m", "mqstore", "messages", str(root)], capture_output=True, text=True, check=False
-            )
-        finally:
-            closed.chmod(0o755)
-        outcomes = [done, messages] if place == "." else [messages]
-        for outcome in outcomes:
-            assert "permission denied" in sentence(Outcome(outcome.returncode, outcome.stdout, outcome.stderr)).lower()
+def test_no_permission(place: str, store: Path) -> None:
+    (store / place).chmod(0)
+    try:
+        with without_privilege():
+            for verb in ("topics", "messages") if place == "." else ("messages",):
+                assert "permission denied" in sentence(run_cli(verb, store)).lower()
+    finally:
+        (store / place).chmod(0o755)
 
 
 def test_a_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None:

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.golden import Outcome, case_named, run_cli, unpack
+from support.privilege import needs_permissions, without_privilege
 
 # a link to itself and a link to nothing are refused to anyone, a directory without permission to anyone but root
-KINDS = ("loop", "nowhere", "permission")
-WITHOUT_PRIVILEGE = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-
-
-def privileged() -> bool:
-    return os.geteuid() == 0
-
-
-def why_not(kind: str, place: Path) -> str | None:
-    """Return why a kind cannot be tried by this user; None if it can."""
-    if kind != "permission" or not privileged():
-        return None
-    if shutil.which("setpriv") is None:
-        return "root reads every directory, and there is no setpriv to run a command without that privilege"
-    probe = place / "probe"
-    probe.mkdir()
-    probe.chmod(0)
-    if subprocess.run([*WITHOUT_PRIVILEGE, "ls", probe], capture_output=True, check=False).returncode == 0:
-        return "root reads every directory, and setpriv cannot take that privilege away here"
-    return None
+KINDS = ("loop", "nowhere", pytest.param("permission", marks=needs_permissions))
 
 
 @contextlib.contextmanager
@@ -60,11 +39,8 @@ def unlistable(path: Path, kind: str, kept: Path) -> Iterator[None]:
 
 def run(kind: str, *arguments: object) -> Outcome:
     """Run a command, without root's privilege to read everything if that is what is tried."""
-    if kind != "permission" or not privileged():
+    with without_privilege() if kind == "permission" else contextlib.nullcontext():
         return run_cli(*arguments)
-    argv = [*WITHOUT_PRIVILEGE, sys.executable, "-m", "mqstore", *map(str, arguments)]
-    done = subprocess.run(argv, capture_output=True, check=False, timeout=120)
-    return Outcome(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -80,15 +56,12 @@ def rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rocketmq_store_is_read_without_the_directory_that_cannot_be_listed(kind: str, tmp_path: Path) -> None:
-    if (reason := why_not(kind, tmp_path)) is not None:
-        pytest.skip(reason)
     root = unpack(case_named("4.9.3/f-broker-offsets"), tmp_path / "store")
     before = {(row["topic"], row["queue_id"]): row for row in rows(run_cli("topics", root, "-o", "jsonl"))}
     messages = rows(run_cli("messages", root, "-o", "jsonl"))
     topic, queue_id = max(before, key=lambda queue: before[queue]["messages"])
     assert len({of for of, _ in before}) > 1
     places = ("consumequeue", f"consumequeue/{topic}", f"consumequeue/{topic}/{queue_id}", "index", "config")
-    # without root's privilege, a command is a process of its own: not all of them
     for place in places if kind == "loop" else places[1:4:2]:
         with unlistable(root / place, kind, tmp_path / "kept"):
             report = document(run(kind, "verify", root, "-o", "json"))
@@ -112,8 +85,6 @@ def test_a_rocketmq_store_is_read_without_the_directory_that_cannot_be_listed(ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_log_that_cannot_be_listed_is_refused_in_one_sentence(kind: str, tmp_path: Path) -> None:
-    if (reason := why_not(kind, tmp_path)) is not None:
-        pytest.skip(reason)
     root = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "store")
     with unlistable(root / "commitlog", kind, tmp_path / "kept"):
         for command in ("verify", "messages", "topics", "inspect") if kind == "loop" else ("verify", "topics"):
@@ -123,8 +94,6 @@ def test_a_log_that_cannot_be_listed_is_refused_in_one_sentence(kind: str, tmp_p
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rabbitmq_store_is_read_without_the_directory_that_cannot_be_listed(kind: str, tmp_path: Path) -> None:
-    if (reason := why_not(kind, tmp_path)) is not None:
-        pytest.skip(reason)
     root = unpack(case_named("3.10.8/f-mixed-features"), tmp_path / "store")
     before = rows(run_cli("messages", root, "-o", "jsonl"))
     queues = sorted(root.glob("msg_stores/vhosts/*/queues/*"))

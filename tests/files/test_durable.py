@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.privilege import needs_permissions, without_privilege
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.durable import OPEN_FILES, DurableDirectory, NewDirectory, NewFile
@@ -246,11 +247,11 @@ def test_a_read_only_disk_gives_a_one_sentence_error(full_disk: Path) -> None:
         raise AssertionError("nothing can be staged here")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@needs_permissions
 def test_a_parent_without_permission_gives_a_one_sentence_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(TargetError, match="permission denied"), NewDirectory(tmp_path / "out"):
+        with without_privilege(), pytest.raises(TargetError, match="permission denied"), NewDirectory(tmp_path / "out"):
             raise AssertionError("nothing can be staged here")
     finally:
         tmp_path.chmod(0o700)

@@ -28,7 +28,7 @@ DEFAULTS = "4.9.3/l-default-sizes"  # index files of 420 MB, nearly all of it un
 SOME = [case for case in CASES if case.id != DEFAULTS]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", SOME, ids=case_id)
 def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
     url = endpoint().uploaded(opened(case), window=SMALL)

@@ -35,7 +35,7 @@ PLAIN = "4.9.3/f-broker-offsets"  # no record has one; with configuration files
 STORES = (CHECKED, PLAIN)
 PARTS = 8  # each operation on a store is so many tests, for pytest-xdist
 SAMPLE = {"flip": 60, "zero": 24, "cut": 20}  # images of each test with --all
-SMALL = {"flip": 10, "zero": 6, "cut": 6}  # without
+SMALL = {"flip": 8, "zero": 4, "cut": 4}  # without
 HANGS = 300  # seconds after which a test counts as hanging
 BLOCK = 512
 

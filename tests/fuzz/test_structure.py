@@ -19,7 +19,7 @@ from fuzz.damage import File, Folder, Link, Pipe, damage
 from fuzz.images import FAMILIES, Images
 from fuzz.layout import read_tree
 
-FEW = 24  # without --all
+FEW = 16  # without --all
 MANY = 250  # of each family, with --all
 
 

@@ -18,7 +18,7 @@ from mqstore.kernels import is_compiled
 pytestmark = pytest.mark.skipif(not is_compiled(), reason="the kernels are not compiled: Python checks every access")
 
 TESTS = Path(__file__).parent.parent
-FEW, MANY = 6, 100
+FEW, MANY = 3, 100
 SIGSEGV = -11
 
 

@@ -15,13 +15,14 @@ may end with `> file`.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,12 +42,13 @@ STORES = {
     "wreck": "3.10.8/e2-gc-interrupted",
 }
 MORE = "…"
+PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
 
 _BLOCK = re.compile(r"^```console(?P<words>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _MEASURED = re.compile(r"\d[\d,.]* (?:ms|min|s|[KMG]?i?B/s|[KMGT]iB|[KMGT]?B|bytes)(?!\w)")
 
 
-@contextmanager
+@contextlib.contextmanager
 def stores() -> Iterator[Path]:
     """Yield a directory with the golden stores under their plain names."""
     with TemporaryDirectory() as place:
@@ -57,20 +59,42 @@ def stores() -> Iterator[Path]:
 
 
 def run(command: str, place: Path) -> str:
-    """Run a command line and return what it prints, both streams together."""
+    """Run a command line and return what it prints, both streams together. `mqstore` runs in this process."""
     words = shlex.split(command)
     into = place / words[-1] if words[-2:-1] == [">"] else None
     words = words[:-2] if into is not None else words
-    start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
-    argv = [sys.executable, "-c", start, *words[1:]] if words[0] == "mqstore" else words
-    plain = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment = {**os.environ, **plain}
-    errors = subprocess.STDOUT if into is None else subprocess.PIPE
-    outcome = subprocess.run(argv, cwd=place, env=environment, text=True, check=False, timeout=300, stdout=subprocess.PIPE, stderr=errors)
+    if words[0] == "mqstore":
+        printed, errors = _mqstore(words[1:], place, apart=into is not None)
+    else:
+        done = subprocess.run(
+            words, cwd=place, env=os.environ | PLAIN, text=True, check=False, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        printed, errors = done.stdout, ""
     if into is not None:
-        into.write_text(outcome.stdout, encoding="utf-8")
-    printed = outcome.stdout if into is None else outcome.stderr
+        into.write_text(printed, encoding="utf-8")
+        printed = errors
     return "\n".join(line.rstrip() for line in printed.replace(f"{place}/", "").strip().splitlines())
+
+
+def _mqstore(arguments: list[str], place: Path, *, apart: bool) -> tuple[str, str]:
+    """Run the command in a directory. Returns standard output, and standard error if it is wanted apart from it."""
+    from mqstore.cli.main import run as run_command
+
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) if apart else out
+    kept = {name: os.environ.get(name) for name in PLAIN}
+    os.environ.update(PLAIN)
+    try:
+        with contextlib.chdir(place), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            run_command(arguments)
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err) if isinstance(stream.buffer, io.BytesIO)]
+    return texts[0], texts[1] if apart else ""
 
 
 def blocks(page: Path, *, spark: bool) -> list[tuple[str, int | None]]:

@@ -62,11 +62,12 @@ class ConfinedDirectory(ReadOnlyDirectory):
         # stat fails for a circular link
         try:
             return super()._list(relative)
-        except CannotOpenError:
-            names = sorted(os.listdir(self.root / relative)) if os.access(self.root / relative, os.R_OK | os.X_OK) else None
-            if names is None:
-                raise
-        return [self._entry(relative, name) for name in names if self._is_own(f"{relative}/{name}" if relative else name)]
+        except CannotOpenError as error:
+            try:
+                names = sorted(os.listdir(self.root / relative))
+                return [self._entry(relative, name) for name in names if self._is_own(f"{relative}/{name}" if relative else name)]
+            except OSError:
+                raise error from None
 
     def _entry(self, relative: str, name: str) -> DirectoryEntry:
         status = os.stat(self.root / relative / name)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.privilege import needs_permissions, without_privilege
 
 import mqstore
 from mqstore.errors import MqstoreError, RefusedError, TargetError, UnsupportedError, UsageError
@@ -339,11 +340,11 @@ def test_a_file_system_that_becomes_read_only_under_a_store(version: str, tmp_pa
     assert bodies_after(tmp_path / "store", version)[0] == b"before"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@needs_permissions
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     filled(tmp_path / "store")
     (tmp_path / "store").chmod(0o500)
-    with pytest.raises(TargetError) as error:
+    with without_privilege(), pytest.raises(TargetError) as error:
         MessageStore.open(tmp_path / "store", settings())
     assert "permission denied" in sentence(error)
 

@@ -11,8 +11,7 @@ import typer
 
 from mqstore.cli.common.arguments import STORE_HELP, AtTime, Tls, at_microseconds, option, path, verb
 from mqstore.cli.common.output import Output
-from mqstore.errors import CannotOpenError, UsageError
-from mqstore.table.formatting import command
+from mqstore.errors import UsageError
 from mqstore.tls import tls_mode
 
 __all__ = ["console", "register"]
@@ -59,6 +58,7 @@ def console(
         from mqstore.console.app import create_server, new_token
     except ImportError as error:
         raise UsageError(f"the console needs {error.name}; install it with: pip install 'mqstore[console]'") from None
+    from mqstore.broker.runtime.address import bind_listener
     from mqstore.console.replay import targets_of
     from mqstore.console.settings import Settings, address_of
 
@@ -95,14 +95,11 @@ def console(
         out.line(f"The console answers at {scheme}://{name}:{number}{way}", whole=True)
         out.note("Ctrl-C ends it")
 
+    listener = bind_listener(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     if not loopback and settings.tls_cert is None:
         out.note("the token and all pages cross the network in plain text; --tls-cert and --tls-key encrypt them")
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    try:
-        create_server(settings, ready).run()
-    except (OSError, SystemExit) as error:
-        # uvicorn has logged why it cannot listen, and exits
-        raise CannotOpenError(f"cannot listen on {command(listen)} ({error}); give another address with --listen") from None
+    create_server(settings, ready).run(sockets=[listener])
     return INTERRUPTED  # nothing else ends it
 
 

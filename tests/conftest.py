@@ -7,6 +7,7 @@ of each kind it has left out. A test that is named by its node id, or by a marke
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -56,6 +57,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--first-image", type=int, default=0, help="the number of the first of them")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
+
+
+def pytest_configure() -> None:
+    # a shell starts a background job with SIGINT ignored, and every program that a test starts and interrupts would inherit that
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # what is run, and where

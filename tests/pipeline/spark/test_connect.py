@@ -200,10 +200,13 @@ def test_an_interrupt_cancels_the_tasks(server: ConnectServer, tmp_path: Path) -
         run_tasks(connected({server.url!r}), range(2), lasts)
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.PIPE) as running:
-        until(lambda: True if len(list(tmp_path.iterdir())) == 2 else None, "two tasks")
-        workers = [int(path.name.partition("-")[2]) for path in tmp_path.iterdir()]
-        running.send_signal(signal.SIGINT)
-        assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
+        try:
+            until(lambda: True if len(list(tmp_path.iterdir())) == 2 else None, "two tasks")
+            workers = [int(path.name.partition("-")[2]) for path in tmp_path.iterdir()]
+            running.send_signal(signal.SIGINT)
+            assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
+        finally:
+            running.kill()
     for worker in workers:
         until(lambda worker=worker: None if Path(f"/proc/{worker}").exists() else True, f"the end of worker {worker}")  # type: ignore[misc]
     assert len(list(tmp_path.iterdir())) == 2

@@ -3,11 +3,11 @@
     .load("/backup/broker-a/store")                       one
     .load(["/backup/a/store", "/backup/b/store"])         several
     .load("/backup/a/store,/backup/b/store")              several
-    .load("/backup/*/store")                              all matches, in the order of their names; each must be a store
-
+    .load("/backup/*/store")                              all matches, in the order of their names
     .load("s3://backups/broker-*/store")                  URLs, alone or in a list (`mqstore.files.location`), with options `fs.NAME`
 
-The column holds the path as it was given, or as it matched.
+The column holds the path as it was given, or as it matched. Of several paths, those that cannot be opened as a store are skipped and
+reported (`mqstore.pipeline.source.planning`); a stream needs all of them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ __all__ = [
     "check_types",
     "ddl_schema",
     "ddl_type",
+    "fails_fast",
     "open_for_tasks",
     "parse_fs_options",
+    "reported",
     "split_names",
     "store_paths",
     "with_store",
 ]
 
 STORE = "store"
+MODES = ("PERMISSIVE", "FAILFAST")
 
 
 class TableFormat(DataSource):
@@ -60,6 +63,11 @@ class TableFormat(DataSource):
     def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
         """Return all columns that a read with these options can return, those that are returned on request only included."""
         raise NotImplementedError
+
+    @classmethod
+    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
+        """Open the store at a path as planning does. Raises CannotOpenError, UnsupportedError."""
+        open_for_tasks(path, options.get("config"), parse_fs_options(options))
 
     def schema(self) -> str:
         """Return the schema of a read. Raises UsageError for CREATE TABLE, which asks for it, too: such a table could not be read."""
@@ -139,6 +147,20 @@ def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise UsageError(f"option {name} is {text!r}: give true or false")
     return text.lower() == "true"
+
+
+def fails_fast(options: Mapping[str, str]) -> bool:
+    """Return whether the option `mode` is FAILFAST. Raises UsageError."""
+    mode = options.get("mode", "PERMISSIVE").upper()
+    if mode not in MODES:
+        raise UsageError(f"option mode is {options['mode']!r}: give {' or '.join(MODES)}")
+    return mode == "FAILFAST"
+
+
+def reported(options: Mapping[str, str]) -> int:
+    """Return the number of skipped stores that `pipeline.read` has reported before Spark plans the read."""
+    text = options.get("reported", "0")
+    return int(text) if text.isdecimal() else 0
 
 
 def ddl_type(kind: pa.DataType) -> str:

@@ -17,6 +17,7 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.common.store_parts import StorePart, print_parts
 from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
+from mqstore.cli.read import fleet
 from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
@@ -416,4 +417,11 @@ def _print_next(out: Output, summary: RocketMQSummary, store: object) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="inspect /backup/store", panel="Read", rabbitmq=rabbitmq_inspect.inspect)(inspect)
+    verb(
+        app,
+        example="inspect /backup/store",
+        panel="Read",
+        rabbitmq=rabbitmq_inspect.inspect,
+        several=fleet.inspect,
+        is_pattern=fleet.is_pattern,
+    )(inspect)

@@ -35,7 +35,7 @@ from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abo
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
 
-__all__ = ["LoadedStore", "load"]
+__all__ = ["LoadedStore", "check_loadable", "load"]
 
 DEFAULT_LOG_FILE = 1 << 30
 DEFAULT_EXT_FILE = 48 << 20
@@ -193,6 +193,16 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         create_abort(directory, version, os.getpid())
     store.log.forget_all()
     return LoadedStore(version, lock, reading, directory, log, recovery, derived, queue_files, checkpoint, full_index)
+
+
+def check_loadable(root: Path, config: StoreConfig) -> None:
+    """Refuse a store that `load` would refuse because of what its files are. Reads only. Raises MqstoreError."""
+    _refuse_unsupported(ReadOnlyDirectory(root))
+    store = RocketMQStore(root, config=_broker_config(config))
+    store.require_directories()
+    fresh = not store.log.files and not store.consume_queues()
+    _refuse_other_queue_type(store, config.version or ("5.3.3" if fresh else store.version_hint))
+    _refuse_unknown_geometry(store)
 
 
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:

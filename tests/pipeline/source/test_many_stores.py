@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -186,6 +187,20 @@ def test_rabbitmq_stores_of_several_versions_in_a_task_give_the_rows_of_each_alo
     found = rows_in(reader, partitions)
     assert found == [row for path in paths for row in rows_of(RabbitMQDataSource, path)]
     assert len(found) > 100
+
+
+def test_a_path_that_is_not_utf8_is_read_and_shown_with_replacements(tmp_path: Path) -> None:
+    root = tmp_path / "stores"
+    member(root, "a")
+    os.symlink(root / "a", os.fsencode(root) + b"/b\xff")
+    os.mkdir(os.fsencode(root) + b"/c\xff")
+    with pytest.warns(UserWarning, match="1 of 3 paths"):
+        found = rows_of(RocketMQDataSource, root / "*")
+    assert Counter(row["store"] for row in found) == {f"{root}/a": 5, f"{root}/b\ufffd": 5}
+    with pytest.warns(UserWarning, match="1 of 3 paths"):
+        (row,) = (row for row in rows_of(FindingsSource, root / "*") if row["section"] == "damage")
+    assert row["store"] == f"{root}/c\ufffd"
+    assert row["detail"].startswith(f"{root}/c\ufffd is empty")
 
 
 # ---- paths that are not stores

@@ -37,6 +37,7 @@ from mqstore.pipeline.source.pushdown import filters_from
 from mqstore.pipeline.source.stores import (
     STORE,
     TableFormat,
+    as_utf8,
     canonical,
     check_types,
     fails_fast,
@@ -443,7 +444,7 @@ def _columns_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _unreadable(why: str) -> Mapping[str, Any]:
     """Return the finding for a path that cannot be opened as a store."""
-    return {"section": "damage"} | Damage(".", 0, 0, Kind.UNREADABLE, why).as_dict()
+    return {"section": "damage"} | Damage(".", 0, 0, Kind.UNREADABLE, as_utf8(why)).as_dict()
 
 
 class FindingsSource(TableSource):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "STORE",
     "TableFormat",
+    "as_utf8",
     "boolean",
     "canonical",
     "check_types",
@@ -203,6 +204,11 @@ def _never_null(kind: Any) -> bool:
     return isinstance(kind, list) and any(map(_never_null, kind))
 
 
+def as_utf8(path: str) -> str:
+    """Return a path as a column can hold it: bytes that are not UTF-8 as U+FFFD."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def with_store(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str], path: str, names: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
@@ -212,6 +218,7 @@ def with_store(
     """
     import pyarrow as pa
 
+    shown = as_utf8(path)
     for batch in batches:
-        arrays = [pa.repeat(pa.scalar(path, pa.string()), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
+        arrays = [pa.repeat(pa.scalar(shown, pa.string()), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns if names is None else names))

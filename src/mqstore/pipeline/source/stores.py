@@ -37,6 +37,7 @@ __all__ = [
     "as_utf8",
     "boolean",
     "canonical",
+    "check_nullable",
     "check_types",
     "ddl_schema",
     "ddl_type",
@@ -185,15 +186,21 @@ def ddl_schema(fields: Sequence[pa.Field]) -> str:
 
 
 def check_types(schema: StructType, fields: Sequence[pa.Field]) -> None:
-    """Refuse a schema that declares a column with another type than it has, or as never null. Raises UsageError.
+    """Refuse a schema that declares a column with another type than it has, or as never null. Raises UsageError."""
+    check_nullable(schema)
+    for field, kind in zip(schema.fields, fields, strict=True):
+        if field.dataType.simpleString() != ddl_type(kind.type):
+            raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
+
+
+def check_nullable(schema: StructType) -> None:
+    """Refuse a schema that declares a column as never null. Raises UsageError.
 
     Any column is null where a record is damaged; Spark drops the rows of a query for nulls if a schema says that there are none.
     """
-    for field, kind in zip(schema.fields, fields, strict=True):
+    for field in schema.fields:
         if _never_null(field.jsonValue()):
             raise UsageError(f"column {field.name} can be null, the schema says that it, or a part of it, is not: omit NOT NULL")
-        if field.dataType.simpleString() != ddl_type(kind.type):
-            raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
 
 
 def _never_null(kind: Any) -> bool:

@@ -120,7 +120,10 @@ class RandomPredicate:
             return self._plain(f"cast({column} as string)", lambda row: _of(str, row[name]), lambda: _of(str, value()), _quoted)
         if draw < 0.26:
             return self._plain(
-                f"{column} * 2 + 1", lambda row: _of(lambda n: n * 2 + 1, row[name]), lambda: _of(lambda n: 2 * n, value()), str
+                f"cast({column} as bigint) * 2 + 1",
+                lambda row: _of(lambda n: n * 2 + 1, row[name]),
+                lambda: _of(lambda n: 2 * n, value()),
+                str,
             )
         if draw < 0.32:
             return self._plain(column, lambda row: row[name], lambda: _of(lambda n: n + 0.5, value()), lambda n: f"{n:.1f}")

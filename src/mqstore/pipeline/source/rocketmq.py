@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter, InputPartition
 
-from mqstore.errors import CannotOpenError, MqstoreError, PipelineError
+from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.source.filters import apply_filters, values_of
@@ -419,8 +419,8 @@ def _raise_on_damaged_rows(batches: Iterator[pa.RecordBatch], path: str) -> Iter
 
 
 def _until_file_removed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches until a file is missing that existed when the read was planned."""
+    """Yield the batches until a file is missing, or another one, that existed when the read was planned."""
     try:
         yield from batches
-    except CannotOpenError:
+    except FileLostError:
         return

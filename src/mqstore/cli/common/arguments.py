@@ -298,14 +298,11 @@ def _with_fs_options(store: object, named: Sequence[str]) -> object:
     return store.with_options({name: value for name, _, value in pairs})
 
 
-def open_store(store: Path, config: Path | None, *, require_log: bool = True) -> RocketMQStore:
-    """Open the store argument of a command. require_log: whether the command needs the messages. Raises UnsupportedError."""
+def open_store(store: Path, config: Path | None) -> RocketMQStore:
+    """Open the store argument of a command."""
     from mqstore.opening import open_rocketmq
 
-    found = open_rocketmq(store, config=config)
-    if require_log:
-        found.require_log()
-    return found
+    return open_rocketmq(store, config=config)
 
 
 def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: BrokerVersion | None) -> View:

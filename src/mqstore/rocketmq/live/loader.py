@@ -24,6 +24,7 @@ from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import consume_queue
+from mqstore.rocketmq.format.dledger_log import refuse_dledger
 from mqstore.rocketmq.format.index_file import UnreadIndex
 from mqstore.rocketmq.format.record import parse_host
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
@@ -206,6 +207,7 @@ def check_loadable(root: Path, config: StoreConfig) -> None:
 
 
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
+    refuse_dledger(reading, "writing")
     found = [place for place in _ROCKSDB if reading.exists(place)]
     if found:
         raise UnsupportedError(

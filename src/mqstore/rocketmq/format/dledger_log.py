@@ -44,7 +44,7 @@ def _dledger_directory(directory: ReadOnlyDirectory) -> str | None:
 
 
 def open_log(directory: ReadOnlyDirectory, file_size: int | None = None) -> CommitLog:
-    """Open the log of a store, a commit log or that of a DLedger group. Only names and sizes are read. file_size: of a file, if it is configured."""
+    """Open the commit log of a store, or its DLedger log. Only names and sizes are read. file_size: of a file, if configured."""
     ledger = _dledger_directory(directory)
     return CommitLog(directory, file_size=file_size) if ledger is None else DLedgerLog(directory, ledger, file_size=file_size)
 

@@ -221,7 +221,6 @@ class RocketMQDataSource(TableFormat):
     @classmethod
     def check_store(cls, path: str, options: Mapping[str, str]) -> None:
         store = open_for_tasks(path, options.get("config"), parse_fs_options(options))
-        store.require_log()
         token_of(store.log)
 
     def returned_fields(self) -> list[pa.Field]:
@@ -282,7 +281,6 @@ class RocketMQReader(DataSourceReader):
 
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
-        store.require_log()
         self._check_loss(store)
         # a URL without its options: see _with_fs_options
         place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)

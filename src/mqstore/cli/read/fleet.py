@@ -187,7 +187,7 @@ class _Tally:
 
 def _print_rows(out: Output, rows: _Tally) -> None:
     columns = (
-        Column("store", flexible=True),
+        Column("store", flexible=True, path=True),
         Column("broker"),
         Column("version"),
         Column("shutdown"),

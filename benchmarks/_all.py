@@ -20,6 +20,7 @@ SCRIPTS = (
     "in_process",
     "rebuild",
     "dataframe",
+    "many_stores",
     "queries",
     "export",
     "lookup",

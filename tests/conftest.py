@@ -53,6 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rabbit-scripts", type=int, default=12, help="random lives of queues that a real RabbitMQ node is compared on")
     parser.addoption("--rabbit-seed", type=int, default=None, help="the seed of these lives, as an earlier run has printed it")
     parser.addoption("--crash-states", type=int, default=None, help="crash states to check of both versions together; 0: all there are")
+    parser.addoption("--predicates", type=int, default=None, help="random conditions that a query on Spark is tried with")
+    parser.addoption("--first-predicate", type=int, default=0, help="the number of the first of them")
     parser.addoption("--images", type=int, default=None, help="damaged images of each family that the structural fuzzer checks")
     parser.addoption("--first-image", type=int, default=0, help="the number of the first of them")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")

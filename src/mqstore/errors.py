@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "CannotOpenError",
+    "FileLostError",
     "MqstoreError",
     "NotAStoreError",
     "NotFoundError",
@@ -29,6 +30,10 @@ class UsageError(MqstoreError):
 
 class CannotOpenError(MqstoreError):
     """The path cannot be read: it does not exist, no permission, an I/O error, a file in place of a directory."""
+
+
+class FileLostError(CannotOpenError):
+    """A file is not what it was when its directory was listed: it was removed since, or replaced by another one."""
 
 
 class NotAStoreError(CannotOpenError):

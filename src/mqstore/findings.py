@@ -31,7 +31,7 @@ class Kind(StrEnum):
     MISSING_FILE = "missing-file"  # a file between two others of a file queue is missing
     WRONG_SIZE = "wrong-size"  # a file whose length differs from that of its file queue
     STRAY_FILE = "stray-file"  # a file or directory that does not belong in a store
-    UNREADABLE = "unreadable"  # the operating system refused or failed to read a file
+    UNREADABLE = "unreadable"  # the operating system refused or failed to read a file, or a path is not the store that it should be
     # consume queue
     BAD_QUEUE_ENTRY = "bad-queue-entry"  # an entry that does not point to a record of its queue
     QUEUE_ENTRY_MISMATCH = "queue-entry-mismatch"  # size, tags code or position differ from the record's

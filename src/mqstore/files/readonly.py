@@ -22,7 +22,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import CannotOpenError
+from mqstore.errors import CannotOpenError, FileLostError
 from mqstore.files.regular_file import open_regular, open_regular_file, why_unreadable
 
 __all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow"]
@@ -352,7 +352,7 @@ class ReadOnlyDirectory:
         try:
             return MappedFile(self._where(relative))
         except FileNotFoundError:
-            raise CannotOpenError(f"{self.path(relative)} no longer exists: it was removed after the directory was listed") from None
+            raise FileLostError(f"{self.path(relative)} no longer exists: it was removed after the directory was listed") from None
         except OSError as error:
             raise CannotOpenError(why_unreadable(self.path(relative), error)) from None
 

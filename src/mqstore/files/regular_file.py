@@ -74,4 +74,9 @@ def why_unreadable(path: str | os.PathLike[str], error: OSError) -> str:
     """Return the sentence for a file that the operating system, or `open_regular`, refuses to open or read."""
     if isinstance(error, NotARegularFileError):
         return f"{path} {error}"
+    if error.errno == errno.ENOMEM:
+        return (
+            f"{path} cannot be read: files are mapped as a whole, and this process may not use that many addresses; raise the limit "
+            "(ulimit -v; for a Python worker of Spark spark.executor.pyspark.memory) by more than the size of the file"
+        )
     return f"{path} cannot be read: {error.strerror or error}"

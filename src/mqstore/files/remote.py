@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError, UnsupportedError
+from mqstore.errors import CannotOpenError, FileLostError, UnsupportedError
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow
 from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
@@ -125,7 +125,7 @@ class RemoteFile(MappedFile):
         raw = attempt(url, lambda: self._opened.read(start, stop))  # type: ignore[arg-type]
         self._directory.check(self._relative, self.size, str(self.identity))
         if len(raw) != stop - start:
-            raise CannotOpenError(f"{url} changed while it was read: bytes {start} to {stop - 1} do not exist; run the job again")
+            raise FileLostError(f"{url} changed while it was read: bytes {start} to {stop - 1} do not exist; run the job again")
         found: Bytes = np.frombuffer(raw, np.uint8)
         if not found.any():
             low, high = self._zeros
@@ -314,12 +314,12 @@ class RemoteDirectory(ReadOnlyDirectory):
         opened = attempt(url, lambda: self._files.open(self._path(relative)))
         expected = self._pinned.get(relative)
         if opened is None:
-            raise CannotOpenError(f"{url} no longer exists: it was removed after the store was listed")
+            raise FileLostError(f"{url} no longer exists: it was removed after the store was listed")
         if expected is None:
             listed = self._entry(relative)
             expected = (opened.size if listed is None else listed.size, opened.identity)
         if (opened.size, opened.identity) != expected:
-            raise CannotOpenError(f"{url}: the file changed since the store was listed; run the job again")
+            raise FileLostError(f"{url}: the file changed since the store was listed; run the job again")
         return RemoteFile(self, relative, opened)
 
     def check(self, relative: str, size: int, identity: str) -> None:
@@ -327,9 +327,9 @@ class RemoteDirectory(ReadOnlyDirectory):
         url = self.url / relative
         now = attempt(url, lambda: self._files.open(self._path(relative)))
         if now is None:
-            raise CannotOpenError(f"{url} no longer exists: it was removed after the store was listed")
+            raise FileLostError(f"{url} no longer exists: it was removed after the store was listed")
         if (now.size, now.identity) != (size, identity):
-            raise CannotOpenError(f"{url}: the file changed while it was read; run the job again")
+            raise FileLostError(f"{url}: the file changed while it was read; run the job again")
 
     # the state that a plan has seen
 

@@ -36,10 +36,11 @@ from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, Dispatcher, DispatchOu
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.format.dledger_log import open_log
 from mqstore.rocketmq.format.index_geometry import DEFAULT, Shape
 from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.scan.columns import RecordColumns
-from mqstore.rocketmq.scan.splits import Split, SplitWalk, open_log
+from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = [

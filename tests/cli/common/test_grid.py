@@ -35,6 +35,14 @@ def test_a_table_on_a_terminal_fits_its_width_by_shortening_names_only() -> None
     assert lines[2].endswith("…  12345678")
 
 
+def test_a_path_keeps_its_end() -> None:
+    columns = (Column("store", flexible=True, path=True), Column("number", right=True))
+    lines = grid([["/backup/of/every/broker/in/the/cluster/store-7", "1"]], width=30, columns=columns)
+    assert lines[2].startswith("…")
+    assert lines[2].split()[0].endswith("cluster/store-7")
+    assert max(map(len, lines)) <= 30
+
+
 def test_a_table_written_to_a_file_is_not_shortened() -> None:
     assert "x" * 100 in grid([["x" * 100, "1"]], width=None, columns=NAME_AND_NUMBER)[2]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.golden import case_named, opened, run_cli
 
 ROCKSDB = case_named("5.5.0/c-rocksdb-queues-clean")
-DLEDGER = case_named("5.5.0/g-dledger")
 SENTENCE = "in a RocksDB database (consumequeue), which"
 
 
@@ -38,22 +35,6 @@ def test_verify_calls_such_a_store_sound_and_says_what_it_did_not_compare() -> N
     assert SENTENCE in found.stdout
 
 
-@pytest.mark.parametrize("command", ["messages", "query -t TopicTest -k k", "usage"])
-def test_a_log_that_dledger_keeps_is_not_said_to_be_empty(command: str) -> None:
-    name, *rest = command.split()
-    found = run_cli(name, opened(DLEDGER), *rest)
-    assert (found.status, found.stdout) == (2, "")
-    assert "DLedger keeps the log in dledger-n0/data" in found.stderr
-
-
-def test_no_store_is_rebuilt_from_a_log_that_is_not_read(tmp_path: Path) -> None:
-    found = run_cli("rebuild", opened(DLEDGER), "--to", tmp_path / "new")
-    assert found.status == 2
-    assert not (tmp_path / "new").exists()
-
-
 def test_inspect_names_what_is_not_read() -> None:
-    found = run_cli("inspect", opened(DLEDGER))
-    assert "the log, which DLedger keeps in dledger-n0/data" in found.stdout
     found = run_cli("inspect", opened(ROCKSDB))
     assert "consume queues in RocksDB" in found.stdout

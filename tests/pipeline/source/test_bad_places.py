@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 from support.golden import case_named, opened
+from support.privilege import needs_permissions, without_privilege
 from support.stores import Store, message
 
 from mqstore.errors import CannotOpenError, MqstoreError, PipelineError, UsageError
@@ -53,6 +54,40 @@ def test_a_store_whose_derived_files_are_read_may_vanish_too(source: type[TableS
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(CannotOpenError, match=f"{tmp_path}/store does not exist"):
         [batch for part in parts for batch in reader.read(part)]
+
+
+@needs_permissions
+@pytest.mark.parametrize("what", ["commitlog", f"commitlog/{0:020d}"], ids=["directory", "file"])
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}], ids=["scan", "tolerant"])
+def test_a_task_that_may_not_read_the_log_says_so(what: str, options: dict[str, str], tmp_path: Path) -> None:
+    path = mail(tmp_path / "store")
+    reader = reader_of(RocketMQDataSource, path, TOPICS, **options)
+    parts = reader.partitions()
+    (path / what).chmod(0)
+    try:
+        with without_privilege(), pytest.raises(MqstoreError, match=f"{path}/commitlog.*ermission denied") as caught:
+            [batch for part in parts for batch in reader.read(part)]
+    finally:
+        (path / what).chmod(0o755)
+    assert "\n" not in str(caught.value)
+
+
+@needs_permissions
+@pytest.mark.parametrize("tolerate", ["true", "false"])
+def test_a_stream_that_may_not_read_the_log_does_not_call_it_lost(tolerate: str, tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    path = mail(tmp_path / "store")
+    live = RocketMQStreamReader({"path": str(path), "startingOffsets": "earliest", "failOnDataLoss": tolerate}, ("topic",))
+    start = live.initialOffset()
+    parts = live.partitions(start, live.latestOffset(start, ReadAllAvailable()))
+    first = path / "commitlog" / f"{0:020d}"
+    first.chmod(0)
+    try:
+        with without_privilege(), pytest.raises(MqstoreError, match=f"{first}.*ermission denied"):
+            [batch for part in parts for batch in live.read(part)]
+    finally:
+        first.chmod(0o644)
 
 
 def test_a_rabbitmq_store_deleted_after_planning_is_an_error(tmp_path: Path) -> None:

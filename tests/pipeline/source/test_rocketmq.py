@@ -16,6 +16,7 @@ from support.stores import BEGIN, Store, message
 
 import mqstore
 from mqstore.errors import PipelineError, UsageError
+from mqstore.pipeline.queries.narrowing import narrowed
 from mqstore.pipeline.source.explain import explain_read
 from mqstore.pipeline.source.options import ReadOptions, message_fields
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
@@ -631,6 +632,24 @@ def test_a_schema_that_rules_out_nulls_is_refused(schema: str, mail: Path, spark
         spark.read.format("rocketmq").schema(schema).load(str(mail)).collect()
     wanted = "column tags can be null, the schema says that it, or a part of it, is not: omit NOT NULL"
     assert (wanted if "null" in schema else "column properties is of type map<string,string>") in told(caught.value)
+
+
+def test_a_schema_loses_no_row_for_its_nulls(mail: Path, spark: SparkSession) -> None:
+    """Whatever is asked of a column: the rows with and without a value are all rows, or the query is refused."""
+    for spelt in ("uniq_key", "UNIQ_KEY", "Uniq_Key"):
+        frame = spark.read.format("rocketmq").schema(f"TOPIC string, {spelt} string").load(str(mail))
+        counts = [frame.where(f"uniq_key is {word}null").count() for word in ("", "not ")]
+        assert counts == [400, 0]
+        assert frame.count() == len(frame.collect()) == 400
+        declared = spark.read.format("rocketmq").schema(f"TOPIC string, {spelt} string not null").load(str(mail))
+        queries: list[DataFrame] = [declared, declared.select("topic"), declared.where("uniq_key is not null"), declared.groupBy().count()]
+        for query in queries:
+            with pytest.raises(PySparkException) as caught:
+                query.collect()
+            assert f"column {spelt} can be null, the schema says that it" in told(caught.value)
+        # Spark answers this from the declaration, without asking the source; a narrowed query asks it
+        with pytest.raises(UsageError, match=f"column {spelt} can be null"):
+            narrowed(declared.where("uniq_key is null"))
 
 
 def test_a_schema_that_rules_out_nulls_in_a_part_is_refused(mail: Path) -> None:

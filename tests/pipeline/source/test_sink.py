@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -292,16 +295,16 @@ def test_the_stages_of_dead_jobs_go_with_the_next_commit(root: Path) -> None:
 
 def test_two_jobs_of_one_run_do_not_take_each_other_s_stage_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dying, _ = staged(root, "r", [batch(0, 3)])
-    as_other_job = staging._owner() | {"pid": 1}
+    as_other_job = staging.job_owner() | {"pid": 1}
     with monkeypatch.context() as again:
-        again.setattr(staging, "_owner", lambda: as_other_job)
+        again.setattr(staging, "job_owner", lambda: as_other_job)
         stage, parts = staged(root, "r", [batch(0, 3)])
         remove_stage(dying)  # the late abort of the first one
         assert sink(root).commit("r", 0, stage, parts, stored=False, named=True).messages == 3
     late, parts = staged(root, "r", [batch(0, 3)])
     lost = staged(root, "other", [batch(0, 3)])[0]
     with monkeypatch.context() as again:
-        again.setattr(staging, "_owner", lambda: as_other_job)
+        again.setattr(staging, "job_owner", lambda: as_other_job)
         stage, parts = staged(root, "r", [batch(0, 3)])
         assert sink(root).commit("r", 0, stage, parts, stored=False, named=True).messages == 3
     assert len(bodies(root)) == 4
@@ -457,7 +460,7 @@ from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.message_store import MessageStore
 
 def killing(store):
-    os.kill(staging._owner()["pid"], signal.SIGKILL)
+    os.kill(staging.job_owner()["pid"], signal.SIGKILL)
     os.kill(int(sys.argv[2]) if len(sys.argv) > 2 else driver, signal.SIGKILL)
     os._exit(1)
 
@@ -492,12 +495,146 @@ def test_a_driver_that_is_killed_in_its_commit_loses_and_repeats_nothing(tmp_pat
     assert left(tmp_path) == []
 
 
+# the lock
+
+
+def counted(frame: DataFrame, marks: Path, gate: Path | None = None) -> DataFrame:
+    """Return a frame each of whose tasks leaves a mark when it has produced its rows, and then waits for the gate."""
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        yield from batches
+        (marks / str(os.getpid())).touch()
+        while gate is not None and not gate.exists():
+            time.sleep(0.02)
+
+    return frame.mapInArrow(pass_on, frame.schema)  # type: ignore[arg-type]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_a_store_in_use_is_refused_before_a_row_is_produced(kind: str, root: Path, tmp_path: Path, spark: SparkSession) -> None:
+    register(spark)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with MessageStore.open(root, SinkSettings("5.3.3", broker=SMALL).config()), pytest.raises(Exception, match=r"(?s).") as raised:
+        if kind == "batch":
+            save(counted(numbered(spark, 10, 1), marks), root, lockTimeout="0", config=config_file(tmp_path))
+        else:
+            feed(tmp_path, 0)
+            stream(spark, tmp_path, marks=marks, lockTimeout="0", config=config_file(tmp_path))
+    assert error_sentence(raised.value) == f"{root} is in use by another process; stop the broker, or close the store, and try again"
+    assert [*marks.iterdir()] == left(tmp_path) == []
+    if kind == "batch":
+        save(counted(numbered(spark, 10, 1), marks), root, lockTimeout="0", config=config_file(tmp_path))
+    else:
+        stream(spark, tmp_path, marks=marks, lockTimeout="0", config=config_file(tmp_path))
+    assert len(bodies(root)) == 1 + (10 if kind == "batch" else 20)
+    assert len([*marks.iterdir()]) == 1
+
+
+@pytest.fixture
+def under_way(root: Path, tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[], None]]:
+    """A write of 40 rows in run r, which stands between its tasks and its commit; called, it goes on and ends, or raises."""
+    register(spark)
+    marks, gate = tmp_path / "marks", tmp_path / "gate"
+    marks.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        frame = counted(numbered(spark, 40, 1), marks, gate)  # one of two cores
+
+        def run() -> None:
+            jvm: Any = spark._jvm  # a thread has no active session, and formats are registered with one
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+            save(frame, root, runId="r", lockTimeout="1", config=config_file(tmp_path))
+
+        job = pool.submit(run)
+        try:
+            until(lambda: len([*marks.iterdir()]) == 1 or job.done())
+            if job.done():
+                job.result()
+
+            def go_on() -> None:
+                gate.touch()
+                job.result()
+
+            yield go_on
+        finally:
+            gate.touch()
+
+
+def test_a_store_cannot_be_taken_while_a_write_is_under_way(root: Path, under_way: Callable[[], None]) -> None:
+    with pytest.raises(TargetError, match="in use by another process"):
+        MessageStore.open(root, SinkSettings("5.3.3", broker=SMALL).config())
+    under_way()
+    assert len(bodies(root)) == 41
+    with MessageStore.open(root, SinkSettings("5.3.3", broker=SMALL).config()) as store:  # released when the write returns
+        store.put(Message("orders", b"after"))
+    assert left(root.parent) == []
+
+
+def test_two_writes_of_one_application_share_the_lock(
+    root: Path, under_way: Callable[[], None], tmp_path: Path, spark: SparkSession
+) -> None:
+    save(numbered(spark, 5, 1, 1000), root, lockTimeout="0", config=config_file(tmp_path))
+    with pytest.raises(TargetError, match="in use by another process"):
+        MessageStore.open(root, SinkSettings("5.3.3", broker=SMALL).config())
+    under_way()
+    assert len(bodies(root)) == 46
+
+
+def test_a_store_that_is_taken_between_planning_and_commit_ends_without_a_lost_or_doubled_row(
+    root: Path, under_way: Callable[[], None], tmp_path: Path, spark: SparkSession
+) -> None:
+    (keeper,) = keepers_of(root)
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: not keepers_of(root))
+    with MessageStore.open(root, SinkSettings("5.3.3", broker=SMALL).config()) as other:
+        other.put(Message("orders", b"foreign"))
+        with pytest.raises(Exception, match=r"(?s).") as raised:
+            under_way()
+        assert "is in use by another process; stop the broker" in error_sentence(raised.value)
+    assert bodies(root) == [b"before", b"foreign"]
+    assert left(root.parent) == []
+    for _ in range(2):
+        save(numbered(spark, 40, 3), root, runId="r", config=config_file(tmp_path))
+    assert Counter(bodies(root)) == Counter([b"before", b"foreign", *(f"body {n}".encode() for n in range(40))])
+    sound(root)
+
+
+def keepers_of(root: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"lock_keeper import serve; serve(*('{root}'" in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_store_that_cannot_be_continued_is_refused_before_a_row_is_produced(root: Path, tmp_path: Path, spark: SparkSession) -> None:
+    register(spark)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with pytest.raises(Exception, match=r"(?s).") as raised:
+        save(counted(numbered(spark, 10, 1), marks), root)
+    assert "no index file shows how many slots and positions there are; give maxHashSlotNum" in error_sentence(raised.value)
+    assert [*marks.iterdir()] == left(tmp_path) == []
+
+
 # streams
 
 
-def stream(spark: SparkSession, place: Path, **options: str) -> None:
+def stream(spark: SparkSession, place: Path, *, marks: Path | None = None, **options: str) -> None:
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(place / "in"))
     rows = lines.selectExpr("'orders' topic", "cast(value as binary) body")
+    rows = rows if marks is None else counted(rows, marks)
     chosen = {"checkpointLocation": str(place / "checkpoint"), "create": "true", **options}
     query = rows.writeStream.format("rocketmq").options(**chosen).trigger(availableNow=True).start(str(place / "store"))
     query.awaitTermination(120)

@@ -41,12 +41,6 @@ def test_queues_in_a_database_are_neither_missing_nor_damaged(name: str) -> None
     assert not report.coverage.complete
 
 
-def test_of_a_log_kept_by_dledger_only_the_chains_of_the_index_are_checked() -> None:
-    report = checked(case_named("5.5.0/g-dledger"), False)
-    assert report.notes[0].startswith("DLedger keeps the log in dledger-n0/data, which mqstore does not read")
-    assert [skip.file for skip in report.coverage.skipped] == ["dledger-n0/data"]
-
-
 def test_of_every_version_there_is_a_store() -> None:
     assert {case.version for case in CLOSED} == {"4.3.0", "4.7.1", "4.9.3", "5.1.4", "5.3.3", "5.5.0"}
     assert len(KILLED) == 5

@@ -65,6 +65,7 @@ class ReadOnlyStore(ReadSide):
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig, version: str | None = None, view: ViewName = "auto") -> None:
         self._store = open_rocketmq(path)
+        self._store.require_commit_log("serving a store")
         if not isinstance(self._store.directory, ReadOnlyDirectory):
             raise UnsupportedError(f"{path} is a URL, and a broker serves local files only; copy the store first")
         self.version = version or config.version or self._store.version_hint

@@ -44,6 +44,7 @@ __all__ = [
     "ReaderThreads",
     "Splits",
     "Store",
+    "Stores",
     "ViewName",
     "ViewOption",
     "at_microseconds",
@@ -110,6 +111,15 @@ def path(text: str) -> Path:
 
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]
+Stores = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="STORE",
+        help=STORE_HELP + " For several, or a quoted pattern such as '/backup/*/store': one row each.",
+        show_default=False,
+        parser=path,
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -221,16 +231,21 @@ def verb(
     short_output: bool = True,
     short_quiet: bool = True,
     rabbitmq: BackEnd | str | None = None,
+    several: BackEnd | None = None,
+    is_pattern: Callable[[Path], bool] = lambda _: False,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Make a function a command of the app.
 
     example: a command line without `mqstore`, shown at the end of the help.
     rabbitmq: the back end for RabbitMQ stores, with the same parameters, or the reason why there is none.
+    several: the back end for a list of stores of either kind, with the same parameters; is_pattern: whether a path leads to it, too.
     """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
         own = command_parameters(function)
-        common = _common_parameters(short_output, short_quiet, any(parameter.annotation == Store for parameter in own))
+        if several is not None:
+            own = [each.replace(annotation=Stores) if each.annotation == Store else each for each in own]
+        common = _common_parameters(short_output, short_quiet, any(parameter.annotation in (Store, Stores) for parameter in own))
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
         @functools.wraps(function)
@@ -245,7 +260,14 @@ def verb(
             )
             reached = given.pop("fs_option_", None)
             if reached:
-                given["store"] = _with_fs_options(given["store"], reached)
+                stores = given["store"]
+                given["store"] = (
+                    _with_fs_options(stores, reached) if several is None else [_with_fs_options(each, reached) for each in stores]
+                )
+            if several is not None:
+                if len(given["store"]) > 1 or is_pattern(given["store"][0]):
+                    return several(Output(chosen), **back_end_arguments(several, given))
+                given["store"] = given["store"][0]
             back_end = back_end_for(function, rabbitmq, own, given)
             return back_end(Output(chosen), **back_end_arguments(function, given))
 
@@ -276,14 +298,11 @@ def _with_fs_options(store: object, named: Sequence[str]) -> object:
     return store.with_options({name: value for name, _, value in pairs})
 
 
-def open_store(store: Path, config: Path | None, *, require_log: bool = True) -> RocketMQStore:
-    """Open the store argument of a command. require_log: whether the command needs the messages. Raises UnsupportedError."""
+def open_store(store: Path, config: Path | None) -> RocketMQStore:
+    """Open the store argument of a command."""
     from mqstore.opening import open_rocketmq
 
-    found = open_rocketmq(store, config=config)
-    if require_log:
-        found.require_log()
-    return found
+    return open_rocketmq(store, config=config)
 
 
 def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: BrokerVersion | None) -> View:

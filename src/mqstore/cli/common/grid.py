@@ -25,12 +25,16 @@ NARROWEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of text. right: numbers. flexible: may be shortened to make the table fit. style: returns a cell's SGR number."""
+    """A column of text. right: numbers. flexible: may be shortened to make the table fit, at its start if it is a path.
+
+    style: returns a cell's SGR number.
+    """
 
     title: str
     right: bool = False
     flexible: bool = False
     style: Callable[[str], str] | None = None
+    path: bool = False
 
 
 def display_width(text: str) -> int:
@@ -38,9 +42,11 @@ def display_width(text: str) -> int:
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def _fit(text: str, width: int) -> str:
+def _fit(text: str, width: int, *, path: bool = False) -> str:
     if display_width(text) <= width:
         return text
+    if path:
+        return _fit(text[::-1], width)[::-1]
     kept = ""
     room = width - 1
     for letter in text:
@@ -115,7 +121,7 @@ class Grid:
         last = len(row) - 1
         for k, (text, column, width) in enumerate(zip(row, self._columns, widths, strict=True)):
             if column.flexible and self._width is not None:
-                text = _fit(text, width)
+                text = _fit(text, width, path=column.path)
             room = " " * max(0, width - display_width(text))
             chosen = style or column.style
             code = chosen(text) if self._colour and chosen is not None else ""

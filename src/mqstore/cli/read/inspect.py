@@ -17,6 +17,7 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.common.store_parts import StorePart, print_parts
 from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
+from mqstore.cli.read import fleet
 from mqstore.table.formatting import command, count, moment, size
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class RocketMQSummary:
     settings: tuple[BrokerSetting, ...]
     log_start: int
     log_files: int
+    dledger: str | None
     end: LogEnd
     topics: int
     queues: int
@@ -114,6 +116,7 @@ class RocketMQSummary:
                 "files": self.log_files,
                 "end_walked": self.end.walked,
                 "torn_end": self.end.torn,
+                "dledger": self.dledger,
             },
             "topics": self.topics,
             "queues": self.queues,
@@ -154,10 +157,11 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         settings=tuple(_settings(store)),
         log_start=store.log.start,
         log_files=len(store.log.files),
+        dledger=store.dledger,
         end=_find_end(store, max(listed, default=-1)),
         topics=len({queue.topic for queue in queues}),
         queues=len(queues),
-        listed=None if store.unread_queues is not None or store.unread_log is not None else messages_of(view, queues),
+        listed=None if store.unread_queues is not None else messages_of(view, queues),
         first_store_timestamp=_first_store_timestamp(store),
         index_files=len(index) + len(unread),
         index_entries=sum(max(0, header.index_count - 1) for header in headers),
@@ -194,6 +198,8 @@ def _checkpoint_fields(point: Checkpoint) -> dict[str, int] | None:
 
 def _parts(store: RocketMQStore) -> Iterator[StorePart]:
     known = dict(_PLACES)
+    if store.dledger is not None:
+        known[store.dledger.partition("/")[0]] = "all messages, in the log of a DLedger group"
     for entry in store.directory.entries():
         if not entry.is_directory:
             if entry.name in known:
@@ -286,7 +292,7 @@ def _first_store_timestamp(store: RocketMQStore) -> int | None:
         return None
     file = store.log.files[0]
     position = store.log.first_record(file, 0, min(file.size, TAIL))
-    return None if position is None else _store_timestamp(store, file.start + position)
+    return None if position is None else _store_timestamp(store, file.start + position + store.log.header_size)
 
 
 def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
@@ -295,7 +301,7 @@ def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
     from mqstore.rocketmq.recovery.broker_recovery import Recovery
     from mqstore.rocketmq.store.store import VERSIONS
 
-    for version in VERSIONS:
+    for version in VERSIONS if store.dledger is None else ():
         try:
             Recovery(
                 store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules(version), version,
@@ -310,7 +316,7 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
     Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
-    summary = summarize(open_store(store, options.config, require_log=False))
+    summary = summarize(open_store(store, options.config))
     if out.is_text:
         print_summary(out, summary, store)
     else:
@@ -353,6 +359,8 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     length = size(end.offset - summary.log_start)
     torn = "; the last record is torn" if end.torn else ""
     yield "log", f"physical offsets {summary.log_start} to {end.offset}, {length} in {count(summary.log_files, 'file')}{torn}"
+    if summary.dledger is not None:
+        yield "", f"kept by DLedger in {summary.dledger}; what a broker of the group recovers depends on the other members"
     if summary.first_store_timestamp is not None:
         yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
     if summary.queues:
@@ -416,4 +424,11 @@ def _print_next(out: Output, summary: RocketMQSummary, store: object) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="inspect /backup/store", panel="Read", rabbitmq=rabbitmq_inspect.inspect)(inspect)
+    verb(
+        app,
+        example="inspect /backup/store",
+        panel="Read",
+        rabbitmq=rabbitmq_inspect.inspect,
+        several=fleet.inspect,
+        is_pattern=fleet.is_pattern,
+    )(inspect)

@@ -40,7 +40,7 @@ def sql(
     `messages` has the columns of the message table without the body, and body_len; --columns topic,body,… chooses others. Times are UTC.
     """
     names = column_names(columns, "--columns")
-    opened = open_store(store, config, require_log=False)
+    opened = open_store(store, config)
     if master is None:
         _in_duckdb(out, opened, query, names, config)
     else:

@@ -51,7 +51,7 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     master = options.master or ("local[*]" if options.spark else None)
     if master and options.threads:
         raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
-    opened = open_store(store, options.config, require_log=False)
+    opened = open_store(store, options.config)
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
         if master:

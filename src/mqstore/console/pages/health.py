@@ -70,7 +70,7 @@ def _rocketmq(store: RocketMQStore) -> Health:
         store.family,
         f"RocketMQ {'4.9' if version == '4.9.3' else '5.x'}",
         "unclean" if store.unclean else "clean",
-        None if store.unread_queues is not None or store.unread_log is not None else messages_of(view, queues),
+        None if store.unread_queues is not None else messages_of(view, queues),
         _store_size(store),
         tuple(warnings),
         (

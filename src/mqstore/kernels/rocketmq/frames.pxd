@@ -40,6 +40,16 @@ cpdef enum:
     PROPERTIES_LENGTH
     FIELD_COUNT
 
+cpdef enum:
+    ENTRY_HEADER_SIZE = 48
+
+cdef enum:
+    ENTRY_MAGIC = 1
+    ENTRY_BLANK = -1
+    ENTRY_SIZE_AT = 4
+    ENTRY_POSITION_AT = 24
+    ENTRY_BODY_SIZE_AT = 44
+
 cdef enum:
     LANES = 8
     LANE_BYTES = 131072
@@ -53,4 +63,5 @@ cdef enum:
     COUNT = 3 * LANES
 
 cdef int check(const unsigned char *b, Py_ssize_t p, Py_ssize_t limit, long long base, bint strict) noexcept nogil
+cdef int check_entry(const unsigned char *b, Py_ssize_t p, Py_ssize_t limit, long long base) noexcept nogil
 cdef void read_fields(const unsigned char[::1] b, const long long[::1] positions, Py_ssize_t n, long long[:, ::1] out) noexcept nogil

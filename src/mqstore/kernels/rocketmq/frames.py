@@ -73,6 +73,14 @@ if not cython.compiled:
     PROPERTIES_LENGTH = 18
     FIELD_COUNT = 19
 
+    # an entry of a DLedger log: a header, and one record (docs/formats/rocketmq.md, section 2.13)
+    ENTRY_HEADER_SIZE = 48
+    ENTRY_MAGIC = 1
+    ENTRY_BLANK = -1  # instead of the magic: the rest of the file is not used
+    ENTRY_SIZE_AT = 4
+    ENTRY_POSITION_AT = 24
+    ENTRY_BODY_SIZE_AT = 44
+
     LANES = 8
     LANE_BYTES = 131072  # `hop` goes over a window of LANES stretches of this many bytes
     LANE_ROOM = LANE_BYTES // MIN_RECORD_SIZE + 2  # records of the smallest size that start in a lane, and one more
@@ -323,6 +331,77 @@ def walk(
                     positions[n] = p
                     p += i32(source, p + AT_SIZE)
                     n += 1
+    return n, p, status
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_entry(
+    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, base: cython.longlong
+) -> cython.int:
+    """Return the status of the DLedger entry at p, which must hold one record and nothing else. Never reads at or past limit."""
+    magic: cython.int
+    size: cython.longlong
+    status: cython.int
+    if limit - p < FRAME_SIZE:
+        return UNWRITTEN
+    magic = i32(b, p)
+    size = i32(b, p + ENTRY_SIZE_AT)
+    if magic == ENTRY_BLANK:
+        return BLANK
+    if magic == 0 and size == 0:
+        return UNWRITTEN
+    if magic != ENTRY_MAGIC:
+        return BAD_MAGIC
+    if size < ENTRY_HEADER_SIZE + MIN_RECORD_SIZE or size > limit - p:
+        return BAD_SIZE
+    if i64(b, p + ENTRY_POSITION_AT) != base + p:
+        return BAD_OFFSET
+    if i32(b, p + ENTRY_BODY_SIZE_AT) != size - ENTRY_HEADER_SIZE:
+        return BAD_LENGTHS
+    status = check(b, p + ENTRY_HEADER_SIZE, p + size, base, True)
+    if status == VALID and i32(b, p + ENTRY_HEADER_SIZE + AT_SIZE) != size - ENTRY_HEADER_SIZE:
+        return BAD_LENGTHS
+    if status == BLANK or status == UNWRITTEN:
+        return BAD_MAGIC
+    return status
+
+
+def entry_status_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, base: cython.longlong):
+    """Return the status of the DLedger entry at a position."""
+    if p < 0:
+        raise ValueError("the position must be inside the buffer")
+    return check_entry(first_byte(b), p, b.shape[0], base)
+
+
+def walk_entries(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    base: cython.longlong,
+    positions: cython.longlong[::1],
+):
+    """Walk the valid DLedger entries that start in [start, stop); return (count, next position, status). positions: of their records."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    limit: cython.Py_ssize_t = b.shape[0]
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = positions.shape[0]
+    status: cython.int = VALID
+    if start < 0 or stop > limit:
+        raise ValueError("start and stop must be inside the buffer")
+    with cython.nogil:
+        while p < stop:
+            if n >= room:
+                status = FULL
+                break
+            status = check_entry(source, p, limit, base)
+            if status != VALID:
+                break
+            positions[n] = p + ENTRY_HEADER_SIZE
+            p += i32(source, p + ENTRY_SIZE_AT)
+            n += 1
     return n, p, status
 
 

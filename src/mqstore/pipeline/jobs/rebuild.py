@@ -89,7 +89,7 @@ def rebuild(
     """
     store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
-    store.require_log()
+    store.require_commit_log("a rebuild")
     choice = choose_runner(store.log, spark=spark, master=master, threads=in_process_threads)
     local_target(to)
     check_outside(to, store.path)

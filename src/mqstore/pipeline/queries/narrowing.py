@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.pipeline.queries import plans
+from mqstore.pipeline.source.stores import check_nullable
 from mqstore.pipeline.source.views import views
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def _narrowed(frame: DataFrame) -> DataFrame:
     relations = plans.relations_of(spark, plan)
     if not relations:
         return frame
+    for relation in relations:
+        check_nullable(relation.schema)  # Spark may answer from the declaration alone, without asking the source
     if plans.is_cached(execution):
         return _unchanged(frame, "a part of the query is in Spark's cache")
     needs = plans.needs_of(spark, plan, relations)

@@ -7,7 +7,9 @@
     rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
 
 Paths are those of `rocketmq` (`mqstore.pipeline.source.stores`). The column `store` exists if it is requested, or if several
-stores are read. Options: `columns`, `config`. With `pipeline.read(..., where=...)`, conditions on store, topic and queue_id exclude queues.
+stores are read. Options: `columns`, `config`, and `mode`: if one of several paths cannot be opened as a store, PERMISSIVE skips and reports
+it, FAILFAST fails the read. It is a row of the findings, of kind `unreadable`, for the store itself (file `.`). With
+`pipeline.read(..., where=...)`, conditions on store, topic and queue_id exclude queues.
 A queue's rows go from its minimum to its maximum offset, unwritten entries included; for a batch queue each unit is a row.
 `store_timestamp` of an index entry is the time computed from its seconds, as the broker computes it.
 Sections of the findings: `damage`; `coverage`, a range of the log that was not read as records; `note`.
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,23 +28,29 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
+from mqstore.findings import Damage, Kind
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.filters import values_of
 from mqstore.pipeline.source.option_names import TABLE, checked
+from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
 from mqstore.pipeline.source.pushdown import filters_from
 from mqstore.pipeline.source.stores import (
     STORE,
     TableFormat,
+    as_utf8,
     canonical,
     check_types,
+    fails_fast,
     open_for_tasks,
     parse_fs_options,
+    reported,
     split_names,
     store_paths,
     with_store,
 )
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
+from mqstore.rocketmq.scan.splits import written
 from mqstore.rocketmq.store.view import ConsumerOffset
 from mqstore.rocketmq.verify.verification import verify
 
@@ -58,6 +67,7 @@ __all__ = ["SOURCES", "finding_rows"]
 
 ENTRIES = 1 << 20  # entries per task
 BATCH = 1 << 16  # entries per batch
+ENTRY = 20  # bytes of one, in a queue or an index file
 
 QUEUE = {
     "topic": "string",
@@ -100,13 +110,18 @@ FINDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class TablePart(InputPartition):
-    """Entries low..high-1 of the files in `places`: queues as (topic, queue id, batch), index files by number."""
+    """Entries low..high-1 of the files in `places`: queues as (topic, queue id, batch), index files by number.
+
+    bytes: that are read. why: for a path that cannot be opened as a store, the reason, which is a finding.
+    """
 
     path: str
     config: str | None
     places: tuple[Any, ...] = ()
     low: int = 0
     high: int | None = None
+    bytes: int = 0
+    why: str | None = None
 
 
 def _arrow_fields(table: Mapping[str, str], names: Iterable[str]) -> list[pa.Field]:
@@ -121,6 +136,7 @@ class TableSource(TableFormat):
 
     format = ""
     table: Mapping[str, str] = {}
+    shows_skipped = False  # whether a path that cannot be opened is a row
     parts: Callable[[str, str | None, RocketMQStore, QueueFilter], Iterator[TablePart]]
     rows: Callable[[RocketMQStore, TablePart], Iterator[Mapping[str, Any]]]
 
@@ -142,8 +158,9 @@ class TableSource(TableFormat):
         columns = self._checked_columns(schema.names)
         check_types(schema, _arrow_fields(self.table, columns))
         reader = TableReader(
-            type(self), store_paths(options), options.get("config"), columns, parse_fs_options(options), tuple(schema.names)
-        )
+            type(self), store_paths(options), options.get("config"), columns, parse_fs_options(options), tuple(schema.names),
+            fail_fast=fails_fast(options), reported=reported(options),
+        )  # fmt: skip
         reader.confine(filters_from(self.options.get("filters")))
         return reader
 
@@ -178,7 +195,12 @@ class TableReader(DataSourceReader):
         columns: tuple[str, ...],
         fs_options: tuple[tuple[str, str], ...] = (),
         names: tuple[str, ...] | None = None,
+        *,
+        fail_fast: bool = False,
+        reported: int = 0,
     ) -> None:
+        self.fail_fast = fail_fast
+        self.reported = reported
         self.names = names
         self.fs_options = fs_options
         self.source = source
@@ -195,22 +217,37 @@ class TableReader(DataSourceReader):
             self.paths = tuple(path for path in self.paths if path in kept)
         self.queue_filter = QueueFilter(values_of("topic", filters), values_of("queue_id", filters))
 
-    def partitions(self) -> Sequence[TablePart]:
-        found: list[TablePart] = []
-        for path in self.paths:
-            found.extend(self.source.parts(path, self.config, open_for_tasks(path, self.config, self.fs_options), self.queue_filter))
-        return found or [TablePart("", None)]
+    def partitions(self) -> Sequence[InputPartition]:
+        found = plan_stores(self.paths, self._sized_parts, fail_fast=self.fail_fast)
+        report_skipped(found.skipped, len(self.paths), self.reported)
+        if self.source.shows_skipped and found.skipped:
+            rows = tuple(TablePart(each.path, None, why=each.why) for each in found.skipped)
+            found = replace(found, parts=(*found.parts, *rows), costs=(*(found.costs or ()), *([0] * len(rows))))
+        return found.partitions() or [TablePart("", None)]
+
+    def _sized_parts(self, path: str) -> Iterator[tuple[TablePart, int]]:
+        store = open_for_tasks(path, self.config, self.fs_options)
+        for part in self.source.parts(path, self.config, store, self.queue_filter):
+            yield part, part.bytes
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TablePart)
         freeze_gc_once()
-        if not partition.path:
+        if isinstance(partition, PartGroup):
+            return combined(chain.from_iterable(map(self._read_part, partition.parts)))
+        return self._read_part(partition)
+
+    def _read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(part, TablePart)
+        if not part.path:
             return iter(())
+        rows = self.source.rows(self._opened(part), part) if part.why is None else iter((_columns_of([_unreadable(part.why)]),))
+        return with_store(self._batches(rows), self.columns, part.path, self.names)
+
+    def _opened(self, part: TablePart) -> RocketMQStore:
         # paths are as given by the user, and a task may run in another directory
-        path = partition.path if is_url(partition.path) else os.path.join(self.base, partition.path)
-        config = None if partition.config is None else os.path.join(self.base, partition.config)
-        store = open_rocketmq(path, config=config, fs_options=dict(self.fs_options))
-        return with_store(self._batches(self.source.rows(store, partition)), self.columns, partition.path, self.names)
+        path = part.path if is_url(part.path) else os.path.join(self.base, part.path)
+        config = None if part.config is None else os.path.join(self.base, part.config)
+        return open_rocketmq(path, config=config, fs_options=dict(self.fs_options))
 
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -249,15 +286,16 @@ def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filt
         low, high = max(0, queue.min_offset), queue.max_offset
         if high - low >= ENTRIES and not queue.batch:
             for start in range(low, high, ENTRIES):
-                yield TablePart(path, config, (place,), start, min(high, start + ENTRIES))
+                stop = min(high, start + ENTRIES)
+                yield TablePart(path, config, (place,), start, stop, bytes=ENTRY * (stop - start))
             continue
         room.append(place)
         held += max(0, high - low)
         if held >= ENTRIES:
-            yield TablePart(path, config, tuple(room))
+            yield TablePart(path, config, tuple(room), bytes=ENTRY * held)
             room, held = [], 0
     if room:
-        yield TablePart(path, config, tuple(room))
+        yield TablePart(path, config, tuple(room), bytes=ENTRY * held)
 
 
 def _queue_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
@@ -324,7 +362,8 @@ def _index_parts(path: str, config: str | None, store: RocketMQStore, queue_filt
     for number, file in enumerate(store.index_files()):
         stop = min(file.index_count, file.positions)
         for low in range(1, stop, ENTRIES):
-            yield TablePart(path, config, (number,), low, min(stop, low + ENTRIES))
+            high = min(stop, low + ENTRIES)
+            yield TablePart(path, config, (number,), low, high, bytes=ENTRY * (high - low))
 
 
 def _index_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
@@ -360,8 +399,12 @@ class IndexSource(TableSource):
 # consumer offsets and findings: one task per store
 
 
-def _store_part(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
+def _offset_part(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     yield TablePart(path, config)
+
+
+def _whole_store(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
+    yield TablePart(path, config, bytes=sum(size for _, size in written(store.log)))
 
 
 def _offset_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
@@ -374,7 +417,7 @@ class OffsetsSource(TableSource):
 
     format = "rocketmq-offsets"
     table = OFFSETS
-    parts = staticmethod(_store_part)
+    parts = staticmethod(_offset_part)
     rows = staticmethod(_offset_rows)
 
 
@@ -392,8 +435,16 @@ def finding_rows(report: Report) -> list[dict[str, Any]]:
 
 
 def _finding_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
-    found = finding_rows(verify(store, threads=1))
-    yield {name: [row[name] for row in found] for name in FINDINGS}
+    yield _columns_of(finding_rows(verify(store, threads=1)))
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return {name: [row[name] for row in rows] for name in FINDINGS}
+
+
+def _unreadable(why: str) -> Mapping[str, Any]:
+    """Return the finding for a path that cannot be opened as a store."""
+    return {"section": "damage"} | Damage(".", 0, 0, Kind.UNREADABLE, as_utf8(why)).as_dict()
 
 
 class FindingsSource(TableSource):
@@ -401,7 +452,8 @@ class FindingsSource(TableSource):
 
     format = "rocketmq-findings"
     table = FINDINGS
-    parts = staticmethod(_store_part)
+    shows_skipped = True
+    parts = staticmethod(_whole_store)
     rows = staticmethod(_finding_rows)
 
 

@@ -18,7 +18,7 @@ from mqstore.errors import UsageError
 
 __all__ = ["BATCH", "RABBITMQ", "SINK", "STREAM", "TABLE", "checked"]
 
-TABLE = ("columns", "config")
+TABLE = ("columns", "config", "mode")
 _MESSAGES = (
     *TABLE,
     "includeHeaders",
@@ -33,12 +33,11 @@ _MESSAGES = (
     "startingTimestamp",
     "failOnDataLoss",
     "minPartitions",
-    "mode",
     "view",
 )
 BATCH = (*_MESSAGES, "endingOffsets", "endingTimestamp", "useDerivedFiles")
 STREAM = (*_MESSAGES, "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
-RABBITMQ = ("view", "columns", "vhost", "queue", "fromSeq", "toSeq", "recovered", "verdict", "all", "at", "now", "names", "splits")
+RABBITMQ = ("view", "columns", "vhost", "queue", "fromSeq", "toSeq", "recovered", "verdict", "all", "at", "now", "names", "splits", "mode")
 SINK = (
     "runId",
     "batchId",
@@ -52,7 +51,7 @@ SINK = (
 )
 
 # what Spark, or `pipeline.read`, adds to the options that a user gives
-_ADDED = ("path", "paths", "filters")
+_ADDED = ("path", "paths", "filters", "reported")
 _SAME = {"subscribe": "topic", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
 # options of Kafka's reader that have no equal here
 _HINTS = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import UsageError
 from mqstore.pipeline.source.option_names import BATCH, checked
 from mqstore.pipeline.source.pushdown import filters_from
-from mqstore.pipeline.source.stores import STORE, boolean, canonical, parse_fs_options, split_names, store_paths
+from mqstore.pipeline.source.stores import STORE, boolean, canonical, fails_fast, parse_fs_options, reported, split_names, store_paths
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadOptions", "count_option", "message_columns", "message_fields", "table_columns"]
 
-MODES = ("PERMISSIVE", "FAILFAST")
 _KAFKA_NUMBERS = {"earliest": -2, "latest": -1}
 
 
@@ -41,7 +40,10 @@ def message_fields(columns: Sequence[str]) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. pieces: minimum number of its tasks. fs_options: how URLs are reached."""
+    """The options of a read. pieces: minimum number of its tasks. fs_options: how URLs are reached.
+
+    reported: number of skipped stores that `read` has reported.
+    """
 
     paths: tuple[str, ...]
     config: str | None
@@ -53,6 +55,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     pieces: int = 0
     fs_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    reported: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, str], known: Sequence[str] = BATCH, what: str = "a read of rocketmq") -> ReadOptions:
@@ -61,21 +64,19 @@ class ReadOptions:
         view = options.get("view", "disk")
         if view != "disk":
             raise UsageError(f"the view {view!r} is not available on Spark, which reads the disk view")
-        mode = options.get("mode", "PERMISSIVE").upper()
-        if mode not in MODES:
-            raise UsageError(f"option mode is {options['mode']!r}: give {' or '.join(MODES)}")
         paths = store_paths(options)
         return cls(
             paths,
             options.get("config"),
             _selection(options),
-            mode == "FAILFAST",
+            fails_fast(options),
             boolean(options, "failOnDataLoss", True),
             boolean(options, "useDerivedFiles", True),
             filters_from(options.get("filters")),
             _columns(options, len(paths) > 1),
             count_option(options, "minPartitions", 1) or 0,
             parse_fs_options(options),
+            reported(options),
         )
 
 

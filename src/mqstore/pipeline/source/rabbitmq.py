@@ -17,6 +17,8 @@
     at                milliseconds since the epoch or an ISO time, for the column `expired` (`now` is its older name)
     names             a file of queue names, for directories without a valid `.queue_name`
     splits            maximum number of tasks per store; by default one for each 64 MiB of index files
+    mode              if one of several paths cannot be opened as a store, PERMISSIVE (the default) skips and reports it, FAILFAST fails the
+                      read
 
 A task reads whole queues, or whole message files. The rows are those of the command `messages`, in its order within a task. Each Python
 worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places on Spark instead.
@@ -28,6 +30,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +39,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 from mqstore.findings import Verdict
 from mqstore.pipeline.source.option_names import RABBITMQ, checked
+from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
 from mqstore.pipeline.source.stores import (
     STORE,
     TableFormat,
     boolean,
     canonical,
     check_types,
+    fails_fast,
+    reported,
     split_names,
     store_paths,
     with_store,
@@ -75,6 +81,8 @@ class RabbitMQOptions:
     now: int | None
     splits: int | None
     names: tuple[tuple[str, str], ...] = ()
+    fail_fast: bool = False
+    reported: int = 0
 
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
@@ -96,7 +104,8 @@ class RabbitMQOptions:
         fields(view, columns)
         names = options.get("names")
         known = () if names is None else queue_names.read(Path(names))
-        return cls(paths, view, columns, _selection(options), None if at is None else parse_time(at, "at") * 1000, splits, known)
+        now = None if at is None else parse_time(at, "at") * 1000
+        return cls(paths, view, columns, _selection(options), now, splits, known, fails_fast(options), reported(options))
 
 
 def _columns(view: str) -> tuple[str, ...]:
@@ -196,6 +205,10 @@ class RabbitMQDataSource(TableFormat):
         view = options.get("view", "messages")
         return fields(view, _all_columns(view))
 
+    @classmethod
+    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
+        task_groups.files_token(open_rabbitmq(path))
+
     def returned_fields(self) -> list[pa.Field]:
         options = RabbitMQOptions.of(self.options)
         return fields(options.view, options.columns)
@@ -215,23 +228,34 @@ class RabbitMQReader(DataSourceReader):
         self.columns = columns
         self.names = names
 
-    def partitions(self) -> Sequence[StorePartition]:
-        found: list[StorePartition] = []
-        for path in self.options.paths:
-            store = open_rabbitmq(path, self.options.names)
-            token = task_groups.files_token(store)
-            planned: Sequence[QueueGroup | FileGroup]
-            if self.options.view == "store":
-                planned = task_groups.plan_files(store, self.options.splits, self.options.selection)
-            else:
-                planned = task_groups.plan_queues(store, self.options.splits, self.options.selection)
-            found += [StorePartition(path, str(store.directory.root), token, group) for group in planned]
+    def partitions(self) -> Sequence[InputPartition]:
+        found = plan_stores(self.options.paths, self._sized_parts, fail_fast=self.options.fail_fast)
+        report_skipped(found.skipped, len(self.options.paths), self.options.reported)
         # Spark needs a partition even if there is nothing to read
-        return found or [StorePartition("", "", "", QueueGroup(0, (), (), 0))]
+        return found.partitions() or [StorePartition("", "", "", QueueGroup(0, (), (), 0))]
+
+    def _sized_parts(self, path: str) -> Iterator[tuple[StorePartition, int]]:
+        store = open_rabbitmq(path, self.options.names)
+        token = task_groups.files_token(store)
+        planned: Sequence[QueueGroup | FileGroup]
+        if self.options.view == "store":
+            planned = task_groups.plan_files(store, self.options.splits, self.options.selection)
+        else:
+            planned = task_groups.plan_queues(store, self.options.splits, self.options.selection)
+        # whichever task reads the first queues also scans the message files
+        files = sum(file.size for vhost in store.vhosts for each in (vhost.persistent, vhost.transient) for file in each.files)
+        for group in planned:
+            scanned = files if self.options.view == "messages" and not group.number else 0
+            yield StorePartition(path, str(store.directory.root), token, group), group.bytes + scanned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, StorePartition)
         freeze_gc_once()
+        if isinstance(partition, PartGroup):
+            return combined(chain.from_iterable(map(self._read_part, partition.parts)))
+        return self._read_part(partition)
+
+    def _read_part(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StorePartition)
         if not partition.path:
             return iter(())
         store = task_groups.open_cached(partition.root, partition.token, self.options.now, self.options.names)

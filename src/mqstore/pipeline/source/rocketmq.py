@@ -38,17 +38,30 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter, InputPartition
 
-from mqstore.errors import CannotOpenError, PipelineError
+from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.source.filters import apply_filters, values_of
 from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
+from mqstore.pipeline.source.planning import PartGroup, SkippedStore, combined, plan_stores, report_skipped
 from mqstore.pipeline.source.pushdown import columns_in, filters_of, keeps_filters_apart
-from mqstore.pipeline.source.stores import STORE, TableFormat, check_types, ddl_schema, open_for_tasks, with_store
+from mqstore.pipeline.source.stores import (
+    STORE,
+    TableFormat,
+    check_types,
+    ddl_schema,
+    fails_fast,
+    open_for_tasks,
+    parse_fs_options,
+    store_paths,
+    with_store,
+)
+from mqstore.pipeline.spark.connect import is_connect
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
 from mqstore.rocketmq.lookup.pruning import prune
@@ -72,6 +85,7 @@ FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores
 POINTS = 65536  # records that one task reads individually
+RECORD = 1024  # what reading one of them costs, as bytes of a scan
 
 
 def register(spark: SparkSession) -> None:
@@ -120,10 +134,12 @@ def read(
         chosen["columns"] = ",".join(columns)
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
     place = paths[0] if len(paths) == 1 else paths
+    source = _format_named(format)
+    if source is not None and not is_connect(spark):
+        _report_skipped(source, paths, chosen)
     frame = spark.read.format(format).options(**chosen).load(place)
     if where is None:
         return frame
-    source = _format_named(format)
     if source is None:
         return frame.where(where)
     table = {each.name: each for each in source.all_fields(chosen)}
@@ -131,6 +147,28 @@ def read(
     needed = dict.fromkeys((*frame.columns, *columns_in(where, table)))
     schema = ddl_schema([table[name] for name in needed])
     return spark.read.format(format).schema(schema).options(**chosen).load(place).where(where).select(*frame.columns)
+
+
+def _report_skipped(source: type[TableFormat], paths: Sequence[str], chosen: dict[str, str]) -> None:
+    """Warn of stores that the read will skip, and note in its options that this was done.
+
+    Spark plans in another process, whose output is not shown in every session.
+    """
+    options = CaseInsensitiveDict({**chosen, **({"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)})})
+    try:
+        found = store_paths(options)
+        if "reported" in options or len(found) == 1 or any(map(is_url, found)) or fails_fast(options):
+            return
+        skipped = plan_stores(found, lambda path: _no_parts(source.check_store, path, options)).skipped
+    except MqstoreError:
+        return  # planning reports it
+    report_skipped(skipped, len(found), stacklevel=4)
+    chosen["reported"] = str(len(skipped))
+
+
+def _no_parts(check: Callable[..., None], path: str, options: Mapping[str, str]) -> Iterator[tuple[LogPart, int]]:
+    check(path, options)
+    return iter(())
 
 
 def _option_text(value: Any) -> str:
@@ -180,6 +218,11 @@ class RocketMQDataSource(TableFormat):
     def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
         return message_fields((*ROCKETMQ_COLUMNS, *EXTRA_COLUMNS, STORE))
 
+    @classmethod
+    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
+        store = open_for_tasks(path, options.get("config"), parse_fs_options(options))
+        token_of(store.log)
+
     def returned_fields(self) -> list[pa.Field]:
         return message_fields(table_columns(self.options))
 
@@ -224,8 +267,17 @@ class RocketMQReader(DataSourceReader):
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
 
-    def partitions(self) -> Sequence[LogPart]:
-        return [part for path in self.paths for part in self._parts(path)]
+    def partitions(self) -> Sequence[InputPartition]:
+        found = plan_stores(self.paths, self._sized_parts, fail_fast=self.options.fail_fast)
+        report_skipped(found.skipped, len(self.paths), self.options.reported)
+        return found.partitions(self.options.pieces)
+
+    def _sized_parts(self, path: str) -> Iterator[tuple[LogPart, int]]:
+        for part in self._parts(path):
+            yield (
+                part,
+                part.task.split.stop - part.task.split.start if isinstance(part.task, ReadTask) else RECORD * _record_count(part.task),
+            )
 
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
@@ -275,10 +327,28 @@ class RocketMQReader(DataSourceReader):
         return replace(task, store=Url(task.store, self.options.fs_options)) if isinstance(task.store, str) and is_url(task.store) else task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, LogPart):
-            return iter(())  # the partition that Spark makes up when a plan has none
         freeze_gc_once()
-        self._check_files(partition := replace(partition, task=self._with_fs_options(partition.task)))
+        if isinstance(partition, PartGroup):
+            return combined(chain.from_iterable(map(self._read_part, partition.parts)))
+        return self._read_part(partition)
+
+    def _read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(part, LogPart):
+            return iter(())  # the partition that Spark makes up when a plan has none
+        try:
+            return self._batches(replace(part, task=self._with_fs_options(part.task)))
+        except CannotOpenError as error:
+            if len(self.paths) == 1:
+                raise
+            if self.options.fail_on_data_loss:
+                raise PipelineError(
+                    f"{error}; it was there when the read was planned: failOnDataLoss=false reads the other stores"
+                ) from None
+            report_skipped((SkippedStore(part.path, str(error)),), len(self.paths))
+            return iter(())
+
+    def _batches(self, partition: LogPart) -> Iterator[pa.RecordBatch]:
+        self._check_files(partition)
         task = partition.task
         report = _raise_on_damage(partition.path) if self.options.fail_fast else None
         batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
@@ -347,8 +417,8 @@ def _raise_on_damaged_rows(batches: Iterator[pa.RecordBatch], path: str) -> Iter
 
 
 def _until_file_removed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches until a file is missing that existed when the read was planned."""
+    """Yield the batches until a file is missing, or another one, that existed when the read was planned."""
     try:
         yield from batches
-    except CannotOpenError:
+    except FileLostError:
         return

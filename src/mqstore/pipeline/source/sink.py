@@ -6,7 +6,8 @@
 Columns have the names of the message table. `topic` is required; the others follow `put` (`rocketmq/append`). Columns that a
 store fills in itself (offsets, store time, ids) are ignored. Tasks check their rows and stage them as files (`rocketmq/engine/staging.py`);
 when all are staged, the driver appends them to the log, partition by partition (`rocketmq/engine/staged_commit.py`). Retried and
-speculative tasks, a killed driver and a replayed micro-batch add nothing twice.
+speculative tasks, a killed driver and a replayed micro-batch add nothing twice. The store's lock is taken before the first task begins,
+and held until the commit (`rocketmq/engine/lock_keeper.py`).
 
     option         meaning
     runId          a name for the write: a batch already written under it is not written again. A stream takes one from its checkpoint
@@ -16,7 +17,7 @@ speculative tasks, a killed driver and a replayed micro-batch add nothing twice.
     version        4.9.3 or 5.3.3: whose rules apply; by default the version that the store's files suggest
     config         file with the broker's own name=value lines
     storeHost      ip:port for messages without a store host
-    lockTimeout    seconds to wait while another process has the store open; 60
+    lockTimeout    seconds to wait while another process has the store open; 60, but 5 before the tasks of a batch begin
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.option_names import SINK, checked
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.rocketmq.config import broker_config
+from mqstore.rocketmq.engine.lock_keeper import hold, lent, release
 from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings
 from mqstore.rocketmq.engine.staged_commit import Sink, intent_stage
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, check_run, columns_of, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE
-from mqstore.rocketmq.live.loader import DEFAULT_LOG_FILE
+from mqstore.rocketmq.live.loader import DEFAULT_LOG_FILE, check_loadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RocketMQStreamWriter", "RocketMQWriter", "finish", "stream_writer", "writer"]
 
+PATIENCE = 60  # seconds to wait for the lock at the commit, and before each batch of a stream
+PATIENCE_BEFORE = 5  # before the tasks of a batch write: nothing is lost if it fails, and a broker does not stop by itself
 RECORD_MARGIN = 65536  # a 5.3 record may exceed the longest body by this many bytes
 
 
@@ -66,7 +70,8 @@ class SinkPlan:
     batch: int
     named: bool
     rules: RowRules
-    patience: float
+    patience: float  # seconds to wait for the lock, at the commit
+    patience_before: float  # and before tasks begin
 
     def sink(self) -> Sink:
         return Sink(self.store, self.settings, staging=self.staging, patience=self.patience)
@@ -81,13 +86,25 @@ class SinkPlan:
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """Commit on the driver, when all tasks have ended."""
         parts = [message.part for message in messages if isinstance(message, PartMessage)]
-        self.sink().commit(self.run, batch, self.stage, parts, stored=self.rules.stored, named=self.named)
+        with lent(self.store, self.stage):
+            self.sink().commit(self.run, batch, self.stage, parts, stored=self.rules.stored, named=self.named)
+
+    def begin(self) -> None:
+        """Take the lock of the store, if there is one, and create the stage, before tasks begin. Raises TargetError."""
+        if self.store.is_dir():
+            hold(self.store, self.stage, self.patience_before)
+        try:
+            open_stage(self.stage)
+        except BaseException:
+            release(self.store, self.stage)
+            raise
 
     def abort(self) -> None:
         """Clean up on the driver after a task or the commit has failed. A commit that was decided is kept: it will be finished."""
         with contextlib.suppress(MqstoreError):
             if intent_stage(self.store) != self.stage:
                 remove_stage(self.stage)
+        release(self.store, self.stage)
 
 
 @dataclass(frozen=True)
@@ -136,14 +153,14 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> R
     batch = _whole_number(options, "batchId", 0)
     if run is None and "batchId" in options:
         raise UsageError("option batchId numbers the batches of a run: set the option runId too")
-    return RocketMQWriter(_plan(options, schema, overwrite, run or secrets.token_hex(8), batch, named=run is not None))
+    return RocketMQWriter(_plan(options, schema, overwrite, run or secrets.token_hex(8), batch, PATIENCE_BEFORE, named=run is not None))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
     """Return the writer of a stream's micro-batches; its run is named by the checkpoint. Raises MqstoreError."""
     options = checked(options, SINK, "a write to rocketmq")
     run = options.get("runId") or _stream_id(options.get("checkpointLocation"))
-    return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, named=True))
+    return RocketMQStreamWriter(_plan(options, schema, overwrite, run, 0, PATIENCE, named=True))
 
 
 def finish(store: str | os.PathLike[str], *, patience: float = 60.0) -> CommittedBatch | None:
@@ -169,7 +186,7 @@ def _stream_id(checkpoint: str | None) -> str:
         ) from None
 
 
-def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: str, batch: int, *, named: bool) -> SinkPlan:
+def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: str, batch: int, before: float, *, named: bool) -> SinkPlan:
     if overwrite:
         raise UsageError('messages can only be appended to a store: write with mode("append")')
     path = options.get("path")
@@ -196,6 +213,7 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
         raise UsageError("the rows come from a store (they have a physical_offset), but lack the column body: read it too")
     columns_of(_empty_batch(schema), rules)
     staging = options.get("staging")
+    patience = _whole_number(options, "lockTimeout", -1)
     plan = SinkPlan(
         place,
         settings,
@@ -205,9 +223,10 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
         batch,
         named,
         rules,
-        _whole_number(options, "lockTimeout", 60),
+        PATIENCE if patience < 0 else patience,
+        before if patience < 0 else patience,
     )
-    open_stage(plan.stage)
+    plan.begin()
     return plan
 
 
@@ -228,6 +247,7 @@ def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, st
     store = open_rocketmq(place, config=options.get("config"))
     if store.path != store.directory.root:
         raise TargetError(f"{place} is an archive, which cannot be changed; unpack it first")
+    check_loadable(store.directory.root, config)
     fresh = not store.log.files and not store.consume_queues()
     version = config.version or ("5.3.3" if fresh else store.version_hint)
     return store.directory.root, version, config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE

@@ -3,11 +3,11 @@
     .load("/backup/broker-a/store")                       one
     .load(["/backup/a/store", "/backup/b/store"])         several
     .load("/backup/a/store,/backup/b/store")              several
-    .load("/backup/*/store")                              all matches, in the order of their names; each must be a store
-
+    .load("/backup/*/store")                              all matches, in the order of their names
     .load("s3://backups/broker-*/store")                  URLs, alone or in a list (`mqstore.files.location`), with options `fs.NAME`
 
-The column holds the path as it was given, or as it matched.
+The column holds the path as it was given, or as it matched. Of several paths, those that cannot be opened as a store are skipped and
+reported (`mqstore.pipeline.source.planning`); a stream needs all of them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,24 @@ if TYPE_CHECKING:
 __all__ = [
     "STORE",
     "TableFormat",
+    "as_utf8",
     "boolean",
     "canonical",
+    "check_nullable",
     "check_types",
     "ddl_schema",
     "ddl_type",
+    "fails_fast",
     "open_for_tasks",
     "parse_fs_options",
+    "reported",
     "split_names",
     "store_paths",
     "with_store",
 ]
 
 STORE = "store"
+MODES = ("PERMISSIVE", "FAILFAST")
 
 
 class TableFormat(DataSource):
@@ -60,6 +65,11 @@ class TableFormat(DataSource):
     def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
         """Return all columns that a read with these options can return, those that are returned on request only included."""
         raise NotImplementedError
+
+    @classmethod
+    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
+        """Open the store at a path as planning does. Raises CannotOpenError, UnsupportedError."""
+        open_for_tasks(path, options.get("config"), parse_fs_options(options))
 
     def schema(self) -> str:
         """Return the schema of a read. Raises UsageError for CREATE TABLE, which asks for it, too: such a table could not be read."""
@@ -141,6 +151,20 @@ def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
     return text.lower() == "true"
 
 
+def fails_fast(options: Mapping[str, str]) -> bool:
+    """Return whether the option `mode` is FAILFAST. Raises UsageError."""
+    mode = options.get("mode", "PERMISSIVE").upper()
+    if mode not in MODES:
+        raise UsageError(f"option mode is {options['mode']!r}: give {' or '.join(MODES)}")
+    return mode == "FAILFAST"
+
+
+def reported(options: Mapping[str, str]) -> int:
+    """Return the number of skipped stores that `pipeline.read` has reported before Spark plans the read."""
+    text = options.get("reported", "0")
+    return int(text) if text.isdecimal() else 0
+
+
 def ddl_type(kind: pa.DataType) -> str:
     """Return the name of an Arrow type in Spark's DDL."""
     import pyarrow as pa
@@ -162,15 +186,21 @@ def ddl_schema(fields: Sequence[pa.Field]) -> str:
 
 
 def check_types(schema: StructType, fields: Sequence[pa.Field]) -> None:
-    """Refuse a schema that declares a column with another type than it has, or as never null. Raises UsageError.
+    """Refuse a schema that declares a column with another type than it has, or as never null. Raises UsageError."""
+    check_nullable(schema)
+    for field, kind in zip(schema.fields, fields, strict=True):
+        if field.dataType.simpleString() != ddl_type(kind.type):
+            raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
+
+
+def check_nullable(schema: StructType) -> None:
+    """Refuse a schema that declares a column as never null. Raises UsageError.
 
     Any column is null where a record is damaged; Spark drops the rows of a query for nulls if a schema says that there are none.
     """
-    for field, kind in zip(schema.fields, fields, strict=True):
+    for field in schema.fields:
         if _never_null(field.jsonValue()):
             raise UsageError(f"column {field.name} can be null, the schema says that it, or a part of it, is not: omit NOT NULL")
-        if field.dataType.simpleString() != ddl_type(kind.type):
-            raise UsageError(f"column {field.name} is of type {ddl_type(kind.type)}, the schema says {field.dataType.simpleString()}")
 
 
 def _never_null(kind: Any) -> bool:
@@ -179,6 +209,11 @@ def _never_null(kind: Any) -> bool:
         declared = any(kind.get(name) is False for name in ("nullable", "containsNull", "valueContainsNull"))
         return declared or any(_never_null(part) for part in kind.values())
     return isinstance(kind, list) and any(map(_never_null, kind))
+
+
+def as_utf8(path: str) -> str:
+    """Return a path as a column can hold it: bytes that are not UTF-8 as U+FFFD."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def with_store(
@@ -190,6 +225,7 @@ def with_store(
     """
     import pyarrow as pa
 
+    shown = as_utf8(path)
     for batch in batches:
-        arrays = [pa.repeat(pa.scalar(path, pa.string()), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
+        arrays = [pa.repeat(pa.scalar(shown, pa.string()), batch.num_rows) if name == STORE else batch.column(name) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns if names is None else names))

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from mqstore.errors import CannotOpenError, PipelineError, UsageError
+from mqstore.errors import FileLostError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
 from mqstore.pipeline.source.option_names import STREAM, checked
 from mqstore.pipeline.source.options import ReadOptions, count_option
@@ -130,9 +130,9 @@ def view_of(part: LogRange) -> DiskView:
         file = view.log.file_at(start)
         try:
             if file is None:
-                raise CannotOpenError("")
+                raise FileLostError("")
             view.log.mapped(file)
-        except CannotOpenError:
+        except FileLostError:
             after = "start the query again: it counts the loss and continues" if part.tolerate_loss else "failOnDataLoss=false continues"
             raise PipelineError(
                 f"the log file {start:020d} of {part.path} was removed before it was read: retention is faster than this stream; {after}"

@@ -47,16 +47,18 @@ def views(
     """Register the views of a store, or of several stores, where every view has a column `store`. Return the names of the views.
 
     columns: of `messages`; by default all but the body, with `body_len`. prefix: of each name, to look at stores side by side.
-    options: `where` and those of `spark.read.format("rocketmq")`; `config` and `fs.NAME` apply to all views, the others to `messages`.
+    options: `where` and those of `spark.read.format("rocketmq")`; `config` and `fs.NAME` apply to all views, `mode` to all but
+    `damage`, the others to `messages`.
     A view of the same name is replaced. Raises UsageError.
     """
     if not re.fullmatch(r"\w*", prefix, re.ASCII):
         raise UsageError(f"the prefix {prefix!r} is not part of a valid view name: use letters, digits and underscores")
     several = not isinstance(store, str | os.PathLike)
     default = (*MESSAGE_COLUMNS, "store") if several or _names_several(store) else MESSAGE_COLUMNS
-    shared = {name: value for name, value in options.items() if name == "config" or name.startswith("fs.")}
     found = {"messages": read(spark, store, columns=default if columns is None else columns, **options)}
-    found |= {name: read(spark, store, format=kind, **shared) for name, kind in _FORMATS.items()}
+    # what the first read has reported, the others do not repeat
+    shared = {name: value for name, value in options.items() if name == "config" or name.startswith("fs.")} | {"reported": 1 << 30}
+    found |= {name: read(spark, store, format=kind, **shared, mode=options.get("mode")) for name, kind in _FORMATS.items()}
     findings = read(spark, store, format="rocketmq-findings", **shared)
     found["damage"] = findings.where("section = 'damage'").drop("section")
     for name in VIEWS:

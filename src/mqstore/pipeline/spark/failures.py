@@ -88,5 +88,5 @@ def _raised_in_python(text: str) -> list[tuple[str, str]]:
 
 def _package_error(text: str) -> str:
     """Return the message of the last error of this package that a task raised; empty if there is none."""
-    own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.errors.")]
+    own = [message for kind, message in _raised_in_python(text) if kind.startswith("mqstore.")]
     return own[-1] if own else ""

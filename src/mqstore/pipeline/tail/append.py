@@ -133,6 +133,7 @@ def append(
     local_store(as_location(store_path), "append")
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
+    store.require_commit_log("appending the new range of a log")
     check_outside(path, store.path)
     with _Target(path, format) as target:
         schema = rocketmq_schema(ROCKETMQ_COLUMNS if asked is None else asked)

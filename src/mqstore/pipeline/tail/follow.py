@@ -150,6 +150,7 @@ def follow(
     local_store(as_location(store_path), "follow")
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
+    store.require_commit_log("following a log")
     asked = threading.Event() if stop is None else stop
     with FollowOutput(store, Path(os.path.abspath(to)), form, chosen) as target, contextlib.ExitStack() as open_:
         copy = open_.enter_context(LogCopy(target.path, target.geometry, store)) if form == "store" else None

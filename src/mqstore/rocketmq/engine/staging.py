@@ -46,10 +46,12 @@ __all__ = [
     "batches_of",
     "check_run",
     "columns_of",
+    "job_owner",
     "open_stage",
     "remove_left_behind",
     "remove_stage",
     "stage_of",
+    "started",
     "write_part",
 ]
 
@@ -201,10 +203,10 @@ def batches_of(stage: str, part: StagedPart) -> Iterator[pa.RecordBatch]:
 
 
 def stage_of(store: Path, run: str, staging: str | None = None) -> Path:
-    """Return the stage of a run: the same for all processes of a job (`_owner`), another one for another job of the same run."""
+    """Return the stage of a run: the same for all processes of a job (`job_owner`), another one for another job of the same run."""
     place = Path(os.path.abspath(store))
     parent = place.parent if staging is None else Path(os.path.abspath(staging))
-    job = hashlib.sha256(json.dumps(_owner()).encode()).hexdigest()[:8]
+    job = hashlib.sha256(json.dumps(job_owner()).encode()).hexdigest()[:8]
     return parent / f"{_prefix(place)}{check_run(run)}{OF_JOB}{job}"
 
 
@@ -220,7 +222,7 @@ def open_stage(stage: Path) -> None:
     with DurableDirectory(stage.parent) as parent:
         parent.make_directory(stage.name)
     with DurableDirectory(stage) as directory:
-        directory.write_small(OWNER, json.dumps(_owner()).encode())
+        directory.write_small(OWNER, json.dumps(job_owner()).encode())
 
 
 def remove_stage(stage: Path) -> None:
@@ -249,13 +251,13 @@ def _is_left_behind(stage: Path) -> bool:
         age = time.time() - stage.stat().st_mtime
     except (OSError, ValueError):
         return False
-    mine = _owner()
+    mine = job_owner()
     if not isinstance(owner, dict) or (owner.get("host"), owner.get("boot")) != (mine["host"], mine["boot"]):
         return age > FORGOTTEN
-    return _started(int(owner.get("pid", 0))) != owner.get("started")
+    return started(int(owner.get("pid", 0))) != owner.get("started")
 
 
-def _owner() -> dict[str, object]:
+def job_owner() -> dict[str, object]:
     """Return the process whose end is the end of the job: the Java process of Spark above this one, or this one."""
     pid = at = os.getpid()
     while at > 1:
@@ -271,7 +273,7 @@ def _owner() -> dict[str, object]:
             "host": socket.gethostname(),
             "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
             "pid": pid,
-            "started": _started(pid),
+            "started": started(pid),
         }
     return {"host": socket.gethostname(), "boot": "", "pid": pid, "started": ""}
 
@@ -286,6 +288,7 @@ def _stat(pid: int) -> list[str]:
     return [before.partition("(")[2], *after.split()]
 
 
-def _started(pid: int) -> str:
+def started(pid: int) -> str:
+    """Return when a process started; empty if it does not run. With its id, this identifies a process until the next boot."""
     fields = _stat(pid)
     return fields[20] if len(fields) > 20 and fields[1] != "Z" else ""

@@ -140,7 +140,12 @@ def group_ranges(mapped: MappedFile, base: int, positions: NDArray[np.int64]) ->
 
 
 class CommitLog:
-    """The commit log of a store, mapped file by file. Opening it reads only names and sizes."""
+    """The commit log of a store, mapped file by file. Opening it reads only names and sizes.
+
+    A walk goes from unit to unit: a unit is a record, in a DLedger log a record after its header.
+    """
+
+    header_size = 0  # bytes of a unit before its record
 
     def __init__(self, directory: ReadOnlyDirectory, relative: str = "commitlog", *, file_size: int | None = None) -> None:
         self._directory = directory
@@ -237,7 +242,7 @@ class CommitLog:
 
     def _holds_records(self, file: QueueFile) -> bool:
         mapped = self.mapped(file)
-        return status_at(mapped, 0, file.start) != frames.UNWRITTEN or self._search(mapped, file, 0, mapped.data_end(0)) is not None
+        return self._status_at(mapped, 0, file.start) != frames.UNWRITTEN or self._search(mapped, file, 0, mapped.data_end(0)) is not None
 
     def end(self) -> int:
         """Return the physical offset after the last valid record or end-of-file record."""
@@ -294,24 +299,32 @@ class CommitLog:
                 if at > stretch.end:
                     stretch.advance(at, at)
                 data, end = stretch.data, stretch.end
-                count, at, status = frames.walk(data, at, min(stop, end), file.start, True, positions)
+                count, at, status = self._walk(data, at, min(stop, end), file.start, positions)
                 if at > end:  # the last record ends past the bytes fetched: it is visited again
                     count -= 1
-                    at, status = int(positions[count]), frames.STOP
+                    at, status = int(positions[count]) - self.header_size, frames.STOP
                 if count:
                     yield Records(file, data, positions[:count].copy())
                 if status == frames.FULL:
                     continue
-                if end < mapped.size and at < stop and at + (extent := _extent(data, at, end, file.start)) > end:
+                if end < mapped.size and at < stop and at + (extent := self._extent(data, at, end, file.start)) > end:
                     stretch.advance(at, at + extent)
                     continue
                 if status == frames.STOP:
                     return
-                if status == frames.BLANK and size_at(data, at) == mapped.size - at:
+                if status == frames.BLANK and size_at(data, at + self._size_at) == mapped.size - at:
                     yield EndOfFile(file, at, mapped.size - at)
                     return
+                record_at = self._headless(mapped, file, at)
+                if record_at is not None:
+                    kind = _SENTENCES[status][0]
+                    yield Damage(file.relative, at, record_at - at, kind, "the header of the entry is damaged, its record is not")
+                    data = reach_record(mapped, record_at, file.start)
+                    yield Records(file, data, np.array([record_at], np.int64))
+                    at = record_at + size_at(data, record_at)
+                    continue
                 following = self._resume_at(mapped, file, at)
-                if status == frames.UNWRITTEN and status_at(mapped, at, file.start) != frames.UNWRITTEN:
+                if status == frames.UNWRITTEN and self._status_at(mapped, at, file.start) != frames.UNWRITTEN:
                     continue  # the store is being written: the record appeared after the walk had read its position
                 if following is not None:
                     yield self._damage(mapped, file, at, following, status)
@@ -324,33 +337,51 @@ class CommitLog:
                 mapped.drop(dropped, at - dropped)
 
     def first_record(self, file: QueueFile, start: int, stop: int) -> int | None:
-        """Return the position of the first valid record that starts in [start, stop) of a file: where a split begins."""
+        """Return the position of the first valid unit that starts in [start, stop) of a file: where a split begins."""
         mapped = self.mapped(file)
         stop = min(stop, mapped.size)
-        if start < stop and status_at(mapped, start, file.start) == frames.STOP:
+        if start < stop and self._status_at(mapped, start, file.start) == frames.STOP:
             return start
         return self._search(mapped, file, start, stop)
 
     def _resume_at(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
         """Return where the walk goes on after the bad bytes at `at`: at a record, or at the file's BLANK record."""
         if mapped.size - at >= 8:
-            size = size_in(mapped, at)
+            size = size_in(mapped, at + self._size_at)
             if MIN_RECORD_SIZE <= size <= mapped.size - at - 8 and self._is_valid_at(mapped, file, at + size):
                 return at + size
         end = mapped.data_end(at)
         found = self._search(mapped, file, at + 1, end)
-        if found is not None:
-            return found
-        place = mapped.find(_BLANK_MAGIC, at + 5, end)
+        return self._find_blank(mapped, at + 1, end) if found is None else found
+
+    def _find_blank(self, mapped: MappedFile, start: int, end: int) -> int | None:
+        """Return the first position >= start of the unit that fills the rest of the file."""
+        place = mapped.find(_BLANK_MAGIC, start + MAGIC_AT, end)
         while place >= 0:
-            if size_in(mapped, place - 4) == mapped.size - place + 4:
-                return place - 4
+            if size_in(mapped, place - MAGIC_AT) == mapped.size - place + MAGIC_AT:
+                return place - MAGIC_AT
             place = mapped.find(_BLANK_MAGIC, place + 1, end)
         return None
 
     def _is_valid_at(self, mapped: MappedFile, file: QueueFile, at: int) -> bool:
-        status = status_at(mapped, at, file.start)
-        return status == frames.STOP or (status == frames.BLANK and size_in(mapped, at) == mapped.size - at)
+        status = self._status_at(mapped, at, file.start)
+        return status == frames.STOP or (status == frames.BLANK and size_in(mapped, at + self._size_at) == mapped.size - at)
+
+    _size_at = 0  # of the size field in a unit
+
+    def _walk(self, data: Bytes, start: int, stop: int, base: int, positions: NDArray[np.int64]) -> tuple[int, int, int]:
+        return frames.walk(data, start, stop, base, True, positions)
+
+    def _extent(self, data: Bytes, at: int, end: int, base: int) -> int:
+        return _extent(data, at, end, base)
+
+    def _headless(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
+        """Return the position of the valid record of a unit whose header is damaged."""
+        return None
+
+    def _status_at(self, mapped: MappedFile, at: int, base: int) -> int:
+        """Return the status of the unit at a position of a file."""
+        return status_at(mapped, at, base)
 
     def _search(self, mapped: MappedFile, file: QueueFile, start: int, stop: int) -> int | None:
         """Return the first position >= start of a valid record that starts before stop. Holes are not read."""

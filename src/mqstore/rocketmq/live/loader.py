@@ -24,6 +24,7 @@ from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import consume_queue
+from mqstore.rocketmq.format.dledger_log import refuse_dledger
 from mqstore.rocketmq.format.index_file import UnreadIndex
 from mqstore.rocketmq.format.record import parse_host
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
@@ -35,7 +36,7 @@ from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abo
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
 
-__all__ = ["LoadedStore", "load"]
+__all__ = ["LoadedStore", "check_loadable", "load"]
 
 DEFAULT_LOG_FILE = 1 << 30
 DEFAULT_EXT_FILE = 48 << 20
@@ -195,7 +196,18 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     return LoadedStore(version, lock, reading, directory, log, recovery, derived, queue_files, checkpoint, full_index)
 
 
+def check_loadable(root: Path, config: StoreConfig) -> None:
+    """Refuse a store that `load` would refuse because of what its files are. Reads only. Raises MqstoreError."""
+    _refuse_unsupported(ReadOnlyDirectory(root))
+    store = RocketMQStore(root, config=_broker_config(config))
+    store.require_directories()
+    fresh = not store.log.files and not store.consume_queues()
+    _refuse_other_queue_type(store, config.version or ("5.3.3" if fresh else store.version_hint))
+    _refuse_unknown_geometry(store)
+
+
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
+    refuse_dledger(reading, "writing")
     found = [place for place in _ROCKSDB if reading.exists(place)]
     if found:
         raise UnsupportedError(

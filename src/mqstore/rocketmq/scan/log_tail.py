@@ -33,6 +33,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.kernels.common.crc32 import crc32
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.dledger_log import refuse_dledger
 from mqstore.rocketmq.format.log_slices import store_timestamp_in
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
@@ -134,7 +135,9 @@ class LogTail:
         self._covered = (0, 0)
 
     def _open(self) -> CommitLog:
-        return CommitLog(ReadOnlyDirectory(Path(self.path)), file_size=self._file_size)
+        directory = ReadOnlyDirectory(Path(self.path))
+        refuse_dledger(directory, "following a log")
+        return CommitLog(directory, file_size=self._file_size)
 
     # start positions
 

@@ -22,12 +22,11 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from mqstore.errors import UsageError
-from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["LEAD", "Split", "SplitResult", "SplitWalk", "check_seams", "log_bytes", "open_log", "plan"]
+__all__ = ["LEAD", "Split", "SplitResult", "SplitWalk", "check_seams", "log_bytes", "plan"]
 
 MIN_SIZE = 64 << 20
 MAX_SIZE = 256 << 20
@@ -41,11 +40,6 @@ class Split:
     number: int
     start: int
     stop: int
-
-
-def open_log(directory: ReadOnlyDirectory, file_size: int | None) -> CommitLog:
-    """Open a log to walk in splits."""
-    return CommitLog(directory, file_size=file_size)
 
 
 def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:

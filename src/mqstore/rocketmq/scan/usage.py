@@ -24,9 +24,10 @@ from mqstore.files.remote import open_directory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.dledger_log import open_log
 from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
-from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk, open_log
+from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 
 __all__ = ["Group", "SplitUsage", "Tally", "UsageTask", "add", "usage_of_split"]
 
@@ -112,7 +113,7 @@ def usage_of_split(task: UsageTask) -> SplitUsage:
     found = SplitUsage(task.split, None, 0)
     for event in walk:
         if isinstance(event, Records):
-            _add_counts(found, RecordColumns(event), event.file.start, task.prefix)
+            _add_counts(found, RecordColumns(event), event.file.start, task.prefix, log.header_size)
         elif isinstance(event, EndOfFile):
             found.filler[event.file.start] = found.filler.get(event.file.start, 0) + event.length
         elif event.messages or event.kind != Kind.TORN_RECORD:  # a file that is merely too short holds no damaged bytes
@@ -126,7 +127,7 @@ def usage_of_split(task: UsageTask) -> SplitUsage:
     return found
 
 
-def _add_counts(found: SplitUsage, columns: RecordColumns, start: int, prefix: int | None) -> None:
+def _add_counts(found: SplitUsage, columns: RecordColumns, start: int, prefix: int | None, header: int) -> None:
     topics = columns.topic.dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -135,14 +136,14 @@ def _add_counts(found: SplitUsage, columns: RecordColumns, start: int, prefix: i
     for rows in _groups((codes, queues, days)):
         k = rows[0]
         group = (start, names[codes[k]], int(queues[k]), int(days[k]))
-        found.groups.setdefault(group, Tally()).add(_tally(columns, rows))
+        found.groups.setdefault(group, Tally()).add(_tally(columns, rows, header))
     if prefix is not None:
         keys = [None if stored is None else next(iter(split_keys(stored)), "")[:prefix] for stored in columns.stored_keys.to_pylist()]
         numbers: dict[str | None, int] = {}
         labels = np.array([numbers.setdefault(key or None, len(numbers)) for key in keys], np.int64)
         names_of_keys = list(numbers)
         for rows in _groups((labels,)):
-            found.by_key.setdefault(names_of_keys[labels[rows[0]]], Tally()).add(_tally(columns, rows))
+            found.by_key.setdefault(names_of_keys[labels[rows[0]]], Tally()).add(_tally(columns, rows, header))
 
 
 def _groups(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
@@ -156,12 +157,12 @@ def _groups(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(label[order])) + 1) if len(order) else []
 
 
-def _tally(columns: RecordColumns, rows: np.ndarray) -> Tally:
+def _tally(columns: RecordColumns, rows: np.ndarray, header: int) -> Tally:
     times = columns.row(frames.STORE_TIMESTAMP)[rows]
     offsets = columns.row(frames.QUEUE_OFFSET)[rows]
     return Tally(
         len(rows),
-        int(columns.row(frames.SIZE)[rows].sum()),
+        int(columns.row(frames.SIZE)[rows].sum()) + header * len(rows),
         int(columns.row(frames.BODY_LENGTH)[rows].sum()),
         int(columns.row(frames.PROPERTIES_LENGTH)[rows].sum()),
         int(times.min()),

@@ -152,6 +152,8 @@ def table(
     low = max(low, selection.from_offset or 0)
     if selection.to_offset is not None:
         high = min(high, selection.to_offset)
+    # offsets are those of records: what comes before them in their units belongs to them
+    low, high = low - log.header_size, high - log.header_size
     left = selection.limit
     for file in log.files:
         start, stop = max(0, low - file.start), min(file.size, high - file.start)

@@ -34,6 +34,7 @@ class RocketMQStore(StoreFiles):
         if name == "disk":
             return self._disk_view
         if name == "recovered":
+            self.require_commit_log("the recovered view")
             return recover(self, as_ or self.version_hint)
         raise UsageError(f"there is no view {name!r}; the views are disk and recovered")
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from mqstore.errors import CannotOpenError, UnsupportedError
+from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
@@ -24,13 +24,13 @@ from mqstore.rocketmq.format import checkpoint as checkpoints
 from mqstore.rocketmq.format import consume_queue, index_file
 from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
 from mqstore.rocketmq.format.checkpoint import Checkpoint
-from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
+from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
-from mqstore.rocketmq.store.unread_parts import dledger_log, offsets_in_rocksdb, queues_in_rocksdb, unread_parts
+from mqstore.rocketmq.store.unread_parts import offsets_in_rocksdb, queues_in_rocksdb, unread_parts
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
 
@@ -52,7 +52,7 @@ class StoreFiles:
             raise CannotOpenError(
                 f"{self.directory.path('commitlog')} is not a directory, or a link that leads to none; put the log there, or a link to it"
             )
-        self.log = CommitLog(self.directory, file_size=self.config.commit_log_file_size)
+        self.log = open_log(self.directory, self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
         self._keep = keep  # keeps an unpacked archive as long as the store that reads it
 
@@ -171,18 +171,14 @@ class StoreFiles:
         """The directory of the database that holds the consume queues, which is not read; None if they are files."""
         return queues_in_rocksdb(self.directory)
 
-    @cached_property
-    def unread_log(self) -> str | None:
-        """The directory that holds the log, if it is not read; None if there is a commit log."""
-        return dledger_log(self.directory)
+    @property
+    def dledger(self) -> str | None:
+        """The directory that holds the log, if DLedger keeps it; None if there is a commit log."""
+        return self.log.queue.relative if isinstance(self.log, DLedgerLog) else None
 
-    def require_log(self) -> None:
-        """Raise UnsupportedError if the log is not read, so that nothing can be said of its messages."""
-        if self.unread_log is not None:
-            raise UnsupportedError(
-                f"{self.path} has no commit log: DLedger keeps the log in {self.unread_log}, which mqstore does not read; "
-                "its messages can be read through a broker of the group"
-            )
+    def require_commit_log(self, action: str) -> None:
+        """Raise UnsupportedError if DLedger keeps the log. action: what needs a commit log."""
+        refuse_dledger(self.directory, action)
 
     @cached_property
     def unread_offsets(self) -> str | None:
@@ -220,7 +216,7 @@ class StoreFiles:
         if number < 0:
             return False
         file = self.log.files[number]
-        message = self.log.record(file.start)
+        message = self.log.record(file.start + self.log.header_size)
         return message is not None and (message.version == 2 or message.properties.endswith(b"\x02"))
 
     def rules(self, version: str | None = None) -> DispatchRules:

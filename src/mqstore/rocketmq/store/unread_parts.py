@@ -1,7 +1,6 @@
 """Parts of a store that are recognised and not read: what they are, and how a store shows that it has them.
 
     consumequeue/CURRENT      consume queues in RocksDB: which messages they list
-    dledger-NAME/data         the log as DLedger keeps it: every message
     config/consumerOffsets    consumer offsets in RocksDB
 
 What is not read is never called damaged, and never said to be missing.
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 from mqstore.files import ReadOnlyDirectory
 
-__all__ = ["dledger_log", "offsets_in_rocksdb", "queues_in_rocksdb", "unread_parts"]
+__all__ = ["offsets_in_rocksdb", "queues_in_rocksdb", "unread_parts"]
 
 _PLACES = (
     ("consumequeue/CURRENT", "consume queues in RocksDB (storeType=defaultRocksDB)"),
@@ -28,11 +27,7 @@ _PLACES = (
 
 def unread_parts(directory: ReadOnlyDirectory) -> list[str]:
     """Return the parts that a store has, by name."""
-    found = [name for place, name in _PLACES if directory.exists(place)]
-    ledger = dledger_log(directory)
-    if ledger is not None:
-        found.append(f"the log, which DLedger keeps in {ledger}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(name for place, name in _PLACES if directory.exists(place)))
 
 
 def queues_in_rocksdb(directory: ReadOnlyDirectory) -> str | None:
@@ -48,11 +43,3 @@ def offsets_in_rocksdb(directory: ReadOnlyDirectory) -> str | None:
     if directory.exists("config/consumerOffset.json"):
         return None
     return next((place for place in ("config/consumerOffsets", "config/rdb") if directory.exists(f"{place}/CURRENT")), None)
-
-
-def dledger_log(directory: ReadOnlyDirectory) -> str | None:
-    """Return the directory that holds the log if DLedger keeps it; None if there is a commit log."""
-    if any(entry.is_file for entry in directory.entries("commitlog")):
-        return None
-    places = (f"{entry.name}/data" for entry in directory.entries() if entry.is_directory and entry.name.startswith("dledger-"))
-    return next((place for place in places if directory.is_directory(place)), None)

@@ -99,10 +99,9 @@ class Verification:
     def report(self, index_damage: Sequence[Sequence[Damage]]) -> Report:
         """Return the report once every split was taken. index_damage: findings of `settle_index`, file by file."""
         self.checked.files = len(self.log.files) + sum(len(proof.queue.files) for proof in self.queues.values()) + len(self.indexes)
-        if self.store.unread_log is None:
-            self._finish_queues()
-            self._count_gone()
-            self._finish_batch_queues()
+        self._finish_queues()
+        self._count_gone()
+        self._finish_batch_queues()
         self._finish_index(index_damage)
         self._finish_offsets()
         self._finish_checkpoint()
@@ -115,7 +114,7 @@ class Verification:
             *(
                 SkippedRange(item.file, item.offset, item.length, str(item.kind))
                 for item in self.damage
-                if item.kind in _LOG_KINDS and item.file.startswith("commitlog/")
+                if item.kind in _LOG_KINDS and item.file.startswith(f"{self.log.queue.relative}/")
             ),
             *self._unread(),
         )
@@ -141,15 +140,11 @@ class Verification:
         """Yield the parts of the store that are not read, and note what is not checked without them."""
         for item in self.store.unread_directories:
             yield SkippedRange(item.file, 0, 0, item.detail)
-        log, queues = self.store.unread_log, self.store.unread_queues
+        queues = self.store.unread_queues
         for file in self.store.unread_index:
             if not file.damaged:
                 self.notes.append(f"{file.relative} was not checked: {file.sentence}")
             yield SkippedRange(file.relative, 0, self.store.directory.map(file.relative).size, "the geometry is not known")
-        if log is not None:
-            self.cautions.append(f"DLedger keeps the log in {log}, which mqstore does not read")
-            self.notes.append(f"DLedger keeps the log in {log}, which mqstore does not read: queues and index are not compared with it")
-            yield SkippedRange(log, 0, 0, "the log of DLedger is not read")
         if queues is not None:
             sentence = "whether they list every message is not known"
             self.cautions.append("the consume queues are in a RocksDB database, which mqstore does not read")
@@ -341,7 +336,7 @@ class Verification:
         for number, item in enumerate(self.damage):
             if item.kind in _GAPS and item.file in starts:
                 start, length = starts[item.file] + item.offset, item.length
-            elif item.kind == Kind.MISSING_FILE and item.file.startswith("commitlog/"):
+            elif item.kind == Kind.MISSING_FILE and item.file.startswith(f"{self.log.queue.relative}/"):
                 start, length = int(item.file.rpartition("/")[2]), item.length
             else:
                 continue
@@ -426,7 +421,7 @@ def settle_index(work: Verification, number: int) -> list[Damage]:
     proof = work.indexes[number]
     damage = check_chains(proof.file, work.indexes[number - 1].file if number else None)
     headless = any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage)
-    if not headless and work.store.unread_log is None:
+    if not headless:
         proof.finish(work.log, work.log_end, work.rules)
     proof.file.drop()
     return [*damage, *proof.damage]

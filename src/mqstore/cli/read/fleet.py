@@ -120,7 +120,7 @@ def _row_of(place: Any, *, options: InspectOptions) -> StoreRow:
 
 
 def _rocketmq_row(place: Any, store: RocketMQStore) -> StoreRow:
-    from mqstore.cli.read.inspect import summarize
+    from mqstore.cli.read.summary import summarize
 
     summary = summarize(store)
     return StoreRow(

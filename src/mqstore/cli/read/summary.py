@@ -1,0 +1,301 @@
+"""The summary of a RocketMQ store that `inspect` shows: from names, sizes, headers and the end of the log.
+
+A log of any size is summarised at once: only the records after the last one in a consume queue are walked, up to `TAIL` bytes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mqstore.cli.common.store_parts import StorePart
+
+if TYPE_CHECKING:
+    from mqstore.findings import Damage
+    from mqstore.rocketmq.format.checkpoint import Checkpoint
+    from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = ["FITS", "BrokerSetting", "LogEnd", "RocketMQSummary", "summarize"]
+
+TAIL = 256 << 20
+
+_PLACES = (
+    ("commitlog", "all messages, in the order they were stored"),
+    ("consumequeue", "positions of the messages of each queue"),
+    ("consumequeue_ext", "tags codes and filter bits of extended queues"),
+    ("batchconsumequeue", "queues of whole batches"),
+    ("index", "index of messages by key"),
+    ("config", "topics, groups, consumer offsets"),
+    ("timerwheel", "timer messages: the wheel"),
+    ("timerlog", "timer messages: the log"),
+    ("compaction", "compacted topics"),
+)
+FITS = {
+    "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it when it writes"),
+    "5.3.3": ("5.x", "do not open it with 4.x"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSetting:
+    """A broker setting as it must have been, and how it was inferred."""
+
+    name: str
+    value: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log ends. unqueued: messages after the last one in a queue; walked: False if there was too much to walk."""
+
+    offset: int
+    last_store_timestamp: int | None
+    unqueued: int
+    torn: bool
+    walked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RocketMQSummary:
+    """What `inspect` reports of a RocketMQ store."""
+
+    store: str
+    family: str
+    version: str
+    unclean: bool
+    locked: bool
+    parts: tuple[StorePart, ...]
+    settings: tuple[BrokerSetting, ...]
+    log_start: int
+    log_files: int
+    dledger: str | None
+    end: LogEnd
+    topics: int
+    queues: int
+    listed: int | None
+    first_store_timestamp: int | None
+    index_files: int
+    index_entries: int
+    index_end: int | None
+    checkpoint: dict[str, int] | None
+    groups: int
+    committed: int
+    unsupported: tuple[str, ...]
+    queues_unread: bool
+    refusals: dict[str, str]
+    findings: tuple[Damage, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `inspect -o json` prints."""
+        return {
+            "store": self.store,
+            "family": self.family,
+            "version": self.version,
+            "fits": FITS[self.version][0],
+            "shutdown": "unclean" if self.unclean else "clean",
+            "abort_file": self.unclean,
+            "lock_file": self.locked,
+            "parts": [part.as_dict() for part in self.parts],
+            "settings": {setting.name: setting.value for setting in self.settings},
+            "settings_known_from": {setting.name: setting.how for setting in self.settings},
+            "log": {
+                "min_offset": self.log_start,
+                "max_offset": self.end.offset,
+                "files": self.log_files,
+                "end_walked": self.end.walked,
+                "torn_end": self.end.torn,
+                "dledger": self.dledger,
+            },
+            "topics": self.topics,
+            "queues": self.queues,
+            "messages": self.listed,
+            "messages_not_listed": self.end.unqueued if self.end.walked else None,
+            "first_store_timestamp": self.first_store_timestamp,
+            "last_store_timestamp": self.end.last_store_timestamp,
+            "index": {"files": self.index_files, "entries": self.index_entries, "end_phyoffset": self.index_end},
+            "checkpoint": self.checkpoint,
+            "consumer_groups": self.groups,
+            "committed_offsets": self.committed,
+            "unsupported": list(self.unsupported),
+            "broker_would_refuse": dict(self.refusals),
+            "findings": [item.as_dict() for item in self.findings],
+        }
+
+
+def summarize(store: RocketMQStore) -> RocketMQSummary:
+    """Summarize an open store."""
+    from mqstore.rocketmq.store.queue_totals import messages_of
+
+    view = store.view("disk")
+    queues = view.queues()
+    index = store.index_files()
+    unread = store.unread_index
+    headers = [file.header for file in index] + [file.header for file in unread]
+    offsets = store.offset_table.offsets
+    version = store.version_hint
+    listed = [queue.max_physical_offset for queue in queues]
+    used = [file for file in index if file.index_count > 1]
+    return RocketMQSummary(
+        store=str(store.path),
+        family=store.family,
+        version=version,
+        unclean=store.unclean,
+        locked=store.directory.exists("lock"),
+        parts=tuple(_parts(store)),
+        settings=tuple(_settings(store)),
+        log_start=store.log.start,
+        log_files=len(store.log.files),
+        dledger=store.dledger,
+        end=_find_end(store, max(listed, default=-1)),
+        topics=len({queue.topic for queue in queues}),
+        queues=len(queues),
+        listed=None if store.unread_queues is not None else messages_of(view, queues),
+        first_store_timestamp=_first_store_timestamp(store),
+        index_files=len(index) + len(unread),
+        index_entries=sum(max(0, header.index_count - 1) for header in headers),
+        index_end=used[-1].end_physical_offset if used else None,
+        checkpoint=_checkpoint_fields(store.checkpoint),
+        groups=len({group for group, _ in offsets}),
+        committed=sum(len(by_queue) for by_queue in offsets.values()),
+        unsupported=store.unsupported,
+        queues_unread=store.unread_queues is not None,
+        refusals=dict(_refusals(store)),
+        findings=(*view.findings, *_queue_findings(store)),
+    )  # fmt: skip
+
+
+def _queue_findings(store: RocketMQStore) -> Iterator[Damage]:
+    for queue in store.consume_queues():
+        yield from queue.findings
+    for batch in store.batch_queues():
+        yield from batch.findings
+
+
+def _checkpoint_fields(point: Checkpoint) -> dict[str, int] | None:
+    """Return the checkpoint's fields under the broker's names."""
+    if not point.exists:
+        return None
+    return {
+        "physicMsgTimestamp": point.physic,
+        "logicsMsgTimestamp": point.logics,
+        "indexMsgTimestamp": point.index,
+        "masterFlushedOffset": point.master_flushed_offset,
+        "confirmPhyOffset": point.confirm_physical_offset,
+    }
+
+
+def _parts(store: RocketMQStore) -> Iterator[StorePart]:
+    known = dict(_PLACES)
+    if store.dledger is not None:
+        known[store.dledger.partition("/")[0]] = "all messages, in the log of a DLedger group"
+    for entry in store.directory.entries():
+        if not entry.is_directory:
+            if entry.name in known:
+                yield StorePart(entry.name, known[entry.name], 1, entry.size, entry.blocks * 512)
+            continue
+        found = [below for _, below in store.directory.walk(entry.name)]
+        yield StorePart(
+            entry.name + "/",
+            known.get(entry.name, "not known to mqstore"),
+            len(found),
+            sum(below.size for below in found),
+            sum(below.blocks for below in found) * 512,
+        )
+
+
+def _settings(store: RocketMQStore) -> Iterator[BrokerSetting]:
+    def how(configured: object, inferred: str) -> str:
+        return "given by --config" if configured is not None else inferred
+
+    config = store.config
+    if store.log.file_size:
+        yield BrokerSetting(
+            "mappedFileSizeCommitLog", store.log.file_size, how(config.commit_log_file_size, "names and lengths of the log files")
+        )
+    sizes = {queue.file_size for queue in store.consume_queues() if queue.files}
+    if sizes:
+        yield BrokerSetting(
+            "mappedFileSizeConsumeQueue", max(sizes), how(config.consume_queue_file_size, "names and lengths of the queue files")
+        )
+    batch = {queue.file_size for queue in store.batch_queues() if queue.files}
+    if batch:
+        yield BrokerSetting(
+            "mapperFileSizeBatchConsumeQueue", max(batch), how(config.batch_queue_file_size, "names and lengths of the queue files")
+        )
+    for file in store.index_files()[-1:]:
+        yield BrokerSetting("maxHashSlotNum", file.slot_count, file.inferred)
+        yield BrokerSetting("maxIndexNum", file.positions, file.inferred)
+
+
+def _find_end(store: RocketMQStore, listed: int) -> LogEnd:
+    """Find the end of the log by walking from the last record in a queue, or from the start of the last file if there is none."""
+    import numpy as np
+
+    from mqstore.findings import Damage
+    from mqstore.rocketmq.format.commit_log import EndOfFile, Records
+
+    log = store.log
+    number = log.last_written()
+    if number < 0:
+        return LogEnd(log.start, None, 0, False, True)
+    last_file = log.files[number]
+    known = listed >= log.start and log.file_at(listed) is not None
+    start = listed if known else last_file.start
+    walked = known or number == 0
+    if last_file.start + last_file.size - start > last_file.size + TAIL:
+        start, walked = last_file.start, False
+    end, unqueued, torn = start, 0, False
+    newest: int | None = None
+    for event in log.scan(start):
+        if isinstance(event, Records):
+            last = int(event.positions[-1])
+            newest = event.file.start + last
+            end = newest + int(np.frombuffer(event.data[last : last + 4].tobytes(), ">i4")[0])
+            unqueued += len(event)
+        elif isinstance(event, EndOfFile):
+            end = event.file.start + event.position + event.length
+        elif isinstance(event, Damage):
+            torn = torn or event.kind == "torn-record"
+    return LogEnd(end, _store_timestamp(store, newest) if newest is not None else _newest_listed(store), unqueued, torn, walked)
+
+
+def _newest_listed(store: RocketMQStore) -> int | None:
+    """Return the store time of the newest record in a queue."""
+    newest = -1
+    for queue in store.view("disk").queues():
+        entries = queue.entries(queue.max_offset - 1, queue.max_offset)
+        if len(entries):
+            newest = max(newest, int(entries["physical_offset"][-1]))
+    return _store_timestamp(store, newest) if newest >= 0 else None
+
+
+def _store_timestamp(store: RocketMQStore, physical_offset: int) -> int | None:
+    message = store.log.record(physical_offset)
+    return None if message is None else message.store_timestamp
+
+
+def _first_store_timestamp(store: RocketMQStore) -> int | None:
+    """Return the store time of the first valid record of the first file."""
+    if store.log.last_written() < 0:
+        return None
+    file = store.log.files[0]
+    position = store.log.first_record(file, 0, min(file.size, TAIL))
+    return None if position is None else _store_timestamp(store, file.start + position + store.log.header_size)
+
+
+def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
+    """Yield (version, reason) for each version whose broker would not start on the directory."""
+    from mqstore.errors import RefusedError
+    from mqstore.rocketmq.recovery.broker_recovery import Recovery
+    from mqstore.rocketmq.store.store import VERSIONS
+
+    for version in VERSIONS if store.dledger is None else ():
+        try:
+            Recovery(
+                store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules(version), version,
+                unclean=store.unclean,
+            )  # fmt: skip
+        except RefusedError as error:
+            yield version, str(error)

@@ -2,7 +2,8 @@
 #
 #   prepare EXTRA...     install the package in editable mode with these extras, pinned by requirements.lock
 #
-# MQSTORE_VENV sets another directory for the environment, MQSTORE_PYTHON the Python to create it with.
+# MQSTORE_VENV sets another directory for the environment, MQSTORE_PYTHON the Python to create it with, MQSTORE_PYSPARK the version of
+# pyspark in place of the pinned one.
 # A stamp in the environment holds a hash of everything the installation depends on, so that a second run starts at once.
 
 set -euo pipefail
@@ -48,12 +49,19 @@ make_venv() {
 fingerprint() {
     {
         "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
-        printf '%s\n' "$@"
+        printf '%s\n' "$@" ${MQSTORE_PYSPARK:+"pyspark $MQSTORE_PYSPARK"}
         cat requirements.lock pyproject.toml setup.py src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
     } | "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 
-pinned() { "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input --constraint requirements.lock "$@"; }
+pinned() {
+    local pins=requirements.lock
+    if [ -n "${MQSTORE_PYSPARK:-}" ]; then
+        pins=$venv/pins.txt
+        { grep -v -e '^pyspark==' -e '^py4j==' requirements.lock && echo "pyspark==$MQSTORE_PYSPARK"; } >"$pins"
+    fi
+    "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input --constraint "$pins" "$@"
+}
 
 # Without a compiler the kernels run as plain Python, about a hundred times slower; a compiler from a Python package will do.
 find_compiler() {

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from mqstore.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,7 @@ COUNTED = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests with real brokers, clusters and browsers and the long proofs, too")
+    parser.addoption("--first-cases", action="store_true", help="run only the first case of each test")
     parser.addoption("--run-slow", action="store_true", help="with --all: run the tests marked slow, too")
     parser.addoption("--scripts", type=int, default=20, help="random scripts that each version of the real store is compared on")
     parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
@@ -74,6 +77,8 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         _place(item)
+    if config.option.first_cases:
+        _keep(items, list({(item.path, getattr(item, "originalname", item.name)): item for item in reversed(items)}.values())[::-1], config)
     if config.option.markexpr or any("::" in word for word in config.args):
         return
     kept, counts = [], Counter[str]()
@@ -90,11 +95,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             kept.append(item)
         else:
             counts[reason] += 1
+    _keep(items, kept, config)
+    config.stash[_COUNTS] = counts
+
+
+def _keep(items: list[pytest.Item], kept: list[pytest.Item], config: pytest.Config) -> None:
     if len(kept) != len(items):
         chosen = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = kept
-    config.stash[_COUNTS] = counts
 
 
 _COUNTS = pytest.StashKey[Counter[str]]()
@@ -151,6 +160,22 @@ def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:
     if config.getoption("--all"):
         return None
     return next((why for name, why in LEFT_OUT.items() if item.get_closest_marker(name)), None)
+
+
+class _Module(pytest.Module):
+    """A file of tests that is skipped, with the reason, if it imports what the installed pyspark does not have."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return list(super().collect())
+        except UnsupportedError as error:
+            pytest.skip(str(error), allow_module_level=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    module: pytest.Module = _Module.from_parent(parent, path=module_path)
+    return module
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

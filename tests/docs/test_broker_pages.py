@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -81,26 +83,51 @@ def test_the_tests_that_the_pages_show_pass(page: Path, count: int, tmp_path: Pa
     assert f"{count} passed" in done.stdout
 
 
-def shown_serving() -> list[tuple[str, str]]:
-    """(command, the line that it prints) of what the README shows running."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```serving\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return re.findall(r"^\$ mqstore (.*)\n(.*)$", block, re.MULTILINE)
+def shown_serving() -> list[tuple[str, str, str]]:
+    """(page, command, the line that it prints, or nothing) of all that pages show running."""
+    pages = [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]
+    found = []
+    for page in pages:
+        for block in re.findall(r"^```serving\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            found += [(page.name, *each) for each in re.findall(r"^\$ mqstore (.*)\n((?!\$).*)", block, re.MULTILINE)]
+    return found
 
 
-@pytest.mark.parametrize(("command", "line"), shown_serving(), ids=lambda text: text.split()[0])
-def test_what_the_readme_shows_running_says_so(command: str, line: str) -> None:
+def _accounts_and_certificates(place: Path) -> None:
+    """Make what the page on access has made before: its file of accounts, and its certificates."""
+    text = (GUIDE / "who-may-connect.md").read_text(encoding="utf-8")
+    (accounts,), (certificates,) = (
+        re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) for kind in ("yaml accounts", "sh certificates")
+    )
+    (place / "plain_acl.yml").write_text(accounts, encoding="utf-8")
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl command")
+    subprocess.run(["bash", "-ec", certificates], cwd=place, check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("page", "command", "line"), shown_serving(), ids=lambda text: text.split()[0] if text else "none")
+def test_what_a_page_shows_running_says_so(page: str, command: str, line: str) -> None:
     start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
     with transcripts.stores() as place:
+        if page == "who-may-connect.md":
+            _accounts_and_certificates(place)
+        command = re.sub(r"--listen \S+", "", command)
         words = [sys.executable, "-c", start, *command.split(), "--listen", "127.0.0.1:0"]
         running = subprocess.Popen(words, cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             assert running.stdout is not None
             told = running.stdout.readline().rstrip()
-            assert re.sub(r":\d+", ":N", told) == re.sub(r":\d+", ":N", line)
+            if line:
+                assert re.sub(r":\d+", ":N", told) == re.sub(r"(?:0\.0\.0\.0|127\.0\.0\.1):\d+", "127.0.0.1:N", line)
             asked = re.search(r"127\.0\.0\.1:\d+", told)
             assert asked is not None
-            if command.startswith("serve"):
+            if "--acl" in command:
+                with socket.create_connection(asked[0].split(":"), timeout=60):  # type: ignore[arg-type]
+                    pass
+            elif command.startswith("serve orders"):
+                assert json.loads(told)["writable"] if "-o" in command else "read-only" not in told
+            elif command.startswith("serve"):
                 with Client(asked[0]) as client:
                     assert len(client.consume("late", 3, group="readers")) == 3
                 with Wire(asked[0]) as wire:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import notebook
 
+CELLS = {"analysis.md": 6, "rabbitmq.md": 1, "spark.md": 15}  # cells with an output, at least
 LETTERS = 0.01  # versions of matplotlib and its font library move letters by parts of a pixel; another curve makes 0.03 and more
 
 
@@ -14,13 +15,13 @@ LETTERS = 0.01  # versions of matplotlib and its font library move letters by pa
 @pytest.mark.spark
 @pytest.mark.parametrize("page", notebook.PAGES, ids=lambda page: page.name)
 def test_every_cell_prints_and_draws_what_the_page_shows(page: Path) -> None:
-    with notebook.stores() as place:
+    with notebook.stores(page) as place:
         shown_below = [cell["told"] or "" for cell in notebook.cells(page)]
         assert notebook.run(page, place) == shown_below
-        assert len([told for told in shown_below if told]) > 5
-        shown = notebook.pictures(page)
+        assert len([told for told in shown_below if told]) >= CELLS[page.name]
+        shown = notebook.pictures(page) if page.name == "analysis.md" else {}
         assert {path.name for path in place.glob("*.png")} == set(shown)
-        assert len(shown) == 3
+        assert len(shown) == (3 if page.name == "analysis.md" else 0)
         for name, path in shown.items():
             assert notebook.difference(place / name, path) < LETTERS
             assert path.stat().st_size < 100_000

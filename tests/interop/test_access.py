@@ -24,6 +24,7 @@ from support.certificates import Files, server_files
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-clients")]
 
 ACCOUNTS = CLIENTS / "plain_acl.yml"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "who-may-connect.md"
 PATIENCE = 600.0  # seconds for all cases on a busy machine
 CODES = {"4.9.3": 1, "5.3.3": 16}
 
@@ -65,6 +66,12 @@ STRICTER = {
     "route-unknown-key": "No acl config for stranger-1",
     "route-no-key": "No accessKey is configured",
 }
+
+
+def shown(kind: str) -> str:
+    """Return a block of the guide's page on access."""
+    (found,) = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return str(found)
 
 
 @contextmanager
@@ -178,7 +185,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 def properties(files: Files, place: Path, certificate: tuple[Path, Path] | None = None) -> tuple[str, ...]:
     """What a client with TLS is started with, which checks the broker's certificate."""
-    lines = ["tls.test.mode.enable=false", "tls.client.authServer=true", f"tls.client.trustCertPath={files.authority.certificate}"]
+    lines = shown("properties").replace("/etc/mqstore/authority.pem", str(files.authority.certificate)).splitlines()
     if certificate is not None:
         lines += [f"tls.client.certPath={certificate[0]}", f"tls.client.keyPath={certificate[1]}"]
     place.mkdir(parents=True, exist_ok=True)

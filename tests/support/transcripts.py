@@ -33,7 +33,14 @@ from support import golden as goldenkit
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
-PAGES = (ROOT / "README.md", GUIDE / "commands.md", GUIDE / "rabbitmq.md", GUIDE / "who-may-connect.md")
+PAGES = (
+    ROOT / "README.md",
+    GUIDE / "commands.md",
+    GUIDE / "findings.md",
+    GUIDE / "rabbitmq.md",
+    GUIDE / "salvage.md",
+    GUIDE / "who-may-connect.md",
+)
 STORES = {
     "store": "4.9.3/b-kill9",
     "damaged": "4.9.3/m-damaged/01-body-flip",

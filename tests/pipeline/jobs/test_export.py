@@ -182,6 +182,7 @@ def test_a_target_that_exists_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "mine"
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("file_format", ["parquet", "jsonl", "csv"])
 def test_spark_writes_the_rows_that_threads_write(file_format: str, tmp_path: Path, spark: SparkSession) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
@@ -197,6 +198,7 @@ def test_spark_writes_the_rows_that_threads_write(file_format: str, tmp_path: Pa
     assert done[-1][0] == done[-1][1] > 0
 
 
+@pytest.mark.versions
 def test_spark_reads_the_exported_table(tmp_path: Path, spark: SparkSession) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
     export(source, tmp_path / "out", spark=spark, splits=3)

@@ -121,6 +121,7 @@ def some(count: int = 300) -> list[Pair]:
     return [("orders", f"k{number}") for number in range(0, count, 7)] + [("bills", "odd"), ("orders", "odd"), ("nowhere", "k1")]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("plan", PLANS)
 def test_spark_writes_the_rows_that_threads_write(plan: str, tmp_path: Path, spark: SparkSession) -> None:
     source = made(tmp_path / "store").write()

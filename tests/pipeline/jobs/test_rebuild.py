@@ -334,6 +334,7 @@ def test_an_idle_batch_queue_keeps_its_last_file_and_its_numbering(tmp_path: Pat
 # on Spark
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     "name", ["4.9.3/d-rolled", "4.9.3/a-clean-small", "4.9.3/c-index-collisions", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
 )

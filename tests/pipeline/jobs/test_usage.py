@@ -105,6 +105,7 @@ def test_files_are_reported_with_what_would_be_lost_with_them(tmp_path: Path) ->
     assert all("audit" not in row["waiting_groups"] for row in rows)
 
 
+@pytest.mark.versions
 def test_spark_counts_what_threads_count(spark: SparkSession) -> None:
     source = opened(case_named("5.3.3/i-v2-codecs-crc"))
     done: list[tuple[int, int]] = []

@@ -60,6 +60,7 @@ def test_a_part_that_began_at_a_record_inside_a_body_is_checked_again(tmp_path: 
     assert checked == [(0, position + len(outer.raw))]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     "name", ["4.9.3/b2-kill9-live", "4.9.3/m-damaged/09-index", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue", "5.3.3/k-rolled"]
 )
@@ -108,6 +109,7 @@ def test_what_cannot_be_verified_is_reported_in_one_sentence(tmp_path: Path, spa
         pipeline.verify(tmp_path / "nowhere", spark=spark)
 
 
+@pytest.mark.versions
 def test_a_task_that_fails_is_one_sentence(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     store.put(message("orders"))

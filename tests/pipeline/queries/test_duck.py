@@ -11,7 +11,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 from support.golden import case_named, opened
 from support.random_queries import RandomQuery, same_rows
 
@@ -20,6 +19,7 @@ from mqstore.errors import UnsupportedError, UsageError
 from mqstore.pipeline.queries import duck
 from mqstore.pipeline.queries.duck import StoreTables, conditions_in
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
+from mqstore.pipeline.spark.source_api import EqualTo, GreaterThanOrEqual, In, LessThan
 from mqstore.rocketmq.verify.verification import verify
 
 GROUPS, KILLED = "4.9.3/f-broker-offsets", "4.9.3/b-kill9"

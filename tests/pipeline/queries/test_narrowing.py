@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from support.golden import case_named, opened
 from support.random_queries import RandomQuery, same_rows
+from support.spark_api import needs_filters
 
 import mqstore
 from mqstore import pipeline
@@ -75,6 +76,8 @@ def read_columns(frame: DataFrame) -> list[list[str]]:
     return [relation.schema.names for relation in relations_of(frame.sparkSession, plan)]
 
 
+@needs_filters
+@pytest.mark.versions
 def test_each_occurrence_of_a_view_is_read_by_its_own_columns_and_conditions(spark: SparkSession) -> None:
     store = opened(case_named(KILLED))
     whole = pipeline.explain_read(pipeline.read(spark, store)).log_bytes
@@ -93,12 +96,14 @@ def test_each_occurrence_of_a_view_is_read_by_its_own_columns_and_conditions(spa
     assert whole < pipeline.explain_read(found).log_bytes < 2 * whole
 
 
+@pytest.mark.versions
 def test_a_count_reads_one_number(spark: SparkSession) -> None:
     found = pipeline.narrowed(pipeline.read(spark, opened(case_named(KILLED))).groupBy().count())
     assert read_columns(found) == [["physical_offset"]]
     assert found.collect()[0][0] == 1639
 
 
+@pytest.mark.versions
 def test_conditions_of_a_read_are_kept(spark: SparkSession) -> None:
     frame = pipeline.read(spark, opened(case_named(KILLED)), columns=["topic", "queue_id"], where="topic = 'orders'")
     both = pipeline.narrowed(frame.where("queue_id = 1"))

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 from support.golden import case_named, opened
 from support.privilege import needs_permissions, without_privilege
+from support.spark_api import needs_streams
 from support.stores import Store, message
 
 from mqstore.errors import CannotOpenError, MqstoreError, PipelineError, UsageError
@@ -75,7 +76,7 @@ def test_a_task_that_may_not_read_the_log_says_so(what: str, options: dict[str, 
 @needs_permissions
 @pytest.mark.parametrize("tolerate", ["true", "false"])
 def test_a_stream_that_may_not_read_the_log_does_not_call_it_lost(tolerate: str, tmp_path: Path) -> None:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from mqstore.pipeline.spark.source_api import ReadAllAvailable
 
     path = mail(tmp_path / "store")
     live = RocketMQStreamReader({"path": str(path), "startingOffsets": "earliest", "failOnDataLoss": tolerate}, ("topic",))
@@ -114,8 +115,9 @@ def test_a_server_that_never_answers_is_an_error_within_the_timeout() -> None:
     assert "a-secret" not in str(caught.value)
 
 
+@needs_streams
 def test_a_checkpoint_of_another_store_is_refused(tmp_path: Path) -> None:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from mqstore.pipeline.spark.source_api import ReadAllAvailable
 
     def follow(path: Path) -> RocketMQStreamReader:
         return RocketMQStreamReader({"path": str(path), "startingOffsets": "earliest"}, ("topic",))

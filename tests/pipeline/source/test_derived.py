@@ -105,7 +105,7 @@ def test_an_entry_names_the_file_it_is_in(tmp_path: Path) -> None:
 
 
 def test_a_filter_on_topic_and_queue_leaves_out_queues_before_they_are_read(tmp_path: Path) -> None:
-    from pyspark.sql.datasource import EqualTo, In
+    from mqstore.pipeline.spark.source_api import EqualTo, In
 
     store = Store(tmp_path)
     for number in range(12):
@@ -120,6 +120,7 @@ def test_a_filter_on_topic_and_queue_leaves_out_queues_before_they_are_read(tmp_
 # on Spark
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", list(BY_NAME))
 @pytest.mark.parametrize("case", ["4.9.3/a-clean-small", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"])
 def test_a_dataframe_holds_every_row(name: str, case: str, spark: SparkSession) -> None:

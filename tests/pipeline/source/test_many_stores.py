@@ -119,7 +119,7 @@ def test_a_read_of_many_stores_has_at_least_as_many_tasks_as_minpartitions_says(
 
 
 def test_a_condition_on_the_store_still_opens_that_one_alone(fleet: Path) -> None:
-    from pyspark.sql.datasource import EqualTo
+    from mqstore.pipeline.spark.source_api import EqualTo
 
     reader = reader_of(RocketMQDataSource, fleet / "*")
     reader.confine([EqualTo(("store",), f"{fleet}/007")])

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support.golden import case_named, opened
 from support.s3 import endpoint
+from support.spark_api import needs_streams
 from support.stores import BEGIN, Store, message
 
 from mqstore.files.location import Url
@@ -124,6 +125,7 @@ def test_a_url_of_nothing_is_an_empty_table(stores: dict[str, Path], spark: Spar
     assert read(spark, [unwritten, full], ["topic"]).count() == 10
 
 
+@pytest.mark.versions
 def test_a_rabbitmq_read_of_nothing_is_an_empty_table(spark: SparkSession) -> None:
     path = opened(case_named("3.10.8/f-mixed-features"))
     for view, options in product(("messages", "index", "store"), ({"vhost": "nothing"}, {"queue": "nothing"})):
@@ -143,6 +145,8 @@ def streamed(spark: SparkSession, path: Path | Url, checkpoint: Path, **options:
     return sum(counts)
 
 
+@pytest.mark.versions
+@needs_streams
 @pytest.mark.parametrize("columns", [{}, {"columns": "topic"}], ids=["all", "one"])
 def test_a_stream_of_nothing_ends_without_rows(
     columns: dict[str, str], stores: dict[str, Path], tmp_path: Path, spark: SparkSession
@@ -162,6 +166,7 @@ def test_a_stream_of_nothing_ends_without_rows(
     assert streamed(spark, both, tmp_path / "both", **columns) == 0  # type: ignore[arg-type]
 
 
+@needs_streams
 def test_a_stream_from_an_offset_past_the_log_is_refused_with_its_range(
     stores: dict[str, Path], tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -76,6 +76,7 @@ def test_runs_are_of_about_equal_size() -> None:
 # on Spark
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("splits", [1, 3, 7])
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
 def test_a_dataframe_has_the_rows_of_the_command(spark: SparkSession, case: GoldenCase, splits: int) -> None:

@@ -29,6 +29,7 @@ def ordered(table: Any) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("case", "splits"), [*((case, 3) for case in RABBITMQ), *((case, splits) for case in (MIXED, CUT) for splits in (1, 7))], ids=case_id
 )

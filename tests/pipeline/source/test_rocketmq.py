@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from support.golden import CASES, GoldenCase, case_id, case_named, expected, opened, unchanged
+from support.spark_api import needs_filters
 from support.stores import BEGIN, Store, message
 
 import mqstore
@@ -358,6 +359,8 @@ def test_a_fleet_is_one_table_and_a_condition_on_the_store_opens_one(fleet: Path
         assert one.count() == 5
 
 
+@needs_filters
+@pytest.mark.versions
 def test_the_plan_of_a_read_says_what_is_scanned_and_why(spark: SparkSession) -> None:
     case = case_named("5.3.3/g-clean-small")
     columns = [*CHEAP, "uniq_key"]
@@ -378,6 +381,7 @@ def test_the_plan_of_a_read_says_what_is_scanned_and_why(spark: SparkSession) ->
     assert explain_read(spark.range(3)).stores == ()
 
 
+@pytest.mark.versions
 def test_failfast_fails_the_job_with_a_sentence(spark: SparkSession) -> None:
     damaged = opened(case_named("4.9.3/m-damaged/16-everything"))
     assert read(spark, damaged, columns=["topic"], mode="PERMISSIVE").count() > 0
@@ -386,6 +390,7 @@ def test_failfast_fails_the_job_with_a_sentence(spark: SparkSession) -> None:
     assert told(caught.value).startswith("mode=FAILFAST: ")
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", ["4.9.3/a-clean-small", "5.3.3/i-v2-codecs-crc", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"])
 def test_a_dataframe_holds_every_column_of_every_message(name: str, spark: SparkSession) -> None:
     case = case_named(name)
@@ -429,6 +434,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("condition", FILTERS)
 def test_a_filter_gives_what_spark_would_keep_of_the_whole_table(condition: str, mail: Path, spark: SparkSession) -> None:
     columns = [*CHEAP, "tags", "keys", "uniq_key", "store_timestamp"]
@@ -439,6 +445,7 @@ def test_a_filter_gives_what_spark_would_keep_of_the_whole_table(condition: str,
     assert rows(read(spark, mail, columns=columns, where=condition)) == wanted
 
 
+@pytest.mark.versions
 def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(mail: Path, spark: SparkSession) -> None:
     """Spark 4.2 keeps a source's response to the filters of one query, and gave the same rows to every later query of the DataFrame."""
     frame = read(spark, mail, columns=CHEAP)
@@ -450,6 +457,7 @@ def test_the_filters_of_one_query_do_not_reach_another_of_the_same_dataframe(mai
     assert both.collect()[0].asDict() == {"few": 134, "whole": 400}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("condition", FILTERS)
 def test_a_condition_may_name_columns_that_are_not_returned(condition: str, mail: Path, spark: SparkSession) -> None:
     wanted = rows(read(spark, mail, where=condition).select("physical_offset", "size"))
@@ -502,7 +510,7 @@ def test_a_condition_is_for_its_dataframe_alone_and_holds_for_all_its_queries(ma
 
 
 def test_filters_travel_as_text() -> None:
-    from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In, IsNull, LessThanOrEqual, StringContains
+    from mqstore.pipeline.spark.source_api import EqualNullSafe, EqualTo, GreaterThan, In, IsNull, LessThanOrEqual, StringContains
 
     time = datetime(2022, 1, 1, 0, 0, 0, 1501, UTC)
     kept = (
@@ -525,9 +533,8 @@ def test_a_condition_that_spark_does_not_understand_is_one_sentence(mail: Path, 
 
 
 def test_filters_reach_the_reader() -> None:
-    from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, StringContains
-
     from mqstore.pipeline.source.filters import apply_filters
+    from mqstore.pipeline.spark.source_api import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, StringContains
 
     time = datetime(2022, 1, 1, 0, 0, 0, 1500, UTC)
     found = apply_filters(
@@ -547,7 +554,7 @@ def test_filters_reach_the_reader() -> None:
 
 
 def test_a_reader_applies_given_filters_and_hands_every_filter_back(mail: Path) -> None:
-    from pyspark.sql.datasource import EqualTo, StringContains
+    from mqstore.pipeline.spark.source_api import EqualTo, StringContains
 
     reader = PushingReader(ReadOptions.of({"path": str(mail)}), ("topic",))
     filters = [EqualTo(("topic",), "bills"), StringContains(("tags",), "T")]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from support.golden import case_named, opened
+from support.spark_api import needs_stream_sink
 
 import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
@@ -336,6 +337,7 @@ def config_file(place: Path, **changes: str) -> str:
     return str(path)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_a_store_that_is_read_and_written_again_has_the_same_messages(partitions: int, tmp_path: Path, spark: SparkSession) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
@@ -351,6 +353,7 @@ def test_a_store_that_is_read_and_written_again_has_the_same_messages(partitions
     assert left(tmp_path) == []
 
 
+@pytest.mark.versions
 def test_a_run_with_a_name_is_written_once(tmp_path: Path, spark: SparkSession) -> None:
     register(spark)
     for _ in range(2):
@@ -647,6 +650,8 @@ def feed(place: Path, number: int) -> None:
     os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
+@pytest.mark.versions
+@needs_stream_sink
 def test_micro_batches_are_appended_in_order_and_a_replayed_one_adds_nothing(tmp_path: Path, spark: SparkSession) -> None:
     register(spark)
     for number in range(3):
@@ -676,6 +681,7 @@ def test_a_stream_without_its_own_checkpoint_needs_a_name(tmp_path: Path, spark:
     stream_writer({"path": str(tmp_path / "store"), "create": "true", "runId": "mine"}, schema, False)
 
 
+@pytest.mark.versions
 def test_for_each_batch_names_run_and_batch(tmp_path: Path, spark: SparkSession) -> None:
     register(spark)
     for number in (0, 1, 1, 0, 2):
@@ -708,6 +714,7 @@ def test_a_schema_that_cannot_be_messages_is_reported_by_its_column(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("columns", "told"),
     [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged
+from support.spark_api import needs_streams
 from support.stores import BEGIN, Store, message
 
 import mqstore
@@ -28,6 +29,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = needs_streams
 
 FILE = 1 << 15
 CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=FILE, max_hash_slot_num=100, max_index_num=5000, services=False)
@@ -322,6 +325,7 @@ def in_order(rows: list[dict[str, Any]]) -> bool:
     return all(b == a + 1 for offsets in queues.values() for a, b in pairwise(offsets))
 
 
+@pytest.mark.versions
 @pytest.mark.long
 def test_a_query_that_is_restarted_reads_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "store")
@@ -340,7 +344,7 @@ def test_a_query_that_is_restarted_reads_every_message_once(spark: SparkSession,
 
 
 def test_available_now_ends_at_what_was_there_when_it_began(tmp_path: Path) -> None:
-    from pyspark.sql.streaming.datasource import ReadMaxRows
+    from mqstore.pipeline.spark.source_api import ReadMaxRows
 
     writer = Writer(tmp_path / "store")
     writer.put(10)
@@ -365,6 +369,7 @@ def test_rows_have_all_columns_of_the_batch_source(spark: SparkSession, tmp_path
     assert rows == sorted((row.asDict() for row in wanted.collect()), key=lambda row: row["physical_offset"])
 
 
+@pytest.mark.versions
 def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
     writers = [Writer(tmp_path / name, seed) for seed, name in enumerate(("a", "b"))]
     found: list[dict[str, Any]] = []
@@ -428,7 +433,7 @@ class Query:
         self.reader = RocketMQStreamReader(self.options, ("physical_offset",))
 
     def plan(self) -> dict[str, Any]:
-        from pyspark.sql.streaming.datasource import ReadAllAvailable
+        from mqstore.pipeline.spark.source_api import ReadAllAvailable
 
         return self.reader.latestOffset(self.offset, ReadAllAvailable())
 
@@ -561,6 +566,7 @@ def test_a_place_without_a_store_is_one_sentence(spark: SparkSession, tmp_path: 
     assert "nowhere does not exist" in told(caught.value)
 
 
+@pytest.mark.versions
 def test_the_progress_of_a_query_says_how_far_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "store")
     writer.put(90)

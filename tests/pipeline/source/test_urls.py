@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support.golden import GoldenCase, case_named, opened, run_cli
 from support.s3 import SECRET, endpoint
+from support.spark_api import needs_streams
 
 import mqstore
 from mqstore import pipeline
@@ -47,6 +48,7 @@ def uploaded(name: str, **more: object) -> tuple[GoldenCase, Url]:
     return case, endpoint().uploaded(opened(case), **({"window": SMALL} | more))
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_is_that_of_the_path(name: str, spark: SparkSession) -> None:
     case, url = uploaded(name)
@@ -152,15 +154,15 @@ def test_a_plan_names_no_secret(spark: SparkSession, capfd: pytest.CaptureFixtur
 
 def test_the_guide_is_right(spark: SparkSession) -> None:
     section = GUIDE.read_text(encoding="utf-8").partition("\n## Stores by URL\n")[2].partition("\n## ")[0]
-    python, command = ([line[4:] for line in block.splitlines()] for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE))
+    python, command = (block.splitlines() for block in re.findall(r"^```(?:python|sh) s3\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
     case, url = uploaded("4.9.3/a-clean-small")
     there = {"s3://backups/broker-a/store": str(url), "s3://backups/broker-*/store": f"{str(url)[:-2]}*"}
     there |= {"http://storage:9000": endpoint().url, "a-key": "some-key"}
     text = "\n".join(python)
     for written, meant in there.items():
         text, command = text.replace(written, meant), [line.replace(written, meant) for line in command]
-    names: dict[str, Any] = {"mqstore": mqstore, "pipeline": pipeline, "Url": Url, "spark": spark}
-    exec(text.replace("frame = pipeline", "several = pipeline"), names)
+    names: dict[str, Any] = {"pipeline": pipeline, "spark": spark}
+    exec(text, names)
     assert names["store"].to_arrow(["size"]).num_rows == names["frame"].count() == names["several"].count() == 511
     assert names["report"].ok == verify(mqstore.open(opened(case), config=case.config)).ok
     outcome = run_cli(*shlex.split(command[0])[1:])
@@ -211,6 +213,7 @@ def test_what_cannot_be_read_is_one_sentence_on_spark(spark: SparkSession) -> No
         assert SECRET not in str(error.value)
 
 
+@needs_streams
 def test_streams_and_sinks_need_a_file_system_of_this_machine(spark: SparkSession) -> None:
     _, url = uploaded("4.9.3/a-clean-small")
     pipeline.register(spark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +84,7 @@ def test_a_pandas_frame_holds_the_message_table() -> None:
 # one query, several engines
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", ["4.9.3/b2-kill9-live", "4.9.3/m-damaged/16-everything", "5.3.3/i-v2-codecs-crc"])
 def test_spark_and_duckdb_answer_alike(name: str, spark: SparkSession) -> None:
     case = case_named(name)
@@ -139,24 +139,3 @@ def test_stores_stand_side_by_side_by_a_prefix_and_together_by_a_list(spark: Spa
 def test_a_prefix_that_makes_no_name_is_refused(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="is not part of a valid view name"):
         pipeline.views(spark, opened(case_named("4.9.3/a-clean-small")), prefix="a b")
-
-
-# the guide
-
-
-def test_the_sql_of_the_guide_answers_as_printed(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    section = GUIDE.read_text(encoding="utf-8").split("\n## SQL\n")[1].split("\n## ")[0]
-    pipeline.views(spark, opened(case_named("4.9.3/b-kill9")))
-    questions = re.findall(r'spark\.sql\("""\n(.*?)"""\)\.show\(\)\n\n((?: {4}[+|][^\n]*\n)+)', section, re.DOTALL)
-    assert len(questions) == 2
-    for question, printed in questions:
-        spark.sql(question).show()
-        assert capsys.readouterr().out.strip() == re.sub(r"^ {4}", "", printed, flags=re.MULTILINE).strip()
-
-
-def test_the_duckdb_question_of_the_guide_answers_as_spark_does(spark: SparkSession) -> None:
-    section = GUIDE.read_text(encoding="utf-8").split("\n## Without Spark\n")[1].split("\n## ")[0]
-    (question,) = re.findall(r'duckdb\.sql\("(.*?)"\)', section)
-    table = mqstore.open(opened(case_named("4.9.3/b-kill9"))).to_arrow(["topic", "size"])
-    pipeline.views(spark, opened(case_named("4.9.3/b-kill9")), columns=["topic", "size"])
-    assert in_duckdb(question, messages=table) == plain(spark.sql(question).collect())

@@ -57,6 +57,7 @@ def client(server: ConnectServer) -> Iterator[SparkSession]:
 # every job
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_verify_and_usage_report_what_threads_report(client: SparkSession, case: Any) -> None:
     assert is_connect(client)
@@ -67,6 +68,7 @@ def test_verify_and_usage_report_what_threads_report(client: SparkSession, case:
     assert used.rows("topic") == pipeline.usage(source, threads=2, splits=3).rows("topic")
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_a_rebuilt_store_has_the_bytes_that_threads_write(client: SparkSession, case: Any, tmp_path: Path) -> None:
     pipeline.rebuild(opened(case), tmp_path / "threads", in_process_threads=2, splits=3)
@@ -75,6 +77,7 @@ def test_a_rebuilt_store_has_the_bytes_that_threads_write(client: SparkSession, 
     assert sorted(os.listdir(tmp_path)) == ["server", "threads"]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("file_format", ["parquet", "iceberg", "delta"])
 def test_an_export_has_the_rows_that_threads_write(client: SparkSession, file_format: str, tmp_path: Path) -> None:
     pipeline.export(opened(CLEAN), tmp_path / "threads", in_process_threads=2, splits=3)
@@ -142,10 +145,10 @@ _square.__module__ = "__main__"  # pickled by value: the server does not have th
 
 def test_no_task_carries_the_other_tasks() -> None:
     from pyspark import cloudpickle
-    from pyspark.sql.datasource import CaseInsensitiveDict
 
     from mqstore import __version__
     from mqstore.pipeline.spark.connect import _text
+    from mqstore.pipeline.spark.source_api import CaseInsensitiveDict
     from mqstore.pipeline.spark.task_source import TaskSource
 
     tasks = [bytes(100_000)] * 20
@@ -253,6 +256,7 @@ def test_the_commands_of_the_guide_work(server: ConnectServer, tmp_path: Path, m
     assert plain(tmp_path / "messages")
 
 
+@pytest.mark.versions
 def test_the_program_of_the_guide_prints_what_threads_find(server: ConnectServer, tmp_path: Path) -> None:
     unpack(CLEAN, tmp_path / "store")
     program = blocks("python")[0].replace("sc://127.0.0.1:15002", server.url)

@@ -118,6 +118,7 @@ def test_a_relative_cache_home_is_not_used() -> None:
 # ---- a session
 
 
+@pytest.mark.versions
 def test_the_settings_that_readers_and_times_rely_on(spark: SparkSession) -> None:
     told = {
         name: spark.conf.get(name)
@@ -134,6 +135,7 @@ def test_the_settings_that_readers_and_times_rely_on(spark: SparkSession) -> Non
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
 
 
+@pytest.mark.versions
 def test_workers_run_this_interpreter(spark: SparkSession) -> None:
     from mqstore.pipeline.spark.tasks import run_tasks
 
@@ -238,6 +240,7 @@ def test_a_jvm_that_does_not_start_is_quoted_in_one_sentence(tmp_path: Path) -> 
 # ---- failures in one sentence
 
 
+@pytest.mark.versions
 def test_a_query_that_spark_refuses_is_one_sentence(spark: SparkSession) -> None:
     with pytest.raises(PipelineError) as caught, failures("the query"):
         spark.sql("select no_such_column from range(3)").collect()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.versions
 def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     def slower_first(number: int) -> tuple[int, int]:
         time.sleep(0.2 if number == 0 else 0)
@@ -48,6 +49,7 @@ def test_a_task_that_fails_once_is_tried_again_and_counted_once(spark: SparkSess
     assert len(list(tmp_path.glob("2-*"))) == 2
 
 
+@pytest.mark.versions
 def test_a_task_whose_process_dies_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     def dies_at_first(number: int) -> int:
         mark = tmp_path / str(number)
@@ -59,6 +61,7 @@ def test_a_task_whose_process_dies_is_tried_again(spark: SparkSession, tmp_path:
     assert run_tasks(spark, [7], dies_at_first) == [7]
 
 
+@pytest.mark.versions
 def test_a_task_that_always_fails_ends_the_job_with_its_own_sentence(spark: SparkSession, tmp_path: Path) -> None:
     def full(number: int) -> int:
         with open(tmp_path / f"{number}-{time.monotonic_ns()}", "xb"):

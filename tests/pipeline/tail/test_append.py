@@ -130,6 +130,7 @@ def test_a_partitioned_table_has_files_of_one_topic_and_day_which_readers_skip(t
     assert rows.num_rows == 30
 
 
+@pytest.mark.versions
 def test_duckdb_and_spark_read_what_was_appended(store: Path, tmp_path: Path, spark: SparkSession) -> None:
     import duckdb
 

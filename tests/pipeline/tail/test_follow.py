@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from support.golden import case_named, opened, run_cli, unchanged
+from support.spark_api import needs_streams
 from support.stores import Store, message
 
 import mqstore
@@ -29,6 +30,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = needs_streams
 
 FILE = 1 << 15
 CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=FILE, max_hash_slot_num=100, max_index_num=5000, services=False)
@@ -67,6 +70,7 @@ def sound(path: Path) -> bool:
     return bool(outcome.document["ok"])
 
 
+@pytest.mark.versions
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "store"])
 def test_out_has_every_message_once_while_the_store_goes_on_and_is_killed(form: str, spark: SparkSession, tmp_path: Path) -> None:
@@ -180,6 +184,7 @@ def test_a_batch_that_ended_half_way_is_written_whole(spark: SparkSession, tmp_p
     store.close()
 
 
+@pytest.mark.versions
 def test_it_follows_until_stopped(spark: SparkSession, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "out"
     store = MessageStore.open(path, CONFIG)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.golden import case_named, opened, run_cli, unchanged
+from support.spark_api import needs_streams
 
 import mqstore
 from mqstore.errors import TargetError, UsageError
@@ -31,6 +32,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = needs_streams
 
 FORMS = ("iceberg", "delta")
 CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=1 << 15, max_hash_slot_num=100, max_index_num=5000, services=False)
@@ -117,6 +120,7 @@ def assert_after(report: FollowReport, messages: int, out: Path, form: str, stor
     return assert_whole(out, form, store)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("form", FORMS)
 def test_the_rows_are_those_of_the_message_table(form: str, spark: SparkSession, tmp_path: Path) -> None:
     case = case_named("5.3.3/i-v2-codecs-crc")

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from mqstore.errors import MqstoreError, UnsupportedError, UsageError
 from mqstore.files.location import Url
@@ -31,11 +30,12 @@ from mqstore.pipeline.source.derived import SOURCES
 from mqstore.pipeline.source.options import message_columns, message_fields
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
+from mqstore.pipeline.spark.source_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pyspark.sql.datasource import DataSource, DataSourceReader
+    from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader
 
 __all__ = ["Result", "StoreTables", "conditions_in"]
 

@@ -172,7 +172,8 @@ def _probe(spark: SparkSession, relation: Relation, number: int) -> Any:
 def with_attributes(frame: Any, attributes: Any) -> Any:
     """Return the relation of a DataFrame that only reads, with these attributes as its columns."""
     node = frame._jdf.queryExecution().analyzed()
-    return node.copy(node.table(), attributes, node.catalog(), node.identifier(), node.options(), node.timeTravelSpec())
+    # table, attributes, catalog, identifier, options, and in later versions of Spark more
+    return node.copy(*(attributes if number == 1 else node.productElement(number) for number in range(node.productArity())))
 
 
 def dataset(spark: SparkSession, plan: Any) -> Any:

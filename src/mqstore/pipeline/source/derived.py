@@ -24,7 +24,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
@@ -49,6 +48,7 @@ from mqstore.pipeline.source.stores import (
     with_store,
 )
 from mqstore.pipeline.spark.runner import freeze_gc_once
+from mqstore.pipeline.spark.source_api import DataSourceReader, Filter, InputPartition
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.scan.splits import written
 from mqstore.rocketmq.store.view import ConsumerOffset

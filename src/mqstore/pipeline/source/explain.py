@@ -19,7 +19,8 @@ from mqstore.pipeline.spark.session import failures
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.datasource import InputPartition
+
+    from mqstore.pipeline.spark.source_api import InputPartition
 
 __all__ = ["ReadPlan", "StoreRead", "explain_read"]
 

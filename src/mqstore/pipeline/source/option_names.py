@@ -12,9 +12,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql.datasource import CaseInsensitiveDict
-
 from mqstore.errors import UsageError
+from mqstore.pipeline.spark.source_api import CaseInsensitiveDict
 
 __all__ = ["BATCH", "RABBITMQ", "SINK", "STREAM", "TABLE", "checked"]
 

@@ -15,7 +15,8 @@ from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection, ch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+
+    from mqstore.pipeline.spark.source_api import Filter
 
 __all__ = ["ReadOptions", "count_option", "message_columns", "message_fields", "table_columns"]
 

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pyspark.sql.datasource import InputPartition
-
 from mqstore.errors import CannotOpenError, PipelineError, UnsupportedError
 from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.pipeline.spark.source_api import InputPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
+from mqstore.errors import UsageError
+from mqstore.pipeline.spark.session import failures
+from mqstore.pipeline.spark.source_api import (
+    FILTERS,
     DataSource,
     DataSourceReader,
     EqualNullSafe,
@@ -33,9 +36,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-
-from mqstore.errors import UsageError
-from mqstore.pipeline.spark.session import failures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,6 +151,8 @@ def filters_of(spark: SparkSession, schema: str, condition: str) -> str:
 
     Raises PipelineError if Spark does not understand the condition.
     """
+    if not FILTERS:
+        return "[]"
     spark.dataSource.register(FilterSource)
     with failures("planning the read"):
         # a DataFrame for this condition only, planned once

@@ -34,8 +34,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-
 from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 from mqstore.findings import Verdict
 from mqstore.pipeline.source.option_names import RABBITMQ, checked
@@ -53,6 +51,7 @@ from mqstore.pipeline.source.stores import (
     with_store,
 )
 from mqstore.pipeline.spark.runner import freeze_gc_once
+from mqstore.pipeline.spark.source_api import DataSourceReader, InputPartition
 from mqstore.rabbitmq.definitions import queue_names
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore

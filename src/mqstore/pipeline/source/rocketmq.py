@@ -41,8 +41,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter, InputPartition
-
 from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
@@ -63,6 +61,14 @@ from mqstore.pipeline.source.stores import (
 )
 from mqstore.pipeline.spark.connect import is_connect
 from mqstore.pipeline.spark.runner import freeze_gc_once
+from mqstore.pipeline.spark.source_api import (
+    CaseInsensitiveDict,
+    DataSourceReader,
+    Filter,
+    InputPartition,
+    require_stream_sink,
+    require_streams,
+)
 from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.splits import Split, plan
@@ -72,9 +78,9 @@ from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
+    from mqstore.pipeline.spark.source_api import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from mqstore.rocketmq.format.mapped_file_queue import QueueFile
     from mqstore.rocketmq.lookup.pruning import PrunedScan
     from mqstore.rocketmq.store.store import RocketMQStore
@@ -234,6 +240,7 @@ class RocketMQDataSource(TableFormat):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from mqstore.pipeline.source.stream import RocketMQStreamReader
 
+        require_streams()
         columns = message_columns(schema.names)
         check_types(schema, message_fields(columns))
         return RocketMQStreamReader(self.options, columns, tuple(schema.names))
@@ -246,6 +253,7 @@ class RocketMQDataSource(TableFormat):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from mqstore.pipeline.source import sink
 
+        require_stream_sink()
         return sink.stream_writer(self.options, schema, overwrite)
 
 

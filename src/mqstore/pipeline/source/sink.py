@@ -23,6 +23,7 @@ and held until the commit (`rocketmq/engine/lock_keeper.py`).
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import secrets
@@ -32,13 +33,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
 from mqstore.files.location import check_parent, local_target
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.option_names import SINK, checked
 from mqstore.pipeline.spark.runner import freeze_gc_once
+from mqstore.pipeline.spark.source_api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.engine.lock_keeper import hold, lent, release
 from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings
@@ -258,7 +259,9 @@ def _empty_batch(schema: StructType) -> pa.RecordBatch:
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    arrow: Any = to_arrow_schema(schema, timezone="UTC")
+    # earlier versions have no such parameter, and UTC in any case
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    arrow: Any = to_arrow_schema(schema, **zone)
     return pa.RecordBatch.from_pylist([], arrow)
 
 

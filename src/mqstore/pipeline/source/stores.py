@@ -18,12 +18,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
-
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
 from mqstore.opening import open_rocketmq
+from mqstore.pipeline.spark.source_api import DataSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

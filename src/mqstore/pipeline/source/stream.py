@@ -31,15 +31,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
-
 from mqstore.errors import FileLostError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
 from mqstore.pipeline.source.option_names import STREAM, checked
 from mqstore.pipeline.source.options import ReadOptions, count_option
 from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
+from mqstore.pipeline.spark.source_api import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns

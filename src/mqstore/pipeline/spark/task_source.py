@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
-
 import mqstore
 from mqstore.errors import PipelineError
+from mqstore.pipeline.spark.source_api import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -32,6 +32,7 @@ from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.connect import SCHEME, is_connect
 from mqstore.pipeline.spark.session import failures, running
+from mqstore.pipeline.spark.source_api import require_streams
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
 from mqstore.pipeline.tail.tables import TableSink, open_table
 from mqstore.rocketmq.engine.log_copy import LogCopy
@@ -136,6 +137,7 @@ def follow(
             "follow writes its batches in the process that runs it, which Spark Connect does not allow: give another master, "
             "or write the stream of spark.readStream"
         )
+    require_streams()
     if form not in FORMS:
         raise UsageError(f"OUT cannot be kept as {form!r}; choose {' or '.join(FORMS)}")
     if columns is not None and form == "store":

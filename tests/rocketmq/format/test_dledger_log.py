@@ -150,8 +150,9 @@ def made(root: Path, bodies: list[int], file_size: int) -> list[int]:
     place.mkdir(parents=True)
     for number, file in enumerate(files):
         (place / f"{number * file_size:020d}").write_bytes(file.ljust(file_size, b"\0"))
-    (root / "consumequeue").mkdir()
-    (root / "checkpoint").write_bytes(bytes(4096))
+    (root / "consumequeue").mkdir(exist_ok=True)
+    if not (root / "checkpoint").exists():
+        (root / "checkpoint").write_bytes(bytes(4096))
     return offsets
 
 
@@ -204,6 +205,15 @@ def test_an_engine_does_not_open_it(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"^writing needs a commit log"):
         MessageStore.open(root, StoreConfig(version="5.3.3"))
     assert not (root / "commitlog").exists()
+
+
+def test_a_ledger_beside_a_commit_log_is_named_and_not_called_checked(tmp_path: Path) -> None:
+    root = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "store")
+    made(root, [10, 20], 4096)
+    assert "the log of a DLedger group beside the commit log (dledger-n0/data)" in run_cli("inspect", root).stdout
+    report = verify(mqstore.open(root))
+    assert [skip.file for skip in report.coverage.skipped] == ["dledger-n0/data"]
+    assert report.cautions == ("messages in the DLedger log dledger-n0/data were not checked, only those of the commit log",)
 
 
 def test_commands_name_it() -> None:

@@ -29,7 +29,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, reach_record, status_at
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["DLedgerLog", "open_log", "refuse_dledger"]
+__all__ = ["DLedgerLog", "open_log", "refuse_dledger", "second_log"]
 
 _HEADER = frames.ENTRY_HEADER_SIZE
 _BLANK = b"\xff\xff\xff\xff"
@@ -37,8 +37,19 @@ _BLANK = b"\xff\xff\xff\xff"
 
 def _dledger_directory(directory: ReadOnlyDirectory) -> str | None:
     """Return the directory that holds the log if DLedger keeps it; None if there is a commit log."""
-    if any(entry.is_file for entry in directory.entries("commitlog")):
-        return None
+    return None if _has_commit_log(directory) else _ledger(directory)
+
+
+def second_log(directory: ReadOnlyDirectory) -> str | None:
+    """Return the directory of a DLedger log beside a commit log: the broker of a commit log joined a group, and continues there."""
+    return _ledger(directory) if _has_commit_log(directory) else None
+
+
+def _has_commit_log(directory: ReadOnlyDirectory) -> bool:
+    return any(entry.is_file for entry in directory.entries("commitlog"))
+
+
+def _ledger(directory: ReadOnlyDirectory) -> str | None:
     places = (f"{entry.name}/data" for entry in directory.entries() if entry.is_directory and entry.name.startswith("dledger-"))
     return next((place for place in places if directory.is_directory(place)), None)
 

@@ -2,6 +2,7 @@
 
     consumequeue/CURRENT      consume queues in RocksDB: which messages they list
     config/consumerOffsets    consumer offsets in RocksDB
+    dledger-NAME/data         beside a commit log: what the broker stored since it is in a group
 
 What is not read is never called damaged, and never said to be missing.
 """
@@ -9,6 +10,7 @@ What is not read is never called damaged, and never said to be missing.
 from __future__ import annotations
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.format.dledger_log import second_log
 
 __all__ = ["offsets_in_rocksdb", "queues_in_rocksdb", "unread_parts"]
 
@@ -27,7 +29,11 @@ _PLACES = (
 
 def unread_parts(directory: ReadOnlyDirectory) -> list[str]:
     """Return the parts that a store has, by name."""
-    return list(dict.fromkeys(name for place, name in _PLACES if directory.exists(place)))
+    found = [name for place, name in _PLACES if directory.exists(place)]
+    ledger = second_log(directory)
+    if ledger is not None:
+        found.append(f"the log of a DLedger group beside the commit log ({ledger})")
+    return list(dict.fromkeys(found))
 
 
 def queues_in_rocksdb(directory: ReadOnlyDirectory) -> str | None:

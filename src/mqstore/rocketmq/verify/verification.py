@@ -25,6 +25,7 @@ from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import ENTRY
+from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -145,6 +146,11 @@ class Verification:
             if not file.damaged:
                 self.notes.append(f"{file.relative} was not checked: {file.sentence}")
             yield SkippedRange(file.relative, 0, self.store.directory.map(file.relative).size, "the geometry is not known")
+        ledger = second_log(self.store.directory)
+        if ledger is not None:
+            self.cautions.append(f"messages in the DLedger log {ledger} were not checked, only those of the commit log")
+            self.notes.append(f"the DLedger log {ledger} beside the commit log is not read")
+            yield SkippedRange(ledger, 0, 0, "a DLedger log beside a commit log is not read")
         if queues is not None:
             sentence = "whether they list every message is not known"
             self.cautions.append("the consume queues are in a RocksDB database, which mqstore does not read")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.golden import CASES, RABBITMQ, GoldenCase, case_id, case_named, opened, unpack
+from support.spark_api import needs_tables
 
 import mqstore
 from mqstore import pipeline
@@ -29,6 +30,7 @@ def ordered(table: Any) -> list[dict[str, Any]]:
     )
 
 
+@needs_tables
 @pytest.mark.versions
 @pytest.mark.parametrize(
     ("case", "splits"), [*((case, 3) for case in RABBITMQ), *((case, splits) for case in (MIXED, CUT) for splits in (1, 7))], ids=case_id

@@ -19,6 +19,7 @@ import pytest
 from support.cluster import until
 from support.connect import ConnectServer, blocks
 from support.golden import RABBITMQ, case_named, opened, run_cli, unpack
+from support.spark_api import needs_tables
 from support.stores import store_contents
 from support.tables import plain, table
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest.importorskip("grpc", reason="needs the extra connect")
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("connect")]
+pytestmark = [needs_tables, pytest.mark.cluster, pytest.mark.xdist_group("connect")]
 
 CLEAN = case_named("4.9.3/a-clean-small")
 CASES = [CLEAN, case_named("4.9.3/b2-kill9-live"), case_named("5.3.3/o-batch-queue")]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from support import transcripts
 from support.broker import Wire, records
+from support.ports import free_port
 
 from mqstore.broker.protocol.codes import RequestCode
 from mqstore.testing.client import Client
@@ -25,12 +26,6 @@ from mqstore.testing.client import Client
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_examples_of_the_broker_page_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +38,8 @@ def test_the_examples_of_the_broker_page_are_true(tmp_path: Path, monkeypatch: p
 
 def test_the_commands_of_the_broker_page_serve_and_tell_metrics(tmp_path: Path) -> None:
     start, ask = re.findall(r"^```sh serve\n(.*?)^```$", (GUIDE / "broker.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    start, ask = (
-        text.replace("9876", str(client)).replace("9877", str(metrics))
-        for client, metrics in [(free_port(), free_port())]
-        for text in (start, ask)
-    )
+    ports = {"9876": str(free_port()), "9877": str(free_port())}
+    start, ask = (re.sub("9876|9877", lambda port: ports[port[0]], text) for text in (start, ask))
     words = start.removesuffix(" &\n").split()
     assert words[0] == "mqstore"
     serving = subprocess.Popen(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 from interop.realbroker import ORACLE, Job, java, run, why_not
 from support.broker import Wire, records
+from support.ports import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -72,12 +72,6 @@ def until(come: Callable[[], bool], what: str) -> None:
     while not come():
         assert time.monotonic() < end, f"timed out waiting for {what}"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

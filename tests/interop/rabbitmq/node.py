@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import shutil
 import signal
@@ -19,6 +18,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from support.ports import free_port
 
 if TYPE_CHECKING:
     import pika
@@ -66,15 +67,6 @@ def missing() -> str:
 
 def _epmd() -> str | None:
     return shutil.which("epmd")
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on, below those that the system gives to other programs in the meantime."""
-    while True:
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def erlang_binary(name: str | bytes) -> str:

@@ -146,6 +146,7 @@ class CommitLog:
     """
 
     header_size = 0  # bytes of a unit before its record
+    _size_field = 0  # its position in a unit
 
     def __init__(self, directory: ReadOnlyDirectory, relative: str = "commitlog", *, file_size: int | None = None) -> None:
         self._directory = directory
@@ -312,7 +313,7 @@ class CommitLog:
                     continue
                 if status == frames.STOP:
                     return
-                if status == frames.BLANK and size_at(data, at + self._size_at) == mapped.size - at:
+                if status == frames.BLANK and size_at(data, at + self._size_field) == mapped.size - at:
                     yield EndOfFile(file, at, mapped.size - at)
                     return
                 record_at = self._headless(mapped, file, at)
@@ -347,7 +348,7 @@ class CommitLog:
     def _resume_at(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
         """Return where the walk goes on after the bad bytes at `at`: at a record, or at the file's BLANK record."""
         if mapped.size - at >= 8:
-            size = size_in(mapped, at + self._size_at)
+            size = size_in(mapped, at + self._size_field)
             if MIN_RECORD_SIZE <= size <= mapped.size - at - 8 and self._is_valid_at(mapped, file, at + size):
                 return at + size
         end = mapped.data_end(at)
@@ -365,9 +366,7 @@ class CommitLog:
 
     def _is_valid_at(self, mapped: MappedFile, file: QueueFile, at: int) -> bool:
         status = self._status_at(mapped, at, file.start)
-        return status == frames.STOP or (status == frames.BLANK and size_in(mapped, at + self._size_at) == mapped.size - at)
-
-    _size_at = 0  # of the size field in a unit
+        return status == frames.STOP or (status == frames.BLANK and size_in(mapped, at + self._size_field) == mapped.size - at)
 
     def _walk(self, data: Bytes, start: int, stop: int, base: int, positions: NDArray[np.int64]) -> tuple[int, int, int]:
         return frames.walk(data, start, stop, base, True, positions)

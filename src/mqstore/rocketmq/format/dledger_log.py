@@ -74,7 +74,7 @@ class DLedgerLog(CommitLog):
     """The log of a DLedger group, read like a commit log. A unit of a walk is an entry; positions of records are those of records."""
 
     header_size = _HEADER
-    _size_at = 4
+    _size_field = 4
 
     def _walk(self, data: Bytes, start: int, stop: int, base: int, positions: NDArray[np.int64]) -> tuple[int, int, int]:
         return frames.walk_entries(data, start, stop, base, positions)

@@ -39,8 +39,8 @@ def resident(root: Path) -> int:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with 66 MB of log."""
-    log = tmp_path_factory.mktemp("bare") / "commitlog"
-    log.mkdir()
+    log = tmp_path_factory.mktemp("pages") / "bare" / "commitlog"  # beside no map that another test of this process has left
+    log.mkdir(parents=True)
     written = bytearray()
     for number in range(MESSAGES):
         properties = encode_properties({"KEYS": f"key-{number}"})

@@ -16,7 +16,8 @@ package is shipped to the executors, and Spark's own configuration (spark-defaul
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
-    JVM                                          serial collector, first compiler only: tasks are Python, startup time matters
+    JVM                                          serial collector, first compiler only: tasks are Python, startup time matters;
+                                                 classes from an archive in the user's cache (mqstore.pipeline.spark.class_archive)
 
 The JVM's output goes to an unnamed file, from which the cause is quoted if the JVM does not start.
 """
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mqstore.errors import MqstoreError, PipelineError, UsageError
+from mqstore.pipeline.spark import class_archive
 from mqstore.pipeline.spark import java as javas
 from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, disconnect, is_connect, parallel_tasks
 from mqstore.pipeline.spark.failures import error_sentence, failures
@@ -77,8 +79,8 @@ def session(
         if config:
             raise UsageError("the settings of a Spark Connect server are its own; set those of the session with spark.conf.set")
         return connected(master)
-    settings = _settings(master, app_name, throughput) | dict(config or {})
     java = javas.find_java()
+    settings = _settings(master, app_name, java, throughput, config or {})
     local = master.startswith("local")
     with _environment(_launch_environment(java, local)), tempfile.TemporaryFile() as output:
         try:
@@ -151,7 +153,7 @@ def _active() -> SparkSession | None:
     return SparkSession.getActiveSession() or SparkSession(context)
 
 
-def _settings(master: str, app_name: str, throughput: bool) -> dict[str, str]:
+def _settings(master: str, app_name: str, java: javas.Java, throughput: bool, asked_for: Mapping[str, str]) -> dict[str, str]:
     settings = {
         "spark.master": master,
         "spark.app.name": app_name,
@@ -168,16 +170,26 @@ def _settings(master: str, app_name: str, throughput: bool) -> dict[str, str]:
     if _on_this_machine(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if master.startswith("local"):
-        asked = re.match(r"local\[(\d+)", master)
-        at_once = int(asked[1]) if asked else 1 if master == "local" else len(os.sched_getaffinity(0))
+        number = re.match(r"local\[(\d+)", master)
+        at_once = int(number[1]) if number else 1 if master == "local" else len(os.sched_getaffinity(0))
         settings |= {
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": str(2 * at_once),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"mqstore-warehouse-{os.getpid()}").as_uri(),
-            "spark.driver.extraJavaOptions": " ".join(_java_options(throughput)),
         }
-    return settings
+        if "spark.driver.extraJavaOptions" not in asked_for:
+            archived = asked_for.get(class_archive.SETTING, "true") != "false"
+            options = _java_options(throughput) + (class_archive.class_archive_options(java, _spark_home() / "jars") if archived else [])
+            settings["spark.driver.extraJavaOptions"] = " ".join(options)
+    return settings | dict(asked_for)
+
+
+def _spark_home() -> Path:
+    """Return the directory of the Spark that is installed with pyspark."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
 
 
 def _java_options(throughput: bool) -> list[str]:
@@ -194,13 +206,11 @@ def _launch_environment(java: javas.Java, local: bool) -> dict[str, str]:
     home = str(javas.launcher_home(java))
     if not local:
         return {"JAVA_HOME": home, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-    import pyspark
-
     return {
         "JAVA_HOME": home,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     }

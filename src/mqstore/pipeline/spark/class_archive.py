@@ -1,7 +1,7 @@
 """The class archive: Spark's Java classes, parsed and linked once, which every later session of this user maps into memory.
 
 Loading classes is half of what a local session costs until its first result. The first session on a machine has Java write the archive
-(`-XX:ArchiveClassesAtExit`) as it exits; later ones map it (`-XX:SharedArchiveFile`). It lies in the user's cache, some 150 MB, under a
+(`-XX:ArchiveClassesAtExit`) as it exits; later ones map it (`-XX:SharedArchiveFile`). It is in the user's cache, some 150 MB, under a
 name made from the Java runtime and Spark's jars as they are now, so that another version never meets it. Java checks it, too, and starts
 without it if anything differs. The setting spark.mqstore.classArchive=false turns all of this off.
 """

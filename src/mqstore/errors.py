@@ -6,6 +6,8 @@ altogether: a path that is not a store, a missing permission, a target that must
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = [
     "CannotOpenError",
     "FileLostError",
@@ -49,7 +51,14 @@ class NotFoundError(MqstoreError):
 
 
 class RefusedError(MqstoreError):
-    """The broker would not start on this directory, so there is no recovered view. The message says why."""
+    """The broker would not start on this directory, so there is no recovered view. The message says why.
+
+    reasons: each in a sentence, if there may be several.
+    """
+
+    def __init__(self, sentence: str, reasons: Iterable[str] = ()) -> None:
+        super().__init__(sentence)
+        self.reasons = tuple(reasons)
 
 
 class TargetError(MqstoreError):

@@ -3,6 +3,7 @@
 status   0  done, nothing wrong
          1  done; something is damaged, different or missing
          2  usage error, or the command could not do its work: one sentence on standard error
+         3  `diagnose`: the store cannot be read
        130  interrupted
 """
 
@@ -21,11 +22,12 @@ import typer
 import mqstore
 from mqstore.cli import demo
 from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
+from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.jobs import follow, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
 from mqstore.cli.rabbitmq import convert
-from mqstore.cli.read import inspect, lookup, messages, mqadmin, query, queues, sql, usage, verify
+from mqstore.cli.read import diagnose, inspect, lookup, messages, mqadmin, query, queues, sql, usage, verify
 from mqstore.cli.serve import command as serve
 from mqstore.cli.serve import console
 from mqstore.cli.write import load as loading
@@ -36,7 +38,7 @@ from mqstore.table.formatting import printable
 
 __all__ = ["app", "main", "report_failure", "run"]
 
-CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+CLEAN, FOUND, FAILED, NOT_READABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 app = typer.Typer(
     name="mqstore",
@@ -79,6 +81,7 @@ def options(
 
 for module in (
     inspect,
+    diagnose,
     verify,
     usage,
     messages,
@@ -151,6 +154,8 @@ def report_failure(error: Exception, *, verbose: bool) -> int:
     """Print an error and return the exit status. Re-raises an unexpected error if verbose."""
     if isinstance(error, MqstoreError):
         _print_error(str(error))
+        if isinstance(error, NotReadableError):
+            return NOT_READABLE
         return FOUND if isinstance(error, NotFoundError) else INTERRUPTED if isinstance(error, StoppedError) else FAILED
     if isinstance(error, OSError):
         _print_error(f"{error.filename or 'the operating system'}: {error.strerror or error}")

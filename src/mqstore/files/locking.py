@@ -23,13 +23,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
+import sys
 import threading
 
 from mqstore.errors import TargetError
 from mqstore.files.durable_file import FileOwner, writing
 from mqstore.files.recorder import Create, Sync
 
-__all__ = ["LockHeldError", "LockedDirectory", "LockedFile"]
+__all__ = ["LockHeldError", "LockedDirectory", "LockedFile", "is_locked"]
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # device and inode -> process that holds it; a forked child does not inherit locks
@@ -124,3 +128,30 @@ class LockedDirectory:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool | None:
+    """Return whether the first byte of a file is locked, by this process or another one; None: unknown. Changes nothing."""
+    with _guard:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return None
+        if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+            return True  # and opening the file would release the lock
+        if not sys.platform.startswith("linux"):
+            return None
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            found: int = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
+            return found != fcntl.F_UNLCK
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)

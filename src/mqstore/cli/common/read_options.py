@@ -25,6 +25,7 @@ from mqstore.cli.common.filters import FromSeq, Limit, MessageFilters, Queues, T
 from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 
 __all__ = [
+    "DiagnoseOptions",
     "GetOptions",
     "InspectOptions",
     "MessagesOptions",
@@ -43,6 +44,19 @@ Master = Annotated[str | None, option("--master", metavar="URL", help="Run on Sp
 class InspectOptions:
     """Options of `inspect`."""
 
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnoseOptions:
+    """Options of `diagnose`."""
+
+    for_version: Annotated[
+        str | None,
+        option("--for", metavar="VERSION", help="The version of the broker to be started; by default the one that wrote the store."),
+    ] = None
+    threads: RocketMQOnly[ReaderThreads] = None
     config: RocketMQOnly[Config] = None
     names: RabbitMQOnly[QueueNames] = None
 

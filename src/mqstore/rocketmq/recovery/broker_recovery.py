@@ -141,7 +141,7 @@ class Recovery:
         self._load_queues()
         if self._refusals:
             more = f"; and {len(self._refusals) - 3} more" if len(self._refusals) > 3 else ""
-            raise RefusedError(f"a {version} broker refuses to start on this store: {'; '.join(self._refusals[:3])}{more}")
+            raise RefusedError(f"a {version} broker refuses to start on this store: {'; '.join(self._refusals[:3])}{more}", self._refusals)
         self.index = None if config.message_index_enable is False else self._load_index(index_files)
 
     # load

@@ -39,6 +39,7 @@ class QueueProof:
     fresh: list[NDArray[np.int64]] = field(default_factory=list)  # physical offsets of missing records, of the last range compared
     damage: list[Damage] = field(default_factory=list)
     dangling: list[int] = field(default_factory=list)  # physical offsets of entries without a valid record
+    claimed: list[NDArray[np.int64]] = field(default_factory=list)  # queue offsets of records whose entry on disk differs
 
     def compare(self, run: QueueRun) -> None:
         """Compare the entries that a range of log yields for this queue with those on disk."""
@@ -70,7 +71,10 @@ class QueueProof:
         edges = np.flatnonzero(np.diff(np.r_[False, same, False].astype(np.int8)))
         for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             self._prove(low + begin, low + end)
-        for k in np.flatnonzero(~same).tolist():
+        differing = np.flatnonzero(~same)
+        if len(differing):
+            self.claimed.append(low + differing)
+        for k in differing.tolist():
             if int(found["physical_offset"][k]) != int(expected["physical_offset"][k]):
                 self._lost(low + k, expected[k : k + 1])
 

@@ -1,0 +1,36 @@
+"""`diagnose`: whether a broker starts on a store, what that loses, and the one command to run next."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from mqstore.cli.common.arguments import Store, open_store, verb
+from mqstore.cli.common.diagnoses import answering, show_diagnosis
+from mqstore.cli.common.output import Output
+from mqstore.cli.common.read_options import DiagnoseOptions
+
+__all__ = ["register"]
+
+
+def diagnose(out: Output, store: Store, options: DiagnoseOptions) -> int:
+    """Show whether a broker starts on a store, what it loses and delivers again, and what to run next. Changes nothing.
+
+    The broker's load is simulated on the files as they are, and every message of the log is looked up in the outcome.
+    Exit status: 0 starts and keeps everything; 1 loses or changes something; 2 does not start; 3 the store cannot be read.
+    """
+    with answering():
+        from mqstore.rocketmq.diagnosis.diagnosis import diagnose as answer
+
+        opened = open_store(store, options.config)
+        with out.progress("diagnosing") as progress:
+            found = answer(opened, options.for_version, threads=options.threads or os.cpu_count() or 1, progress=progress)
+    return show_diagnosis(out, found)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    verb(app, example="diagnose /backup/store --for 5.3.3", panel="Read", rabbitmq="whether a node starts on it is said by `inspect`")(
+        diagnose
+    )

@@ -1,0 +1,88 @@
+"""Diagnosis: whether a broker starts on a store, what that loses, and the one command to run next. The same for both families.
+
+What cannot be determined is a sentence in `unknown`, and never counted as kept: an answer is complete only without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mqstore.findings import Damage
+
+__all__ = ["Diagnosis", "Evidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One reason for an answer. finding: a kind of damage, or a state such as `abort` or `log-cut`. offset, length: bytes in the file."""
+
+    finding: str
+    file: str
+    detail: str
+    offset: int = 0
+    length: int = 0
+    messages: int = 0
+
+    @classmethod
+    def of(cls, item: Damage) -> Evidence:
+        """Return damage as evidence."""
+        return cls(str(item.kind), item.file, item.detail, item.offset, item.length, item.messages)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "finding": self.finding,
+            "file": self.file,
+            "offset": self.offset,
+            "length": self.length,
+            "detail": self.detail,
+            "messages": self.messages,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer. version: of the broker that is asked about; rules: the version whose rules answer.
+
+    loses: messages that are in the files, or that only a queue entry is left of, and that the broker does not deliver.
+    redelivers: messages that consumers get although they had them. changes: what the broker does to the files, a sentence each.
+    harmless: whether nothing of that can be noticed by a client. unknown: what cannot be determined. next: a command line, for `why`.
+    """
+
+    store: str
+    family: str
+    version: str
+    rules: str
+    starts: bool
+    loses: int
+    redelivers: int
+    next: str
+    why: str
+    changes: tuple[str, ...] = ()
+    harmless: bool = True
+    unknown: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 starts and keeps everything, 1 loses or changes something, or may do so, 2 does not start."""
+        if not self.starts:
+            return 2
+        return 1 if self.loses or self.redelivers or not self.harmless or self.unknown else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `diagnose -o json` prints."""
+        return {
+            "store": self.store,
+            "family": self.family,
+            "version": self.version,
+            "rules": self.rules,
+            "starts": self.starts,
+            "loses": self.loses,
+            "redelivers": self.redelivers,
+            "next": self.next,
+            "why": self.why,
+            "changes": list(self.changes),
+            "unknown": list(self.unknown),
+            "evidence": [item.as_dict() for item in self.evidence],
+        }

@@ -1,0 +1,291 @@
+"""Diagnosis of a RocketMQ store: what a broker of a version would make of it, and what to do first.
+
+    1  what keeps a broker from starting: files of the wrong size, foreign names, configuration that cannot be parsed, a held lock
+    2  the broker's load and start, simulated (`recovery.broker_recovery`)
+    3  one pass of `verify`, which counts the messages that the outcome of 2 does not deliver (`survival`)
+    4  the progress of consumers against the outcome of 2 (`redelivery`)
+
+Nothing is written. If the broker does not start, nothing is lost by it, and what would happen after the cause is removed is not said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from mqstore.diagnosis import Diagnosis, Evidence
+from mqstore.errors import RefusedError, UnsupportedError, UsageError
+from mqstore.files.location import Url
+from mqstore.files.locking import is_locked
+from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs
+from mqstore.rocketmq.diagnosis.redelivery import redelivery
+from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+from mqstore.rocketmq.recovery.broker_recovery import Recovery
+from mqstore.rocketmq.store.recovered_view import RecoveredView
+from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
+from mqstore.table.formatting import command, count
+
+__all__ = ["diagnose", "rules_of"]
+
+OLDEST, NEWEST = (4, 3, 0), (5, 5, 0)
+START = "sh bin/mqbroker -c conf/broker.conf"
+
+_ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
+_OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
+_OF_LOG = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.ZEROED, Kind.MISSING_FILE, Kind.WRONG_SIZE})
+_OF_LOG_BYTES = _OF_RECORDS | _OF_LOG | {Kind.TORN_RECORD}
+_OF_INDEX = frozenset({Kind.BAD_INDEX_HEADER, Kind.BAD_INDEX_ENTRY, Kind.BAD_INDEX_CHAIN, Kind.MISSING_INDEX_ENTRY})
+
+
+def rules_of(version: str) -> str:
+    """Return the version of `VERSIONS` whose rules a broker follows most closely. Raises UsageError for an unknown version."""
+    found = _VERSION.fullmatch(version)
+    if found is None or not OLDEST <= tuple(map(int, found.groups())) <= NEWEST:
+        raise UsageError(f"{version!r} is not a version whose rules are known; give one from 4.3.0 to 5.5.0")
+    return VERSIONS[0] if found[1] == "4" else VERSIONS[-1]
+
+
+def diagnose(
+    store: RocketMQStore, version: str | None = None, *, threads: int = 2, progress: Callable[[int, int], None] | None = None
+) -> Diagnosis:
+    """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError."""
+    rules = rules_of(version) if version is not None else store.version_hint
+    store.require_commit_log("the diagnosis")
+    if store.unread_queues is not None:
+        raise UnsupportedError(
+            f"the consume queues of {store.path} are in a RocksDB database ({store.unread_queues}): "
+            "what a broker makes of it cannot be determined; `mqstore verify` checks the log"
+        )
+    return _Work(store, version or rules, rules).run(threads, progress)
+
+
+class _Work:
+    def __init__(self, store: RocketMQStore, version: str, rules: str) -> None:
+        self.store = store
+        self.version = version
+        self.rules = rules
+        self.obstacles: list[Evidence] = []
+        self.evidence: list[Evidence] = []
+        self.changes: list[str] = []
+        self.unknown: list[str] = []
+        self.harmless = True
+        self.configs: list[LoadedConfig] = []
+        self.locked = False
+
+    def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Diagnosis:
+        self._check_lock()
+        self._check_configs()
+        recovery = self._recover()
+        check = SurvivalCheck(self.store, None if self.obstacles else recovery)
+        report = check.run(threads, progress)
+        loses = redelivers = 0
+        if recovery is not None and not self.obstacles:
+            loses = check.lost + check.missing
+            self._add_damage([item for item in report.damage if item.kind in _OF_LOG_BYTES])
+            self._add_losses(check)
+            self._add_changes(recovery)
+            self._add_damage([item for item in report.damage if item.kind not in _OF_LOG_BYTES])
+            self.evidence += [Evidence("note", ".", note) for note in report.notes]
+            again = redelivery(self.store, RecoveredView(self.store, recovery), self.configs, check.last_timestamp)
+            redelivers = again.messages
+            self.evidence += again.evidence
+            self.unknown += again.unknown
+        else:
+            self.evidence += [Evidence.of(item) for item in report.damage]
+        next_, why = self._advice(loses, redelivers)
+        return Diagnosis(
+            store=str(self.store.path),
+            family="rocketmq",
+            version=self.version,
+            rules=self.rules,
+            starts=not self.obstacles,
+            loses=loses,
+            redelivers=redelivers,
+            next=next_,
+            why=why,
+            changes=tuple(self.changes),
+            harmless=self.harmless,
+            unknown=tuple(dict.fromkeys(self.unknown)),
+            evidence=(*self.obstacles, *self.evidence),
+        )
+
+    # 1: what keeps a broker from starting
+
+    def _check_lock(self) -> None:
+        if not self.store.directory.exists("lock"):
+            return
+        held = None if isinstance(self.store.path, Url) else is_locked(self.store.directory.path("lock"))
+        self.locked = held is True
+        if held:
+            sentence = "a process has the store open; a second broker cuts its files before it notices that, and then does not start"
+            self.obstacles.append(Evidence("lock-held", "lock", sentence))
+        elif held is None:
+            self.unknown.append("whether a broker has the store open")
+
+    def _check_configs(self) -> None:
+        lmq = self.store.config.enable_lmq
+        if lmq is None:
+            lmq = self.store.directory.exists("config/lmqConsumerOffset.json")
+        for config in loaded_configs(self.store.directory, is_v5=self.rules != "4.9.3", lmq=lmq):
+            self.configs.append(config)
+            fault = config.fault or "the file is missing"
+            if config.outcome == "fails":
+                sentence = f"{fault}, and its .bak cannot be parsed either: the broker does not start"
+                self.obstacles.append(Evidence("bad-config", config.file, sentence, 0, config.size))
+            elif config.outcome == "bak":
+                self.harmless = False
+                sentence = f"{fault}: the broker loads the .bak, an older state"
+                self.evidence.append(Evidence("bad-config", config.file, sentence, 0, config.size))
+            elif config.outcome == "empty":
+                self.harmless = False
+                sentence = f"{fault}, and there is no .bak with content: the broker starts without what was in it"
+                self.evidence.append(Evidence("bad-config", config.file, sentence, 0, config.size))
+
+    def _recover(self) -> Recovery | None:
+        store = self.store
+        for item in store.unread_directories:
+            self.unknown.append(f"what is in {item.file}: {item.detail}")
+        self._check_queue_types()
+        if store.directory.is_directory("checkpoint"):
+            sentence = "it is a directory, in which a broker cannot keep its checkpoint"
+            self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
+        try:
+            recovery = Recovery(
+                store.directory,
+                store.log,
+                store.index_files(),
+                store.checkpoint,
+                store.config,
+                store.rules(self.rules),
+                self.rules,
+                unclean=store.unclean,
+            )
+            recovery.touched_queues = set()
+            recovery.load()
+            recovery.start()
+        except RefusedError as error:
+            self.obstacles += [self._refusal(sentence) for sentence in error.reasons or (str(error),)]
+            return None
+        return recovery
+
+    def _refusal(self, sentence: str) -> Evidence:
+        """Return a refusal of the simulated load as evidence: the sentence begins with the file, if it is about one."""
+        found = _ABOUT_A_FILE.match(sentence)
+        file = found[1] if found is not None else self.store.log.queue.relative
+        kind = next((str(item.kind) for item in self.store.findings if item.file == file), "refused" if found is None else "wrong-size")
+        return Evidence(kind, file, f"{sentence}; the broker does not start")
+
+    def _check_queue_types(self) -> None:
+        """5.x compares the directory of a queue with the configured type of its topic."""
+        if self.rules == "4.9.3":
+            return
+        batch = {*self.store.topics.batch_topics, *self.store.config.batch_topics}
+        known = self.store.directory.exists("config/topics.json") or bool(self.store.config.batch_topics)
+        for place, topics in (
+            ("consumequeue", {queue.topic for queue in self.store.consume_queues()} & batch),
+            ("batchconsumequeue", {queue.topic for queue in self.store.batch_queues()} - batch),
+        ):
+            for topic in sorted(topics):
+                sentence = f"topic {topic!r} has queues in {place}, but its queue.type is {'BatchCQ' if topic in batch else 'SimpleCQ'}"
+                if known:
+                    self.obstacles.append(Evidence("queue-type", f"{place}/{topic}", f"{sentence}: the broker does not start"))
+                else:
+                    self.unknown.append(f"the queue.type of topic {topic!r}, which has queues in {place}: there is no config/topics.json")
+
+    # 2, 3: what the start does, and what it loses
+
+    def _add_losses(self, check: SurvivalCheck) -> None:
+        assert check.recovery is not None
+        end = check.recovery.log_max
+        log, queues = self.store.log.queue.relative, "consumequeue"
+        for finding, file, sentence, numbers in (
+            (
+                "cut-off",
+                log,
+                f"after {end}, where the log is cut",
+                {key: loss.lost - loss.before_end for key, loss in check.by_queue.items()},
+            ),
+            (
+                "unlisted",
+                queues,
+                "in the log, but not in their queues when the broker has started",
+                {key: loss.before_end for key, loss in check.by_queue.items()},
+            ),
+            ("moved", queues, "at another queue offset than before", {key: loss.moved for key, loss in check.by_queue.items()}),
+        ):
+            affected = {key: number for key, number in numbers.items() if number}
+            if not affected:
+                continue
+            self.harmless &= finding != "moved"
+            total = sum(affected.values())
+            (topic, queue_id), _ = max(affected.items(), key=lambda item: (item[1], item[0]))
+            first = min((check.by_queue[key].first for key in affected if check.by_queue[key].first >= 0), default=0)
+            place = f"topic {topic!r}, queue {queue_id}" if len(affected) == 1 else f"{len(affected)} queues, most of topic {topic!r}"
+            self.evidence.append(Evidence(finding, file, f"{count(total, 'message')} of {place} {sentence}", first, messages=total))
+        if missing := check.missing:
+            sentence = f"of {count(missing, 'message')} only the places in their queues are left: the bytes are lost, whatever is done"
+            if not self.store.log.files:
+                self.unknown.append("how many of the messages in the queues had expired before the log was lost")
+            self.evidence.append(Evidence("gone", self.store.log.queue.relative, sentence, messages=missing))
+
+    def _add_changes(self, recovery: Recovery) -> None:
+        store = self.store
+        if store.unclean:
+            self.evidence.append(Evidence("abort", "abort", "the last broker did not exit cleanly: the log is recovered as after a crash"))
+            self.changes.append(f"parses the log from {recovery.recovered_from}, and dispatches what it finds again")
+        kept = {file.file.relative: file for file in recovery.log_files}
+        for file in store.log.files:
+            if file.relative not in kept:
+                self.changes.append(f"removes {file.relative}")
+        last = recovery.log_files[-1] if recovery.log_files else None
+        if last is not None and last.written < last.file.size:
+            self.changes.append(f"continues the log at {last.end} in {last.file.relative}")
+        point = store.checkpoint
+        dropped = [file for file in store.index_files() if store.unclean and file.end_timestamp > point.index]
+        for index in dropped:
+            self.changes.append(f"deletes {index.relative}, and indexes again what it dispatches")
+            header = index.header
+            if header.index_count > 1 and header.begin_physical_offset < recovery.recovered_from:
+                self.harmless = False
+                sentence = (
+                    f"it is deleted, and only records from {recovery.recovered_from} on are indexed again: key queries miss the messages "
+                    f"from {header.begin_physical_offset} to there"
+                )
+                self.evidence.append(Evidence("keys-lost", index.relative, sentence, 0, 40))
+        for note in recovery.notes:
+            self.evidence.append(Evidence("recovery", store.log.queue.relative, note))
+            if note.startswith("dispatch skips"):
+                self.harmless = False
+        if recovery.touched_queues:
+            self.changes.append(f"adds entries to {count(len(recovery.touched_queues), 'queue')}, as far as they lack them")
+
+    def _add_damage(self, damage: Iterable[Damage]) -> None:
+        point = self.store.checkpoint
+        dropped = {file.relative for file in self.store.index_files() if self.store.unclean and file.end_timestamp > point.index}
+        configs = {config.file for config in self.configs} | {f"{config.file}.bak" for config in self.configs}
+        for item in damage:
+            if item.file in configs:
+                continue  # said by what the broker loads
+            self.evidence.append(Evidence.of(item))
+            if item.kind is Kind.UNREADABLE:
+                self.unknown.append(f"what is in {item.file}: {item.detail}")
+            elif self._stays(item, dropped):
+                self.harmless = False
+
+    def _stays(self, item: Damage, dropped: set[str]) -> bool:
+        """Return whether clients notice damage after the start: what is derived may be made again, and a torn end was never promised."""
+        if item.kind in _OF_INDEX:
+            return item.file not in dropped and not (item.file == "index" and dropped)
+        return item.kind in _OF_RECORDS or item.kind in _OF_LOG or item.kind is Kind.QUEUE_ENTRY_MISMATCH
+
+    # what to do
+
+    def _advice(self, loses: int, redelivers: int) -> tuple[str, str]:
+        store = self.store.path
+        if self.locked:
+            return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
+        if self.obstacles or loses or redelivers or not self.harmless or self.unknown:
+            return command("mqstore", "rebuild", store, "--to", f"{store}.new"), "make an intact store from the log before a broker starts"
+        return START, "start the broker: it keeps everything"

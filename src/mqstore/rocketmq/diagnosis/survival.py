@@ -1,0 +1,167 @@
+"""Survival: which messages of a log a broker still delivers after it has loaded the store, in one pass of `verify`.
+
+The log is read as `verify` reads it, so that intact records count wherever they are. Each message that a queue should list is looked
+up in the queues that the simulated recovery ends with:
+
+    kept      its entry is at its queue offset, and the log is not cut before its end
+    moved     its entry is in its queue, at another queue offset
+    lost      neither
+    missing   a queue has an entry for it, valid or not, and no record of the log has that queue offset; of a queue without files, the
+              records before and after it are there
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.rocketmq.dispatch.dispatcher import QueueRun
+from mqstore.rocketmq.dispatch.targets import AnyQueueImage
+from mqstore.rocketmq.format.batch_consume_queue import UNIT
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.recovery.broker_recovery import Recovery
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.log_proof import SplitCheck
+from mqstore.rocketmq.verify.queue_proof import QueueProof
+from mqstore.rocketmq.verify.verification import Verification
+
+__all__ = ["QueueLoss", "SurvivalCheck"]
+
+Longs = NDArray[np.int64]
+
+SLOTS = 65536  # queue entries that are looked at at once
+
+
+@dataclass(slots=True)
+class QueueLoss:
+    """Messages of one queue that are lost or moved. first: physical offset of the first; before_end: lost ones that the cut spares."""
+
+    lost: int = 0
+    moved: int = 0
+    first: int = -1
+    before_end: int = 0
+
+
+@dataclass(slots=True)
+class _Listed:
+    """The physical offsets that one recovered queue lists, sorted; made for a queue in which something is not where it should be."""
+
+    image: AnyQueueImage
+    offsets: Longs = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = self.image.entries(self.image.min_offset, self.image.max_offset)
+        self.offsets = np.sort(rows["physical_offset"].astype(np.int64))
+
+    def has(self, physical: Longs) -> NDArray[np.bool_]:
+        at = np.searchsorted(self.offsets, physical)
+        found = np.zeros(len(physical), np.bool_)
+        inside = at < len(self.offsets)
+        found[inside] = self.offsets[at[inside]] == physical[inside]
+        return found
+
+
+class SurvivalCheck(Verification):
+    """A verification that also counts what a recovery keeps. recovery: None if the broker does not start; then nothing is counted."""
+
+    def __init__(self, store: RocketMQStore, recovery: Recovery | None) -> None:
+        super().__init__(store)
+        self.recovery = recovery
+        self.by_queue: dict[tuple[str, int], QueueLoss] = {}
+        self.lost = 0
+        self.moved = 0
+        self._listed: _Listed | None = None  # of the queue that was looked at last
+        self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}  # of queues without files: lowest, highest queue offset, records
+
+    @property
+    def missing(self) -> int:
+        """The number of messages of which only a place in a queue is left. To be called once the report is made."""
+        total = sum(max(0, high - low + 1 - records) for low, high, records in self._unlisted.values())
+        for proof in self.queues.values():
+            for low, high in proof.unproved():
+                for start in range(low, high, SLOTS):
+                    total += self._without_record(proof, start, min(high, start + SLOTS))
+        return total
+
+    def _without_record(self, proof: QueueProof, start: int, stop: int) -> int:
+        entries = proof.queue.entries(start, stop)
+        physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
+        blank = (physical == 0) & (size == BLANK_SIZE)
+        expired = (physical >= 0) & (physical < self.log.start) & (size > 0)
+        offsets = start + np.flatnonzero(~blank & ~expired)
+        return len(np.setdiff1d(offsets, np.concatenate(proof.claimed))) if proof.claimed else len(offsets)
+
+    def _take_run(self, run: QueueRun) -> None:
+        super()._take_run(run)
+        if (key := (run.topic, run.queue_id)) not in self.queues and not run.batch:
+            low, high = int(run.offsets.min()), int(run.offsets.max())
+            before = self._unlisted.get(key, (low, high, 0))
+            self._unlisted[key] = (min(low, before[0]), max(high, before[1]), before[2] + len(run))
+
+    def take(self, check: SplitCheck) -> None:
+        """Check a split, and count the messages in it that the recovery does not keep."""
+        super().take(check)
+        if self.recovery is None or check.dispatched is None:
+            return
+        lost: list[Longs] = []
+        moved: list[Longs] = []
+        for run in check.dispatched.runs:
+            self._take_survivors(run, lost, moved)
+        # a message that several queues list counts once
+        gone = np.unique(np.concatenate(lost)) if lost else np.empty(0, np.int64)
+        self.lost += len(gone)
+        if moved:
+            self.moved += len(np.setdiff1d(np.concatenate(moved), gone))
+
+    def _take_survivors(self, run: QueueRun, lost: list[Longs], moved: list[Longs]) -> None:
+        assert self.recovery is not None
+        rows = run.entries.view(UNIT if run.batch else ENTRY)
+        physical = rows["physical_offset"].astype(np.int64)
+        ends = physical + rows["size"]
+        image = self._image(run)
+        whole = ends <= self.recovery.log_max
+        if image is None:
+            self._count(run, physical, np.zeros(len(run), np.bool_), whole, lost, moved)
+            return
+        placed = whole & (self._at_their_place(image, run) == physical)
+        if placed.all():
+            return
+        if self._listed is None or self._listed.image is not image:
+            self._listed = _Listed(image)
+        self._count(run, physical[~placed], self._listed.has(physical[~placed]) & whole[~placed], whole[~placed], lost, moved)
+
+    def _image(self, run: QueueRun) -> AnyQueueImage | None:
+        assert self.recovery is not None
+        queues = self.recovery.queues
+        return queues.get((run.topic, run.queue_id, run.batch)) or queues.get((run.topic, run.queue_id, False))
+
+    def _at_their_place(self, image: AnyQueueImage, run: QueueRun) -> Longs:
+        """Return the physical offsets that the recovered queue has at the queue offsets of a run; -1 where it has none."""
+        found = np.full(len(run), -1, np.int64)
+        if image.batch or run.batch:
+            return found  # units are looked up by physical offset
+        offsets = run.offsets
+        low, high = int(offsets.min()), int(offsets.max()) + 1
+        if high - low > 4 * len(run) + 1024:  # queue offsets of damaged records may be anywhere
+            return found
+        begin = max(low, image.min_offset)
+        rows = image.entries(begin, min(high, image.max_offset))
+        inside = (offsets >= begin) & (offsets < begin + len(rows))
+        found[inside] = rows["physical_offset"].astype(np.int64)[offsets[inside] - begin]
+        return found
+
+    def _count(
+        self, run: QueueRun, physical: Longs, there: NDArray[np.bool_], whole: NDArray[np.bool_], lost: list[Longs], moved: list[Longs]
+    ) -> None:
+        if not run.batch:
+            moved.append(physical[there])
+        lost.append(physical[~there])
+        loss = self.by_queue.setdefault((run.topic, run.queue_id), QueueLoss())
+        if not run.batch:
+            loss.moved += int(there.sum())
+        loss.lost += int((~there).sum())
+        loss.before_end += int((~there & whole).sum())
+        if loss.first < 0 and len(physical[~there]):
+            loss.first = int(physical[~there][0])

@@ -1,0 +1,145 @@
+"""Diagnoses of golden stores and of states made from them. What real stores make of the same states: tests/interop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, unchanged
+from support.rocketmq_states import made
+
+from mqstore.diagnosis import Diagnosis
+from mqstore.errors import UnsupportedError, UsageError
+from mqstore.files.durable import DurableDirectory
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.diagnosis.configuration import readable_offsets
+from mqstore.rocketmq.diagnosis.diagnosis import diagnose, rules_of
+from mqstore.rocketmq.live.store_lock import StoreLock
+
+FOUR, FIVE = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets")
+
+
+def of(case: GoldenCase, place: Path | None = None, version: str | None = None) -> Diagnosis:
+    config = case.config if case.config.exists() else None
+    return diagnose(open_rocketmq(place or opened(case), config=config), version or case.version)
+
+
+def findings(found: Diagnosis) -> set[str]:
+    return {item.finding for item in found.evidence}
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=case_id)
+def test_a_broker_starts_on_what_a_broker_left_and_loses_nothing_of_it(case: GoldenCase) -> None:
+    with unchanged(opened(case)):
+        found = of(case)
+    assert (found.starts, found.loses) == (True, 0)
+    assert boot(case)["load_ok"] is True
+
+
+@pytest.mark.parametrize("name", ["a-clean-small", "b2-kill9-live", "c-index-collisions", "d-rolled", "n-ext-multidispatch"])
+def test_a_sound_store_gets_the_advice_to_start_the_broker(name: str) -> None:
+    found = of(case_named(f"4.9.3/{name}"))
+    assert (found.status, found.redelivers, found.unknown) == (0, 0, ())
+    assert found.next.startswith("sh bin/mqbroker")
+
+
+@pytest.mark.parametrize(
+    ("state", "version", "finding", "file"),
+    [
+        ("stray_file", "4.9.3", "stray-file", "commitlog/core.4711"),
+        ("stray_directory", "4.9.3", "stray-file", "commitlog/old"),
+        ("stray_file_of_full_size", "5.3.3", "stray-file", "commitlog/backup"),
+        ("short_queue_file", "5.3.3", "wrong-size", None),
+        ("empty_last_queue_file", "4.9.3", "wrong-size", None),
+        ("short_log_file", "5.3.3", "wrong-size", "commitlog/00000000000000131072"),
+        ("torn_delay_offsets_and_bak", "4.9.3", "bad-config", "config/delayOffset.json"),
+        ("torn_consumer_offsets_and_bak", "5.3.3", "bad-config", "config/consumerOffset.json"),
+    ],
+)
+def test_what_keeps_a_broker_from_starting_is_named_with_its_file(
+    state: str, version: str, finding: str, file: str | None, tmp_path: Path
+) -> None:
+    case = FOUR if version == "4.9.3" else FIVE
+    found = of(case, made(state, case, tmp_path / "store"))
+    assert (found.starts, found.status) == (False, 2)
+    assert found.evidence[0].finding == finding
+    assert file is None or found.evidence[0].file == file
+    assert "does not start" in found.evidence[0].detail
+
+
+@pytest.mark.parametrize(
+    ("state", "version"), [("stray_directory", "5.3.3"), ("empty_last_queue_file", "5.3.3"), ("stray_index_file", "4.9.3")]
+)
+def test_what_a_broker_passes_over_does_not_keep_it_from_starting(state: str, version: str, tmp_path: Path) -> None:
+    case = FOUR if version == "4.9.3" else FIVE
+    found = of(case, made(state, case, tmp_path / "store"))
+    assert (found.starts, found.loses) == (True, 0)
+
+
+def test_a_bit_in_a_body_costs_everything_after_it_and_sends_groups_back_to_the_start(tmp_path: Path) -> None:
+    found = of(FOUR, made("body_flip", FOUR, tmp_path / "store"))
+    assert (found.starts, found.loses, found.status) == (True, 97, 1)
+    assert {"bad-checksum", "cut-off", "offset-past-end"} <= findings(found)
+    assert found.redelivers == sum(item.messages for item in found.evidence if item.finding == "offset-past-end") > 300
+
+
+def test_5_3_3_sends_no_group_back_to_the_start(tmp_path: Path) -> None:
+    found = of(FIVE, made("body_flip", FIVE, tmp_path / "store"))
+    assert (found.loses, found.redelivers) == (98, 0)
+    assert "offset-past-end" in findings(found)
+
+
+def test_torn_consumer_offsets_say_how_much_is_read_again_and_what_is_not_known(tmp_path: Path) -> None:
+    found = of(FIVE, made("torn_consumer_offsets", FIVE, tmp_path / "store"))
+    assert found.starts
+    assert found.redelivers == sum(item.messages for item in found.evidence if item.finding == "progress-lost") > 0
+    assert any("no offsets at all" in sentence for sentence in found.unknown)
+
+
+def test_a_lost_delay_table_delivers_delayed_messages_again(tmp_path: Path) -> None:
+    sound = of(FOUR)
+    found = of(FOUR, made("torn_delay_offsets", FOUR, tmp_path / "store"))
+    assert found.redelivers == sound.redelivers + 2
+
+
+def test_messages_whose_queue_was_deleted_count_as_lost_where_the_broker_does_not_list_them_again(tmp_path: Path) -> None:
+    found = of(FOUR, made("missing_queue", FOUR, tmp_path / "store"))
+    assert found.loses == 100
+    assert "unlisted" in findings(found)
+
+
+def test_a_store_without_its_log_loses_every_message(tmp_path: Path) -> None:
+    found = of(FOUR, made("no_log", FOUR, tmp_path / "store"))
+    assert (found.starts, found.loses) == (True, 424)
+    assert any("had expired" in sentence for sentence in found.unknown)
+
+
+def test_a_held_lock_is_seen_and_not_released(tmp_path: Path) -> None:
+    store = made("stray_index_file", FOUR, tmp_path / "store")
+    with DurableDirectory(store) as directory, StoreLock(directory):
+        for _ in range(2):
+            found = of(FOUR, store)
+            assert (found.starts, found.evidence[0].finding) == (False, "lock-held")
+    assert of(FOUR, store).starts
+
+
+def test_the_rules_of_the_nearer_version_answer_for_every_version_from_4_3_0_to_5_5_0() -> None:
+    assert [rules_of(version) for version in ("4.3.0", "4.9.8", "5.0.0", "5.5.0")] == ["4.9.3", "4.9.3", "5.3.3", "5.3.3"]
+    for version in ("4.2.0", "5.5.1", "6.0.0", "latest", ""):
+        with pytest.raises(UsageError, match=r"4\.3\.0 to 5\.5\.0"):
+            rules_of(version)
+    found = of(FOUR, version="4.7.1")
+    assert (found.version, found.rules) == ("4.7.1", "4.9.3")
+
+
+@pytest.mark.parametrize("name", ["5.5.0/c-rocksdb-queues-clean", "5.5.0/g-dledger"])
+def test_a_store_that_is_not_read_gets_no_diagnosis(name: str) -> None:
+    with pytest.raises(UnsupportedError):
+        of(case_named(name))
+
+
+def test_a_number_that_a_tear_may_have_cut_is_not_taken_for_an_offset() -> None:
+    assert readable_offsets('{"offsetTable":{"t@g":{0:29,1:2') == {"t@g": {0: 29}}
+    assert readable_offsets('{"offsetTable":{"t@g":{0:2') == {}
+    assert readable_offsets('"' * 200_000) == {}
+    assert readable_offsets('\\"' * 200_000) == {}

@@ -94,6 +94,7 @@ def _rabbitmq_cases(*versions: str) -> tuple[GoldenCase, ...]:
 
 RABBITMQ: tuple[GoldenCase, ...] = _rabbitmq_cases(RABBITMQ_VERSION)
 OTHER_RABBITMQ: tuple[GoldenCase, ...] = _rabbitmq_cases(*OTHER_RABBITMQ_VERSIONS)
+"""They have `metadata.tar.xz` as well: with it, the directory is a node's data directory."""
 
 
 def case_named(identity: str) -> GoldenCase:
@@ -134,11 +135,31 @@ def _scratch() -> Path:
 def opened(case: GoldenCase) -> Path:
     """Return the unpacked store, made once per process, without write permission. Tests that change a store unpack their own."""
     target = unpack(case, _scratch() / case.id)
+    _protect(target)
+    return target
+
+
+@cache
+def opened_node(case: GoldenCase) -> Path:
+    """Return the data directory of a RabbitMQ node: the store with the node's metadata beside it. Otherwise as `opened`."""
+    target = unpack_node(case, _scratch() / "nodes" / case.id)
+    _protect(target)
+    return target
+
+
+def unpack_node(case: GoldenCase, target: Path) -> Path:
+    """Unpack the data directory of a RabbitMQ node into target, which is created."""
+    unpack(case, target)
+    with tarfile.open(case.path / "metadata.tar.xz", "r:xz") as archive:
+        archive.extractall(target, filter="tar")
+    return target
+
+
+def _protect(target: Path) -> None:
     for directory, _, files in os.walk(target, topdown=False):
         for name in files:
             (Path(directory) / name).chmod(0o444)
         Path(directory).chmod(0o555)
-    return target
 
 
 _BLOCK = 1 << 16

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import RABBITMQ, case_id, case_named, expected, opened, unpack
+from support.golden import OTHER_RABBITMQ, RABBITMQ, case_id, case_named, expected, opened, opened_node, unpack
 from support.rabbitmq_index import message_id, term, write
 
 import mqstore
@@ -48,6 +48,26 @@ def test_every_message_is_what_the_broker_delivered_and_would_not_recover(case):
         # the golden data have no contents for a message that the broker loses; we may still have them
         assert {name: row[name] for name in line} == line
         assert row["verdict"] == ("unreachable" if row["msg_id"] in GONE else "intact")
+
+
+@pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
+def test_every_message_of_a_node_of_another_version_is_what_that_version_delivered(case):
+    found = rows(mqstore.open(opened_node(case)), QueueSelection(recovered=True))
+    wanted = {key(row): row for row in expected(case)}
+    assert {key(row) for row in found} == set(wanted)
+    assert len(found) == len(wanted)
+    for row in found:
+        row["properties"] = json.loads(row["properties_json"])
+        line = wanted[key(row)]
+        assert {name: row[name] for name in line} == line
+        assert row["verdict"] == "intact"
+
+
+@pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
+def test_a_store_without_the_metadata_of_its_node_reads_the_same(case):
+    columns = ("vhost", "queue", "priority_level", "seq_id", "properties_json")
+    alone = rows(mqstore.open(opened(case) / "msg_stores" / "vhosts"), columns=columns)
+    assert alone == rows(mqstore.open(opened_node(case)), columns=columns)
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)

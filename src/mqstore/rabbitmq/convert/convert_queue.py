@@ -42,7 +42,6 @@ from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, EntryTable, Queue
-from mqstore.rabbitmq.store.start_rules import QueueStart
 from mqstore.rabbitmq.store.unread_entries import REQUIRED
 from mqstore.rabbitmq.store.vhost import Vhost
 
@@ -153,8 +152,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
     if task.directory not in queues:
         raise CannotOpenError(f"{task.directory} has disappeared since the store was listed")
     # not one of vhost.queues, which would keep every journal in memory
-    start = QueueStart(vhost.terms.get(task.directory), vhost.clean)
-    queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), start)
+    queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), vhost.start(task.directory))
     place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
     version = task.version or queue.version
     converter = _QueueConverter(queue, vhost, task.now)
@@ -193,6 +191,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
         queue_reference(vhost, queue.directory),
         converter.messages,
         converter.bytes,
+        *converter.deliveries,
     )
     findings = (*queue.place.findings, *queue.index.journal.findings, *converter.findings)
     return QueueResult(report, noted, findings)
@@ -241,6 +240,7 @@ class _QueueConverter:
         self._last = -1
         self._boundary = 0  # first sequence id of the segment after the last message
         self._delivered = 0
+        self._carried: set[int] = set()  # sequence ids of messages that are marked
         self._at_head = now is not None
 
     def pieces(self) -> Iterator[tuple[NDArray[np.void], tuple[Bytes, ...]]]:
@@ -258,6 +258,7 @@ class _QueueConverter:
             marked = entries["seq"][found.redelivered[rows]]
             self._delivered = max(self._delivered, int(marked.max(initial=-1)) + 1)
             self.redelivered += len(marked)
+            self._carried.update(marked.tolist())
             self.messages += len(entries)
             self.bytes += int(entries["size"].sum())
             self.beyond += int((~found.kept[rows]).sum())
@@ -290,8 +291,18 @@ class _QueueConverter:
         noted = self.queue.start.terms
         if noted is None:
             return self.next_seq
-        # 3.8 and 3.9 mark each message; since 3.10 one number marks all messages below it
-        return self._delivered if noted.next_deliver is None else min(noted.next_deliver, self.next_seq)
+        # 3.8, 3.9 and 4.3 mark each message; in between one number marks all messages below it
+        return self._delivered if noted.next_deliver is None or noted.delivery_counts else min(noted.next_deliver, self.next_seq)
+
+    @property
+    def deliveries(self) -> tuple[dict[int, int] | None, int | None]:
+        """The marks of single messages as 4.3 records them, and its number below which all are marked; None if there were none."""
+        noted = self.queue.start.terms
+        if noted is None or noted.delivery_counts is None:
+            return None, None
+        return {seq: count for seq, count in noted.delivery_counts.items() if seq in self._carried}, min(
+            noted.redeliver or 0, self.next_seq
+        )
 
 
 def buffers(found: EntryTable) -> tuple[Bytes, ...]:

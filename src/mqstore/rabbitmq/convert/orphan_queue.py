@@ -110,6 +110,7 @@ def _sizes(found: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[n
 
 def _body_size(data: Bytes, at: int, length: int) -> int:
     try:
-        return len(read_message(data[at : at + length].tobytes()).body)
+        message = read_message(data[at : at + length].tobytes())
     except EtfError:
         return 0
+    return len(message.body) if message.stated_size is None else message.stated_size

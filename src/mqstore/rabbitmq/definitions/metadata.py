@@ -27,14 +27,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.location import Location
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions import mnesia
+from mqstore.rabbitmq.definitions.node_directory import coordination_files, node_directory
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
@@ -252,9 +251,7 @@ def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[byt
     """Return names of queues in the files of Mnesia and the Raft logs, damaged or not: candidates, to be proved by a directory."""
     found: set[tuple[bytes, bytes]] = set()
     paths = [f"{place}/{name}" if place else name for name in mnesia.file_names(TABLES)]
-    coordination = f"{place}/coordination" if place else "coordination"
-    if directory.is_directory(coordination):
-        paths += [path for path, entry in directory.walk(coordination) if entry.is_file]
+    paths += coordination_files(directory, place)
     for path in paths:
         try:
             content = directory.read(path, MAX_FILE_BYTES)
@@ -268,30 +265,14 @@ def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[byt
 def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
     """Return (vhost, queue) of every queue in the metadata of the node whose messages are below this directory.
 
-    directory: a node's data directory, its `msg_stores`, the `vhosts` in that, or one of these; for any other the result is empty.
+    directory: as in `node_directory`; for any other the result is empty.
     """
-    node = directory
-    if not directory.is_directory("msg_stores"):
-        above = _data_directory(directory.root)
-        if above is None:
-            return ()
-        node = ReadOnlyDirectory(above)
+    node = node_directory(directory)
     try:
-        found = search_names(node)
+        found = set() if node is None else search_names(node)
     except CannotOpenError:
         return ()
     return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found))
-
-
-def _data_directory(root: Location) -> Path | None:
-    """Return the ancestor that contains `msg_stores`, judged by the names of the directories, or None."""
-    if not isinstance(root, Path):
-        return None
-    above = root.absolute()
-    for place in (above, above.parent, above.parent.parent):
-        if place.name == "msg_stores" and above.relative_to(place).parts[:1] in ((), ("vhosts",)):
-            return place.parent
-    return None
 
 
 def named_directories(

@@ -5,8 +5,9 @@ The key is the name of the queue's directory, the value a list of pairs:
     segments             version 1: [{segment, unacknowledged}, …]
     v2_index_state       version 2: {2, #{segment => unacknowledged}}
     next_seq_id          3.10 and newer: the sequence id of the next message
-    next_deliver_seq_id  3.10 to 3.13: all below have been delivered
-    redeliver_seq_id     4.x: the same, together with delivery_count
+    next_deliver_seq_id  3.10 to 4.0: all below have been delivered
+    redeliver_seq_id     4.3: the same, and
+    delivery_count       4.3: #{sequence id => deliveries} of single messages that were delivered as well
     persistent_ref       the queue's reference in clean.dot, 16 bytes
     persistent_count, persistent_bytes    its persistent messages
 
@@ -20,7 +21,7 @@ Format: docs/formats/rabbitmq.md, sections 8.1, 8.3 and 15.2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text, write_text
@@ -37,6 +38,7 @@ class QueueTerms:
     """The terms of one queue; None if a term is absent.
 
     segments, v2_segments: unacknowledged messages by segment, in version 1 and 2. next_deliver: messages below it are redelivered.
+    delivery_counts: deliveries of single messages by sequence id, which are redelivered too; redeliver: next_deliver as 4.3 records it.
     """
 
     segments: Mapping[int, int] | None
@@ -46,7 +48,8 @@ class QueueTerms:
     reference: bytes | None
     count: int | None
     size: int | None
-    delivery_count: int | None = field(default=None)
+    delivery_counts: Mapping[int, int] | None = None
+    redeliver: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
             reference if isinstance(reference, bytes) and len(reference) == REFERENCE else None,
             _sequence_number(values.get("persistent_count")),
             _sequence_number(values.get("persistent_bytes")),
-            _sequence_number(values.get("delivery_count")),
+            _counts(values["delivery_count"]) if isinstance(values.get("delivery_count"), dict) else None,
+            _sequence_number(values.get("redeliver_seq_id")),
         )
     return found
 
@@ -106,7 +110,7 @@ def _counts(term: Term) -> dict[int, int] | None:
 
 
 def queue_value(terms: QueueTerms) -> list[Term]:
-    """Return the value of one queue, with its terms in the order of 3.10."""
+    """Return the value of one queue, with its terms in the order of 3.10; those of 4.3 follow where they are known."""
     index: Term
     if terms.v2_segments is not None:
         index = (Atom("v2_index_state"), (2, dict(sorted(terms.v2_segments.items()))))
@@ -118,6 +122,8 @@ def queue_value(terms: QueueTerms) -> list[Term]:
         "persistent_ref": terms.reference,
         "persistent_count": terms.count,
         "persistent_bytes": terms.size,
+        "redeliver_seq_id": terms.redeliver,
+        "delivery_count": None if terms.delivery_counts is None else dict(sorted(terms.delivery_counts.items())),
     }
     return [index, *((Atom(name), value) for name, value in rest.items() if value is not None)]
 

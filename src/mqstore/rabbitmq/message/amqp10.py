@@ -37,6 +37,7 @@ BODY_TYPE = b"amqp-1.0"
 MAX_DEPTH = 32
 MAX_VALUES = 200_000
 MAX_SHORTSTR = 255
+_U64 = (1 << 64) - 1
 
 _NUMBERS: dict[int, tuple[str, struct.Struct]] = {
     0x50: ("ubyte", struct.Struct(">B")),
@@ -266,7 +267,9 @@ def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     header, fields, application, message = _message_sections(data)
     sent = dict(zip(PROPERTY_FIELDS, fields, strict=False))
     basic = {key[1]: _unwrap(item) for key, item in message if key[1].startswith(b"x-basic-")}
-    application_headers = [_header(key[1], item) for key, item in application if key[0] == "utf8" and len(key[1]) <= MAX_SHORTSTR]
+    application_headers = [
+        _header(key[1], item) for key, item in application if key[0] == "utf8" and len(key[1]) <= MAX_SHORTSTR and item[0] != "as_is"
+    ]
     for name, key in (("message_id", b"x-message-id"), ("correlation_id", b"x-correlation-id")):
         sent[name], extra = _identity(sent.get(name), key)
         application_headers = extra + application_headers
@@ -287,13 +290,13 @@ def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
         "delivery_mode": mode,
         "priority": priority if priority is not None else basic.get(b"x-basic-priority", annotations.get("p")),
         "correlation_id": sent["correlation_id"],
-        "reply_to": _unwrap(sent.get("reply_to")),
+        "reply_to": _shortstr(sent.get("reply_to")),
         "expiration": b"%d" % ttl if type(ttl) is int else basic.get(b"x-basic-expiration"),
         "message_id": sent["message_id"],
         "timestamp": _unwrap(sent.get("creation_time")),
         "type": body_type,
         "user_id": user if type(user) is bytes and len(user) <= MAX_SHORTSTR else None,
-        "app_id": _unwrap(fields[10]) if len(fields) > 10 else None,
+        "app_id": _shortstr(fields[10]) if len(fields) > 10 else None,
     }
 
 
@@ -322,6 +325,12 @@ def _unwrap(term: Term) -> Any:
     return term[1] // 1000 if term[0] == "timestamp" else term[1]
 
 
+def _shortstr(term: Term) -> bytes | None:
+    """Return a text that fits into a property; the broker delivers no longer one."""
+    text = _unwrap(term)
+    return text if type(text) is bytes and len(text) <= MAX_SHORTSTR else None
+
+
 def _identity(term: Term, key: bytes) -> tuple[bytes | None, list[list[Any]]]:
     """Return a message or correlation id as text, or as the header that represents it."""
     if term is None or isinstance(term, Atom):
@@ -340,7 +349,7 @@ def _annotation_headers(message: list[Term]) -> list[list[Any]]:
     """Return the message annotations that become headers: those with `x-`, except the ones that the broker set itself."""
     found: list[list[Any]] = []
     for (kind, key), item in message:
-        if kind != "symbol" or not key.startswith(b"x-") or len(key) > MAX_SHORTSTR:
+        if kind != "symbol" or not key.startswith(b"x-") or len(key) > MAX_SHORTSTR or item[0] == "as_is":
             continue
         if key == b"x-opt-rabbitmq-received-time":
             found.append([b"timestamp_in_ms", "long", item[1]])
@@ -364,7 +373,7 @@ _HEADER_TYPES = {
     "int": "signedint",
     "double": "double",
     "float": "float",
-    "binary": "binary",
+    "binary": "longstr",
 }
 
 
@@ -379,7 +388,9 @@ def _typed_header(term: Term, depth: int = MAX_DEPTH) -> list[Any]:
         return ["bool", term == "true"] if term in ("true", "false") else ["void", None]
     kind, content = term[0], term[-1]
     if kind == "timestamp":
-        return ["timestamp", content // 1000]
+        return ["timestamp", (content // 1000 if content >= 0 else -(-content // 1000)) & _U64]
+    if kind == "ulong":
+        return ["long", content - (1 << 64) if content >> 63 else content]
     if kind == "boolean":
         return ["bool", content == "true"]
     if kind in ("list", "array"):

@@ -35,6 +35,7 @@ from typing import Literal
 
 from mqstore.rabbitmq.erlang.etf import LIMITS, Atom, Buffer, EtfError, Limits, Pairs, Term, decode, encode
 from mqstore.rabbitmq.message import amqp10
+from mqstore.rabbitmq.message.delivered import delivered_properties, mqtt_properties, reply_queue
 from mqstore.rabbitmq.message.properties import (
     Properties,
     PropertiesError,
@@ -106,13 +107,27 @@ class MessageTerm:
     @property
     def properties(self) -> Properties:
         """The AMQP properties that are set, decoded on every access. Raises PropertiesError; the rest of the message may be valid."""
+        return self.delivered()
+
+    def delivered(self, queue_addresses: bool = False) -> Properties:
+        """Return the properties that a consumer of AMQP 0-9-1 receives. Raises PropertiesError.
+
+        queue_addresses: a reply-to of AMQP 1.0 that is the address of a queue becomes the name of the queue, as in 4.2 and newer.
+        """
         if self.properties_bin is not None:
-            return properties_from_bin(self.properties_bin)
-        if self.decoded is not None:
-            return properties_from_record(self.decoded)
-        if self.form == "mc_amqp":
-            return amqp10.properties(self.data, _annotations_by_name(self.annotations or {}))
-        return _mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
+            found = properties_from_bin(self.properties_bin)
+        elif self.decoded is not None:
+            found = properties_from_record(self.decoded)
+        elif self.form == "mc_amqp":
+            found = amqp10.properties(self.data, _annotations_by_name(self.annotations or {}))
+            reply_to = found.get("reply_to")
+            if queue_addresses and reply_to is not None:
+                found["reply_to"] = reply_queue(reply_to)
+        else:
+            found = mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
+        if self.form == "basic_message":
+            return found
+        return delivered_properties(found, _annotations_by_name(self.annotations or {}))
 
     def json_properties(self) -> dict[str, object]:
         """Return the properties in the JSON form of the message table."""
@@ -191,7 +206,9 @@ def _annotations_by_name(annotations: dict[Term, Term] | Pairs) -> dict[str, Ter
     """Return the annotations by the text of their keys."""
     pairs = annotations.items() if isinstance(annotations, dict) else annotations
     return {
-        key if isinstance(key, Atom) else key.decode("utf-8", "replace"): value for key, value in pairs if isinstance(key, Atom | bytes)
+        key if isinstance(key, Atom) else key.decode("utf-8", "surrogateescape"): value
+        for key, value in pairs
+        if isinstance(key, Atom | bytes)
     }
 
 
@@ -239,20 +256,6 @@ def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _mqtt_properties(data: tuple[Term, ...]) -> Properties:
-    """Return the properties that an AMQP 0-9-1 consumer receives with an MQTT message: the QoS as a header, and the delivery mode."""
-    qos, given = data[2], _annotations_by_name(data[7]) if isinstance(data[7], dict | Pairs) else {}
-    headers = [[b"x-mqtt-publish-qos", "unsignedbyte", qos]] if qos in (0, 1, 2) else []
-    found: Properties = {}
-    for name, key in (("content_type", "Content-Type"), ("correlation_id", "Correlation-Data"), ("reply_to", "Response-Topic")):
-        value = given.get(key)
-        if type(value) is bytes and len(value) <= 255:
-            found[name] = value
-    found["headers"] = headers
-    found["delivery_mode"] = 2 if qos else 1
-    return {name: found[name] for name in ("content_type", "headers", "delivery_mode", "correlation_id", "reply_to") if name in found}
-
-
 # writing
 
 
@@ -284,11 +287,12 @@ def write_message(message: MessageTerm, atoms: Literal["latin1", "utf8"] = "lati
     )
 
 
-def as_basic_message(message: MessageTerm, vhost: bytes) -> MessageTerm:
-    """Return the message in the form of versions up to 3.12, as if a client had sent it. Raises PropertiesError."""
+def as_basic_message(message: MessageTerm, vhost: bytes, *, queue_addresses: bool = False) -> MessageTerm:
+    """Return the message in the form of versions up to 3.12: as a consumer of AMQP 0-9-1 would receive it. Raises PropertiesError.
+
+    queue_addresses: as in `MessageTerm.delivered`.
+    """
     if message.form == "basic_message":
         return message
-    block = message.properties_bin
-    if block is None:
-        block = properties_to_bin(message.properties)
+    block = properties_to_bin(message.delivered(queue_addresses))
     return MessageTerm(message.id, vhost, message.exchange, message.routing_keys, message.persistent, message.fragments, block)

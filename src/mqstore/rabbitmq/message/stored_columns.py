@@ -46,10 +46,14 @@ class _SlowMessage:
 
 
 class StoredTerms:
-    """The terms of a batch. buffer: their bytes; start, length: of each row's term; length 0: the row has none."""
+    """The terms of a batch. buffer: their bytes; start, length: of each row's term; length 0: the row has none.
 
-    def __init__(self, buffer: Bytes, start: Longs, length: Longs) -> None:
+    queue_addresses: as in `MessageTerm.delivered`.
+    """
+
+    def __init__(self, buffer: Bytes, start: Longs, length: Longs, *, queue_addresses: bool = False) -> None:
         self.buffer = buffer
+        self.queue_addresses = queue_addresses
         self.start = start
         self.present: NDArray[np.bool_] = length > 0
         self._length = length
@@ -58,7 +62,9 @@ class StoredTerms:
         self._fast: NDArray[np.bool_] = self.present & (self._fields[:, message_terms.STATUS] == message_terms.FAST)
 
     @classmethod
-    def collect(cls, sources: Sequence[Bytes | None], source: NDArray[np.int32], at: Longs, length: Longs) -> StoredTerms:
+    def collect(
+        cls, sources: Sequence[Bytes | None], source: NDArray[np.int32], at: Longs, length: Longs, *, queue_addresses: bool = False
+    ) -> StoredTerms:
         """Copy `length` bytes at `at` of each row's source. A row whose bytes are missing has no term."""
         sizes = np.array([0 if data is None else len(data) for data in sources] or [0], np.int64)
         # offsets of an Arrow array are 31 bits; no broker takes a message that large
@@ -75,7 +81,7 @@ class StoredTerms:
                 low, high = int(start[run[0]]), int(start[run[-1]] + length[run[-1]])
                 offsets = np.empty(len(run) + 1, np.int32)
                 copy_spans(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
-        return cls(buffer, start, length)
+        return cls(buffer, start, length, queue_addresses=queue_addresses)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -94,7 +100,7 @@ class StoredTerms:
                 found[row] = _SlowMessage(None, None)
                 continue
             try:
-                found[row] = _SlowMessage(message, json_properties(message.properties))
+                found[row] = _SlowMessage(message, json_properties(message.delivered(self.queue_addresses)))
             except PropertiesError:
                 found[row] = _SlowMessage(message, None)
         return found

@@ -1,8 +1,8 @@
 """Salvaged messages as they are sent again: to their queue, or to their original exchange.
 
-Properties are sent as they were stored, except for two that a broker acts on: `user_id`, if it is not the user of the connection, because
-a broker rejects such a message; and the headers CC and BCC of a message sent to its own queue, because they would publish it to other
-queues that have their own copy.
+Properties are sent as the broker would deliver them, except for two that a broker acts on: `user_id`, if it is not the user of the
+connection, because a broker rejects such a message; and the headers CC and BCC of a message sent to its own queue, because they would
+publish it to other queues that have their own copy.
 """
 
 from __future__ import annotations
@@ -66,26 +66,26 @@ def outgoing_message(
     if message is None:
         return None
     queue = rows.queue if rows.indexed else into
-    return _outgoing(message, None if by_exchange else queue, user)
+    return _outgoing(message, None if by_exchange else queue, user, rows.table.queue_addresses)
 
 
-def _outgoing(message: MessageTerm, queue: str | None, user: str) -> OutgoingMessage:
-    block = _property_block(message, user, to_queue=queue is not None)
+def _outgoing(message: MessageTerm, queue: str | None, user: str, queue_addresses: bool) -> OutgoingMessage:
+    block = _property_block(message, user, queue_addresses, to_queue=queue is not None)
     if queue is not None:
         return OutgoingMessage("", queue, block, message.body)
     key = message.routing_keys[0] if message.routing_keys else b""
     return OutgoingMessage(message.exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"), block, message.body)
 
 
-def _property_block(message: MessageTerm, user: str, *, to_queue: bool) -> bytes:
+def _property_block(message: MessageTerm, user: str, queue_addresses: bool, *, to_queue: bool) -> bytes:
     try:
-        properties = dict(message.properties)
+        properties = dict(message.delivered(queue_addresses))
     except PropertiesError:
         return b"\0\0"
     sender, headers = properties.get("user_id"), properties.get("headers")
     foreign = sender is not None and sender not in (user, user.encode())
     copied = to_queue and isinstance(headers, list) and any(field[0] in _COPIES for field in headers)
-    if message.properties_bin is not None and not foreign and not copied:
+    if message.form == "basic_message" and message.properties_bin is not None and not foreign and not copied:
         return message.properties_bin
     if foreign:
         del properties["user_id"]

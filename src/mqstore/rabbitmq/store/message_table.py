@@ -79,7 +79,7 @@ def decode_terms(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> S
     sources = [
         None if number not in used else data if data is not None else data_of(name) for number, (name, data) in enumerate(table.sources)
     ]
-    return StoredTerms.collect(sources, table.source, table.at, table.length)
+    return StoredTerms.collect(sources, table.source, table.at, table.length, queue_addresses=table.queue_addresses)
 
 
 def _ids(rows: MessageRows, messages: StoredTerms | None) -> list[str | None]:

@@ -9,6 +9,7 @@ Format: docs/formats/rabbitmq.md, section 14, 8.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,4 +84,5 @@ def _entry_table(
 def _rows(vhost: Vhost, table: EntryTable, queue: Queue | None = None) -> MessageRows:
     nowhere = np.full(len(table.entries), -1, np.int64)
     name, level = (None, None) if queue is None else (queue.name, queue.priority_level)
+    table = replace(table, queue_addresses=vhost.queue_addresses)
     return MessageRows(vhost.name, name, level, table, nowhere, None, indexed=False)

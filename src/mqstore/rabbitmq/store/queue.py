@@ -87,6 +87,7 @@ class EntryTable:
     fate: NDArray[np.uint8]
     crashes: tuple[str, ...] = ()
     findings: tuple[Damage, ...] = ()
+    queue_addresses: bool = False  # as in QueueStart
 
     def refuse(self) -> None:
         """Mark the entries as those of a queue that the broker does not start."""
@@ -111,6 +112,7 @@ class EntryTable:
             self.known[rows],
             self.location[rows],
             self.fate[rows],
+            queue_addresses=self.queue_addresses,
         )
 
 
@@ -276,6 +278,7 @@ class Queue:
             fate.fates(entries, kept=kept, consumed=consumed, nowhere=nowhere, invalid=invalid, clean=self.start.clean),
             tuple(crashes),
             findings,
+            self.start.queue_addresses,
         )
 
     def _locate(self, segment: IndexSegment, shared: NDArray[np.bool_]) -> _MessagePlaces:

@@ -34,10 +34,14 @@ __all__ = ["ENTRY", "QueueStart", "keeps", "next_sequence_id", "redelivered"]
 
 @dataclass(frozen=True, slots=True)
 class QueueStart:
-    """How one queue would start. store_clean: whether the broker trusts the message store of its vhost without a scan."""
+    """How one queue would start. store_clean: whether the broker trusts the message store of its vhost without a scan.
+
+    queue_addresses: the broker delivers the name of a queue for a reply-to that is its AMQP 1.0 address (`MessageTerm.delivered`).
+    """
 
     terms: QueueTerms | None
     store_clean: bool
+    queue_addresses: bool = False
 
     @property
     def clean(self) -> bool:
@@ -73,7 +77,9 @@ def redelivered(entries: NDArray[np.void], start: QueueStart, version: int) -> N
     if start.terms is None:
         return np.ones(len(entries), np.bool_)
     if start.terms.next_deliver is not None:
-        return np.asarray(entries["seq"] < start.terms.next_deliver)
+        below = entries["seq"] < start.terms.next_deliver
+        delivered = np.fromiter(start.terms.delivery_counts or (), np.int64)
+        return np.asarray(below | np.isin(entries["seq"], delivered))
     return np.asarray((entries["seen"] & DELIVERED) != 0)
 
 

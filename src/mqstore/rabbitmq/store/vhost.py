@@ -19,6 +19,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, node_directory
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.disk_log import table_is_complete
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
@@ -121,6 +122,16 @@ class Vhost:
         return self._recovery[0]
 
     @cached_property
+    def queue_addresses(self) -> bool:
+        """Whether the version that wrote the vhost delivers a reply-to as 4.3 does (`MessageTerm.delivered`); False if unknown."""
+        if any(terms.redeliver is not None for terms in self.terms.values()):
+            return True
+        if any(terms.next_deliver is not None for terms in self.terms.values()):
+            return False
+        node = node_directory(self.root)
+        return node is not None and bool(delivers_queue_names(node))
+
+    @cached_property
     def clean(self) -> bool:
         """Whether the broker would trust the message store without a scan."""
         store = self.persistent
@@ -148,10 +159,11 @@ class Vhost:
     def queues(self) -> list[Queue]:
         """The queue directories, by name and priority level, the highest level first."""
         stores = (self.persistent, self.transient)
-        return [
-            Queue(self.root, place, self.entry_count, stores, QueueStart(self.terms.get(place.directory), self.clean), self.now)
-            for place in self._places
-        ]
+        return [Queue(self.root, place, self.entry_count, stores, self.start(place.directory), self.now) for place in self._places]
+
+    def start(self, directory: str) -> QueueStart:
+        """Return how the queue of a directory would start."""
+        return QueueStart(self.terms.get(directory), self.clean, self.queue_addresses)
 
     @cached_property
     def _named_ids(self) -> MessageIds:

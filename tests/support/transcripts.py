@@ -36,6 +36,7 @@ GUIDE = ROOT / "docs" / "guide"
 PAGES = (
     ROOT / "README.md",
     GUIDE / "commands.md",
+    GUIDE / "find.md",
     GUIDE / "findings.md",
     GUIDE / "rabbitmq.md",
     GUIDE / "salvage.md",

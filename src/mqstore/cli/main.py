@@ -27,7 +27,7 @@ from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.jobs import follow, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
 from mqstore.cli.rabbitmq import convert
-from mqstore.cli.read import diagnose, inspect, lookup, messages, mqadmin, query, queues, sql, usage, verify
+from mqstore.cli.read import diagnose, find, inspect, lookup, messages, mqadmin, query, queues, sql, usage, verify
 from mqstore.cli.serve import command as serve
 from mqstore.cli.serve import console
 from mqstore.cli.write import load as loading
@@ -85,6 +85,7 @@ for module in (
     verify,
     usage,
     messages,
+    find,
     queues,
     query,
     sql,

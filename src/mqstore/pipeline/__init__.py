@@ -10,7 +10,7 @@ Everything public is imported from here; deeper module paths are private and may
     follow                              copy a growing log to a table, to files or to another store
     append                              the new range of a log added to an Iceberg or Delta table
     rebuild, export, lookup             jobs over a whole RocketMQ store
-    verify, usage
+    verify, usage, find
     convert                             RabbitMQ queues from one version to the other
     run_tasks                           a function over a list of tasks in Spark's Python workers
 
@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqstore.pipeline.jobs.convert import convert as convert
     from mqstore.pipeline.jobs.export import export as export
+    from mqstore.pipeline.jobs.find import FindReport as FindReport
+    from mqstore.pipeline.jobs.find import find as find
     from mqstore.pipeline.jobs.lookup import LookupReport as LookupReport
     from mqstore.pipeline.jobs.lookup import lookup as lookup
     from mqstore.pipeline.jobs.rebuild import rebuild as rebuild
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "AppendReport": "tail.append",
     "ExportReport": "jobs.report",
+    "FindReport": "jobs.find",
     "FollowReport": "tail.follow",
     "FollowedBatch": "tail.follow",
     "LookupReport": "jobs.lookup",
@@ -68,6 +71,7 @@ _MODULE_OF = {
     "convert": "jobs.convert",
     "explain_read": "source.explain",
     "export": "jobs.export",
+    "find": "jobs.find",
     "finish": "source.sink",
     "follow": "tail.follow",
     "joined": "source.rabbitmq_join",
@@ -90,6 +94,7 @@ _MODULE_OF = {
 __all__ = [
     "AppendReport",
     "ExportReport",
+    "FindReport",
     "FollowReport",
     "FollowedBatch",
     "LookupReport",
@@ -100,6 +105,7 @@ __all__ = [
     "convert",
     "explain_read",
     "export",
+    "find",
     "finish",
     "follow",
     "joined",

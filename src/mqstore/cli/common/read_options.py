@@ -26,6 +26,7 @@ from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 
 __all__ = [
     "DiagnoseOptions",
+    "FindOptions",
     "GetOptions",
     "InspectOptions",
     "MessagesOptions",
@@ -178,5 +179,29 @@ class GetOptions:
     raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body to a new file.")] = None
     view: RocketMQOnly[ViewOption] = ViewName.DISK
     as_version: RocketMQOnly[AsVersion] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindOptions:
+    """Options of `find`."""
+
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="The text: an order number, a key, a message id, part of a body.", show_default=False),
+    ]
+    whole_key: RocketMQOnly[
+        Annotated[
+            bool,
+            typer.Option("--whole-key", help="Only messages with a key that equals TEXT; reads the index instead of the log where it can."),
+        ]
+    ] = False
+    limit: Annotated[int | None, option("--limit", "-n", min=1, help="Maximum number of rows; default: 10000. All are counted.")] = None
+    body: Annotated[BodyDisplay | None, option("--body", help="How to show bodies; default: none for text output, otherwise sha256.")] = (
+        None
+    )
+    threads: RocketMQOnly[ReaderThreads] = None
+    master: RocketMQOnly[Master] = None
     config: RocketMQOnly[Config] = None
     names: RabbitMQOnly[QueueNames] = None

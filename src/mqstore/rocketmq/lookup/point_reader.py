@@ -29,7 +29,7 @@ from mqstore.table.columns import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PointTask", "files_of", "read_points"]
+__all__ = ["PointTask", "files_of", "grouped_records", "read_points"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = No
     """Yield the selected records in physical order, in batches. report: called with places that do not hold a valid record."""
     view = opened_view(task.store, task.config, task.token)
     try:
-        for records in _grouped_records(view.log, _offsets(view, task.places), report):
+        for records in grouped_records(view.log, _offsets(view, task.places), report):
             columns = RecordColumns(records)
             columns = columns.take(select(columns, task.selection))
             for piece in columns.pieces(MAX_BATCH_BYTES):
@@ -78,7 +78,8 @@ def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np
     return found
 
 
-def _grouped_records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damage], None] | None) -> Iterator[Records]:
+def grouped_records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damage], None] | None) -> Iterator[Records]:
+    """Yield the valid records at physical offsets, file by file. report: called with offsets at which none starts."""
     for file, group in groupby(offsets.tolist(), key=log.file_at):
         if file is None:
             continue

@@ -1,0 +1,1 @@
+from mqstore.kernels.common.loads cimport same, u8

@@ -1,0 +1,231 @@
+"""Find: the messages of a RocketMQ store that hold a text, anywhere but in their topic; each with what became of it.
+
+    pipeline.find("/backup/broker-a/store", "order-17").rows
+
+The whole log is read, because no derived file knows the bodies, and a message that the index has lost is what one looks for. A text that is
+the id of a message leads to it directly as well. With whole_key only keys that equal the text count: then the index answers for those
+parts of the log for which it is proved (`rocketmq.lookup.pruning`), and only the rest is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files.location import Url
+from mqstore.findings import Damage, merge_adjacent
+from mqstore.opening import open_rocketmq
+from mqstore.pipeline.jobs.report import Progress
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.rocketmq.format.record import parse_message_id
+from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split
+from mqstore.rocketmq.lookup.pruning import prune
+from mqstore.rocketmq.scan.splits import Split, check_seams, log_bytes, plan
+from mqstore.rocketmq.store.split_reader import token_of
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.columns import Selection
+from mqstore.table.needle import Needle
+from mqstore.table.text import columns_for, python_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DEFAULT_LIMIT", "FindReport", "find"]
+
+DEFAULT_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FindReport:
+    """Outcome of `find`. rows: message table rows with FOUND_COLUMNS; hits: how many there are, also beyond the limit.
+
+    log_bytes: of the log to search; searched: bytes of the records read. how: a sentence on what was read.
+    buried: places (file, offset) of the text in damaged bytes. unsearched: bodies that cannot be decompressed.
+    """
+
+    store: str
+    text: str
+    rows: tuple[dict[str, Any], ...]
+    hits: int
+    records: int
+    searched: int
+    log_bytes: int
+    seconds: float
+    how: str
+    runs_on: str
+    buried: tuple[tuple[str, int], ...]
+    unsearched: int
+    damage: tuple[Damage, ...]
+    damaged_ranges: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether a message with the text cannot have been missed."""
+        return not self.damaged_ranges and not self.unsearched and not self.damage
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `find -o json` prints."""
+        return {
+            "store": self.store,
+            "text": self.text,
+            "hits": self.hits,
+            "messages": list(self.rows),
+            "complete": self.complete,
+            "read": {
+                "how": self.how,
+                "records": self.records,
+                "bytes": self.searched,
+                "log_bytes": self.log_bytes,
+                "seconds": round(self.seconds, 3),
+                "runs_on": self.runs_on,
+            },
+            "in_damaged_bytes": [{"file": file, "offset": offset} for file, offset in self.buried],
+            "bodies_not_readable": self.unsearched,
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }
+
+
+def find(
+    store_path: str | os.PathLike[str],
+    text: str,
+    *,
+    whole_key: bool = False,
+    body: str = "sha256",
+    limit: int = DEFAULT_LIMIT,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    threads: int | None = None,
+    config: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> FindReport:
+    """Find the messages that hold a text.
+
+    body: how rows show bodies: none, sha256, base64 or text. limit: rows to return; further hits are counted. threads: of this process, all
+    cores by default. master, spark: search on Spark instead. progress: called with (bytes of log searched, bytes of log to search).
+    Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
+    """
+    needle = Needle(text)
+    on_spark = spark is not None or master is not None
+    if on_spark and threads is not None:
+        raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
+    if on_spark and os.path.isfile(store_path):
+        raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    if limit < 1:
+        raise UsageError(f"the limit must be at least 1 (got {limit})")
+    store = open_rocketmq(store_path, config=config)
+    if not on_spark:
+        runner = ThreadRunner(threads or len(os.sched_getaffinity(0)))
+        return _run(store, runner, needle, whole_key, body, limit, progress)
+    from mqstore.pipeline.spark.session import running
+
+    with running(master or "local[*]", spark=spark) as started:
+        return _run(store, SparkRunner(started), needle, whole_key, body, limit, progress)
+
+
+def _run(
+    store: RocketMQStore, runner: Runner, needle: Needle, whole_key: bool, body: str, limit: int, progress: Progress | None
+) -> FindReport:
+    started = time.monotonic()
+    pieces = every = plan(store.log, tasks=4 * runner.width)
+    how = "the whole log was searched"
+    points: tuple[int, ...] = ()
+    if whole_key:
+        pruned = prune(store, Selection(keys=frozenset({needle.text})))
+        how, points = pruned.why, pruned.points
+        ranges = [(file.start, file.start + file.size) for file in pruned.files]
+        pieces = tuple(piece for piece in pieces if any(piece.start < high and piece.stop > low for low, high in ranges))
+        points = tuple(point for point in points if not any(piece.start <= point < piece.stop for piece in pieces))
+    root = store.place if isinstance(store.place, Url) else os.path.abspath(store.directory.root)
+
+    def task_of(split: Split, places: tuple[int, ...] | None = None) -> FindTask:
+        return FindTask(root, store.config, token, needle, split, places, whole_key, body, limit)
+
+    token = token_of(store.log)
+    tasks = [task_of(piece) for piece in pieces]
+    total = log_bytes(store.log, pieces) if pieces else 0
+
+    def done(finished: int) -> None:
+        if progress is not None:
+            progress(total * finished // max(1, len(tasks)), total)
+
+    again = {task.split.number: task for task in tasks}
+    found: list[FoundInSplit] = []
+    rows: list[dict[str, Any]] = []
+    damage: list[Damage] = list(store.log.findings)
+
+    def take(outcome: FoundInSplit) -> None:
+        rows.extend(outcome.rows[: max(0, limit - len(rows))])
+        damage.extend(outcome.damage)
+        outcome.rows, outcome.damage = [], []
+        found.append(outcome)
+
+    if points:
+        take(find_in_split(task_of(Split(-1, points[0], points[-1] + 1), points)))
+    outcomes = runner.each(tasks, find_in_split, done)
+    if len(pieces) == len(every):
+        for outcome, _ in check_seams(store.log, outcomes, lambda split, first: find_in_split(again[split.number].again(first))):
+            take(outcome)
+    else:  # not neighbours, so that their seams cannot be compared
+        for outcome in outcomes:
+            take(outcome)
+    view = store.view()
+    hits = sum(each.hits for each in found)
+    if not whole_key:
+        direct = _by_message_id(store, needle.text, body)
+        if direct is not None and not any(row["physical_offset"] == direct["physical_offset"] for row in rows):
+            rows.append(direct)
+            hits += 1
+        elif direct is not None:
+            same = next(row for row in rows if row["physical_offset"] == direct["physical_offset"])
+            same["matched_in"] = [*same["matched_in"], "msg_id"]
+    rows.sort(key=lambda row: int(row["physical_offset"]))
+    states = HitStates(view)
+    for row in rows:
+        states.add_to(row)
+    return FindReport(
+        str(store.path),
+        needle.text,
+        tuple(rows),
+        hits,
+        sum(each.records for each in found),
+        sum(each.bytes for each in found),
+        total,
+        time.monotonic() - started,
+        how,
+        runner.name,
+        tuple(place for each in found for place in each.buried),
+        sum(each.unsearched for each in found),
+        tuple(merge_adjacent(damage)),
+        sum(each.damaged_ranges for each in found),
+        tuple(_notes(store, rows)),
+    )
+
+
+def _by_message_id(store: RocketMQStore, text: str, body: str) -> dict[str, Any] | None:
+    """Return the row of the message whose offset message id is the text, or None."""
+    try:
+        host, offset = parse_message_id(text.strip())
+    except ValueError:
+        return None
+    view = store.view()
+    message = view.record(offset)
+    if message is None or message.store_host != host:
+        return None
+    names = columns_for(body)
+    for batch in view.batches(names, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
+        for row in python_rows(batch, body):
+            return row | {"matched_in": ["msg_id"], "matched_as": ["text"]}
+    return None
+
+
+def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:
+    found = [f"not read: {name}" for name in store.unsupported]
+    if store.unread_queues is not None and rows:
+        found.append("the consume queues are in a RocksDB database: `verdict` and `state` do not say whether a message is in its queue")
+    return found

@@ -1,0 +1,287 @@
+"""The messages that hold a text in their keys, ids, properties or bodies: the task of `find`.
+
+A task searches the records that start in one split, or records at given places. Spans of whole batches are searched by a kernel; only
+messages that hold the text are decoded. Bytes of the log that are not records are searched too, because what was lost there may be what
+is looked for. A body that cannot be decompressed is not searched; it is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files.location import Url
+from mqstore.findings import Damage
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.format import compression
+from mqstore.rocketmq.format.commit_log import CommitLog, Records
+from mqstore.rocketmq.format.record import split_keys
+from mqstore.rocketmq.lookup.point_reader import grouped_records
+from mqstore.rocketmq.query.index_search import query_offsets
+from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
+from mqstore.rocketmq.store.disk_view import DiskView
+from mqstore.rocketmq.store.message_table import batch_of
+from mqstore.rocketmq.store.split_reader import opened_view
+from mqstore.rocketmq.store.view import ConsumerOffset, View
+from mqstore.table.needle import COMPRESSED, Needle, expand, looks_compressed
+from mqstore.table.text import columns_for, python_rows
+
+__all__ = ["FOUND_COLUMNS", "FindTask", "FoundInSplit", "HitStates", "find_in_split"]
+
+# added to the columns of the message table
+FOUND_COLUMNS = ("matched_in", "matched_as", "state", "indexed", "consumed_by", "not_consumed_by")
+
+MAX_KEPT = 10_000  # hits of a task that are decoded; further ones are counted
+MAX_BURIED = 100
+MAX_DAMAGE = 1000
+PIECE = 4 << 20
+INDEX_HITS = 1 << 20
+
+SCHEDULED_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"})
+HALF_TOPICS = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC"})
+_CORRELATION = "CORRELATION_ID"
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class FindTask:
+    """Search one split, or the records at physical offsets `points` (ascending). token: changes when the files of the log do.
+
+    whole_key: only messages with a key or unique key that equals the text. body: how rows show bodies. keep: rows to return at most.
+    first: see SplitWalk.
+    """
+
+    store: str | Url
+    config: BrokerConfig
+    token: str
+    needle: Needle
+    split: Split
+    points: tuple[int, ...] | None = None
+    whole_key: bool = False
+    body: str = "sha256"
+    keep: int = MAX_KEPT
+    first: int | None = None
+
+    def again(self, first: int) -> FindTask:
+        """Return the task for a split whose first record is known."""
+        return replace(self, first=first)
+
+
+@dataclass(slots=True)
+class FoundInSplit:
+    """What one task found. hits: messages with the text, of which `rows` shows the first. bytes: of records searched.
+
+    buried: places (file, offset) of the text in bytes that are not a record. unsearched: bodies that cannot be decompressed.
+    """
+
+    split: Split
+    begin: int | None = None
+    reach: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    hits: int = 0
+    records: int = 0
+    bytes: int = 0
+    unsearched: int = 0
+    buried: list[tuple[str, int]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    damaged_ranges: int = 0
+
+
+def find_in_split(task: FindTask) -> FoundInSplit:
+    """Search the records of a task."""
+    view = opened_view(task.store, task.config, task.token)
+    found = FoundInSplit(task.split)
+    try:
+        if task.points is not None:
+            for records in grouped_records(view.log, np.array(task.points, np.int64), found.damage.append):
+                _search(records, task, view, found)
+            return found
+        walk = SplitWalk(view.log, task.split, first=task.first, lead=LEAD)
+        for event in walk:
+            if isinstance(event, Records):
+                _search(event, task, view, found)
+            elif isinstance(event, Damage):
+                _search_damage(event, view.log, task.needle, found)
+        found.begin, found.reach = walk.begin, walk.reach
+    finally:
+        view.log.drop_queues()
+    return found
+
+
+def _search(records: Records, task: FindTask, view: DiskView, found: FoundInSplit) -> None:
+    columns = RecordColumns(records)
+    found.records += len(columns)
+    found.bytes += int(columns.row(frames.SIZE).sum())
+    mask = _has_key(columns, task.needle) if task.whole_key else _holding(columns, task.needle, found)
+    if not mask.any():
+        return
+    columns = columns.take(mask)
+    log = view.log
+    for piece in columns.pieces(PIECE):
+        matches = [_matches(piece, k, task.needle, whole=task.whole_key) for k in range(len(piece))]
+        kept = np.array([bool(names) for names, _ in matches], np.bool_)
+        found.hits += int(kept.sum())
+        kept[np.flatnonzero(kept)[max(0, task.keep - len(found.rows)) :]] = False
+        if not kept.any():
+            continue
+        batch = batch_of(piece.take(kept), columns_for(task.body), log, view.queue_lookup, milliseconds=True)
+        for row, (names, forms) in zip(
+            python_rows(batch, task.body), (match for match, keep in zip(matches, kept, strict=True) if keep), strict=True
+        ):
+            found.rows.append(row | {"matched_in": names, "matched_as": forms})
+
+
+def _has_key(columns: RecordColumns, needle: Needle) -> Mask:
+    likely = needle.marks_of(columns.stored_keys) | needle.marks_of(columns.uniq_key)
+    for k in np.flatnonzero(likely).tolist():
+        stored, unique = columns.stored_keys[k].as_py(), columns.uniq_key[k].as_py()
+        likely[k] = unique == needle.text or (stored is not None and needle.text in split_keys(stored))
+    return likely
+
+
+def _holding(columns: RecordColumns, needle: Needle, found: FoundInSplit) -> Mask:
+    """Return which records may hold the text in their properties or body."""
+    data = columns.records.data
+    mask = np.zeros(len(columns), np.bool_)
+    for start, length in ((frames.PROPERTIES_START, frames.PROPERTIES_LENGTH), (frames.BODY_START, frames.BODY_LENGTH)):
+        starts = columns.row(start)
+        mask |= needle.marks(data, starts, starts + np.maximum(columns.row(length), 0))
+    starts, lengths = columns.row(frames.BODY_START), columns.row(frames.BODY_LENGTH)
+    compressed = columns.row(frames.SYS_FLAG) & compression.COMPRESSED != 0
+    streams = np.zeros(len(columns), np.bool_)
+    long = lengths > 5
+    streams[long] = np.isin(data[starts[long]], (0x1F, 0x78))
+    for k in np.flatnonzero((compressed | streams) & ~mask).tolist():
+        raw = data[int(starts[k]) : int(starts[k] + lengths[k])].tobytes()
+        if compressed[k]:
+            try:
+                mask[k] = bool(needle.forms_in(compression.decompress(raw, int(columns.fields[frames.SYS_FLAG, k]))))
+            except compression.BadCompressionError:
+                found.unsearched += 1
+        elif looks_compressed(raw):
+            expanded = expand(raw)
+            mask[k] = expanded is not None and bool(needle.forms_in(expanded))
+    return mask
+
+
+def _matches(columns: RecordColumns, k: int, needle: Needle, *, whole: bool) -> tuple[list[str], list[str]]:
+    """Return (columns of the message that hold the text, forms in which they do); empty if none does."""
+    data = columns.records.data
+    names: dict[str, None] = {}
+    forms: dict[str, None] = {}
+
+    def text(name: str, value: str | None) -> bool:
+        inside = () if value is None else needle.forms_in(value.encode("utf-8", "surrogatepass"))
+        if inside:
+            names[name] = None
+            forms.update(dict.fromkeys(inside))
+        return bool(inside)
+
+    text("keys", columns.stored_keys[k].as_py())
+    text("uniq_key", columns.uniq_key[k].as_py())
+    if whole:
+        return list(names), list(forms)
+    pairs = columns.take(np.arange(len(columns)) == k).column("properties")[0].as_py() or ()
+    for name, value in pairs:
+        if name == _CORRELATION:
+            text("correlation_id", value)
+        elif name not in ("KEYS", "UNIQ_KEY"):
+            text("properties", value)
+            text("properties", name)
+    if not names:
+        start, length = (int(columns.fields[row, k]) for row in (frames.PROPERTIES_START, frames.PROPERTIES_LENGTH))
+        if length > 0 and needle.raw in data[start : start + length].tobytes():
+            names["properties"], forms["text"] = None, None  # damaged text, or across the end of a property
+    body = columns.body(k)
+    inside = () if body is None else needle.forms_in(body)
+    if inside:
+        names["body"] = None
+        if columns.fields[frames.SYS_FLAG, k] & compression.COMPRESSED:
+            forms[COMPRESSED] = None
+        forms.update(dict.fromkeys(inside))
+    elif body is None:
+        start, length = (int(columns.fields[row, k]) for row in (frames.BODY_START, frames.BODY_LENGTH))
+        if needle.raw in data[start : start + length].tobytes():
+            names["body"], forms["text"] = None, None
+    return list(names), list(forms)
+
+
+def _search_damage(damage: Damage, log: CommitLog, needle: Needle, found: FoundInSplit) -> None:
+    found.damaged_ranges += 1
+    if len(found.damage) < MAX_DAMAGE:
+        found.damage.append(damage)
+    file = next((each for each in log.files if each.relative == damage.file), None)
+    if file is None:
+        return
+    mapped = log.mapped(file)
+    stop = min(damage.offset + damage.length, mapped.size)
+    for at in range(damage.offset, stop, PIECE):
+        piece = bytes(mapped.bytes(at, min(at + PIECE + 2 * len(needle.raw), stop)))
+        if len(found.buried) < MAX_BURIED and needle.forms_in(piece):
+            found.buried.append((damage.file, at + max(0, piece.find(needle.raw))))
+
+
+# the state of a hit
+
+
+class HitStates:
+    """What became of the messages found: whether the index leads to them, and which consumer groups have passed them."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._files = view.index_files()
+        self._hits: dict[tuple[str, str], frozenset[int]] = {}
+        self._offsets: dict[str, dict[str, dict[int, ConsumerOffset]]] = {}
+        for each in view.consumer_offsets():
+            self._offsets.setdefault(each.topic, {}).setdefault(each.group, {})[each.queue_id] = each
+
+    def add_to(self, row: dict[str, Any]) -> None:
+        """Add `state`, `indexed`, `consumed_by` and `not_consumed_by` to a row."""
+        passed: list[dict[str, Any]] = []
+        others: list[dict[str, Any]] = []
+        for group, by_queue in sorted(self._offsets.get(row["topic"], {}).items()):
+            known = by_queue.get(row["queue_id"])
+            if known is None:
+                others.append({"group": group, "offset": None, "state": "no-offset"})
+            elif known.state == "above-max":  # an offset that no consumption can have led to proves nothing
+                others.append({"group": group, "offset": known.offset, "state": "above-max"})
+            elif known.offset > row["queue_offset"]:
+                passed.append({"group": group, "offset": known.offset})
+            else:
+                others.append({"group": group, "offset": known.offset, "state": "waiting"})
+        row["state"] = _state(row, passed, others)
+        row["indexed"] = self._is_indexed(row)
+        row["consumed_by"] = passed
+        row["not_consumed_by"] = others
+
+    def _is_indexed(self, row: dict[str, Any]) -> bool | None:
+        """Return whether each key of a message leads to it through the index; None if it has no keys or there is no index."""
+        keys = {*(split_keys(row["keys"]) if row["keys"] else ()), *filter(None, (row["uniq_key"],))}
+        if not keys or not self._files:
+            return None
+        return all(row["physical_offset"] in self._index_hits(row["topic"], key) for key in keys)
+
+    def _index_hits(self, topic: str, key: str) -> frozenset[int]:
+        found = self._hits.get((topic, key))
+        if found is None:
+            found = frozenset(query_offsets(self._files, topic, key, INDEX_HITS, cap=INDEX_HITS).offsets)
+            self._hits[topic, key] = found
+        return found
+
+
+def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
+    if row["topic"] in SCHEDULED_TOPICS:
+        return "scheduled"
+    if row["topic"] in HALF_TOPICS:
+        return "half"
+    if row["verdict"] in ("unindexed", "duplicate"):
+        return "not-in-queue"
+    if any(each["state"] != "above-max" for each in others):
+        return "waiting"
+    return "consumed" if passed else "no-group" if not others else "unknown"

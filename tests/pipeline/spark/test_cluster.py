@@ -81,12 +81,14 @@ def outcome(job: str, to: Path) -> Any:
 
 
 def asked(job: str, to: Path) -> dict[str, Any]:
+    if job == "read":
+        return {"store": opened(CASE), "minPartitions": "6"}
     return {"to": to, "rows": ROWS, "partitions": PARTITIONS, "run": "orders-1"} if job == "sink" else {"store": opened(CASE), "to": to}
 
 
 def half(job: str) -> int:
     """Return the task to be held: one in the middle. Those of follow are identified by their start in the log."""
-    return {"rebuild": 20, "export": 20, "follow": 90_000, "sink": 5}[job]
+    return {"rebuild": 20, "export": 20, "follow": 90_000, "sink": 5, "read": 3}[job]
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def test_the_shipped_package_runs_uncompiled_where_the_kernels_do_not_fit(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "jobs", [("rebuild", "sink"), pytest.param(("export", "follow"), marks=pytest.mark.slow)], ids=lambda jobs: "-".join(jobs)
+    "jobs", [("read", "rebuild", "sink"), pytest.param(("export", "follow"), marks=pytest.mark.slow)], ids=lambda jobs: "-".join(jobs)
 )
 def test_a_speculative_attempt_beside_a_slow_one_adds_nothing(
     jobs: tuple[str, ...], cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
@@ -149,9 +151,12 @@ def test_a_speculative_attempt_beside_a_slow_one_adds_nothing(
             place.mkdir()
             hold = Hold(tmp_path / f"hold-{job}")
             # the slow attempt never ends: without another one, neither would the job
-            driver.run(job, **asked(job, place / "out"), hold=hold.at(half(job)))
+            answer = driver.run(job, **asked(job, place / "out"), hold=hold.at(half(job)))
             assert hold.attempts(hold.first().number) > 1
             hold.release()
+            if job == "read":
+                assert answer == [row["physical_offset"] for row in expected["export"]]
+                continue
             assert outcome(job, place / "out") == expected[job]
             assert [path.name for path in place.iterdir()] == ["out"]
 

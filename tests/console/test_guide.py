@@ -53,7 +53,7 @@ def test_the_command_serves_until_it_is_interrupted(number: signal.Signals) -> N
     with urllib.request.urlopen(found[1]) as answer:
         assert "b-kill9" in answer.read().decode()
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in errors
 
@@ -62,7 +62,7 @@ def test_a_missing_path_is_reported_at_the_start(tmp_path: Path) -> None:
     process, line = started(golden(STORES[0]), str(tmp_path / "typo"), "--listen", "127.0.0.1:0")
     assert line.startswith("The console answers at ")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     words = " ".join(errors.split())
     assert f"{tmp_path / 'typo'} does not exist yet" in words
     assert words.count("does not exist yet") == 1
@@ -78,7 +78,7 @@ def test_listening_on_all_addresses_prints_an_address_with_a_token() -> None:
             assert answer.status == 200
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 @pytest.mark.parametrize(

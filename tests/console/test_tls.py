@@ -38,15 +38,15 @@ def serving(place: Path, *options: str) -> Iterator[tuple[str, int]]:
         assert running.stdout is not None
         line = running.stdout.readline()
         found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        assert found is not None, running.communicate(timeout=30)
+        assert found is not None, running.communicate(timeout=300)
         yield line, int(found[1])
     finally:
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=300)
 
 
 def get(port: int, path: str, context: ssl.SSLContext, token: str = "") -> http.client.HTTPResponse:
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=300)
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
     return connection.getresponse()
 
@@ -60,7 +60,7 @@ def test_the_console_serves_https_with_its_token(files: Files, tmp_path: Path) -
         answer = get(port, "/", context, "a token")
         assert answer.status == 200
         assert "; Secure" in str(answer.headers["set-cookie"])
-        plain = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        plain = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         plain.request("GET", "/")
         with pytest.raises((http.client.HTTPException, OSError)):
             plain.getresponse()
@@ -84,7 +84,7 @@ def test_with_a_client_ca_a_browser_needs_a_certificate(files: Files, tmp_path: 
     ],
 )
 def test_a_mistake_is_a_sentence(options: tuple[str, ...], why: str, tmp_path: Path) -> None:
-    done = subprocess.run(command(*options), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command(*options), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert why in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

@@ -121,7 +121,7 @@ def test_a_store_that_is_interrupted_closes_in_order(version: str, ended_by: sig
     time.sleep(0.5)
     assert (place / "abort").exists()
     program.send_signal(ended_by)
-    error = program.communicate(timeout=60)[1].decode()
+    error = program.communicate(timeout=300)[1].decode()
     assert (program.returncode, error) == (0, "")
     assert (said / "0-closed").exists()
     assert not (place / "abort").exists()

@@ -32,7 +32,7 @@ def real_store(version: str, store: Path) -> Iterator[dict[str, Any]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
 def written(version: str, store: Path) -> MessageStore:

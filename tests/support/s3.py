@@ -112,4 +112,4 @@ def locked() -> Iterator[None]:
 def _authenticate(after: str) -> None:
     """Let this many requests pass unchecked, and no more."""
     request = urllib.request.Request(f"{endpoint().url}/moto-api/reset-auth", after.encode(), {"Content-Type": "text/plain"}, method="POST")
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=300).close()

@@ -38,7 +38,7 @@ def wire(served: BrokerThread) -> Iterator[Wire]:
 
 def fetched(served: BrokerThread, path: str = "/metrics", **how: Any) -> Any:
     address = served.broker.context.component(Metrics).address
-    with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", **how), timeout=30) as response:
+    with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", **how), timeout=300) as response:
         response.text = str(response.read(), "utf-8")
         return response
 

@@ -42,7 +42,7 @@ def test_a_store_is_served_until_a_signal_and_closed_cleanly(tmp_path: Path, num
             assert client.consume("orders")[0].keys == "o-17"
         assert (ready["version"], ready["writable"], ready["process"]) == ("4.9.3", True, process.pid)
         process.send_signal(number)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "")
     assert [json.loads(line)["event"] for line in errors.splitlines()] == ["started", "stopped"]
     assert not (tmp_path / "store" / "abort").exists()
@@ -94,7 +94,7 @@ def test_an_impossible_request_gives_a_one_sentence_error_and_creates_no_store(
     tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     command = [sys.executable, "-m", "mqstore", "serve", "store", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert told in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -104,7 +104,7 @@ def test_an_impossible_request_gives_a_one_sentence_error_and_creates_no_store(
 def test_a_configuration_that_asks_for_access_control_is_not_served_without_it(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text("aclEnable = true\n")
     command = [sys.executable, "-m", "mqstore", "serve", "store", "--listen", "127.0.0.1:0", "--config", "broker.conf"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert ended.returncode == 2
     assert "broker.conf has aclEnable=true; give the file of accounts with --acl, or set aclEnable=false" in ended.stderr
     assert os.listdir(tmp_path) == ["broker.conf"]

@@ -180,7 +180,7 @@ def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, small: Path) -> None:
     argv = [sys.executable, "-m", "mqstore", "load", str(tmp_path / "new"), "--from", str(pipe), "--create", "--config", str(small)]
     loading = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     lines(pipe, *plain(10))
-    assert "Loaded 10 messages" in loading.communicate(timeout=60)[0]
+    assert "Loaded 10 messages" in loading.communicate(timeout=300)[0]
     assert bodies(tmp_path / "new") == [f"body {k}" for k in range(10)]
 
 
@@ -377,7 +377,7 @@ def test_an_interrupt_keeps_what_is_stored_and_closes_the_store_cleanly(tmp_path
         time.sleep(0.01)
     time.sleep(0.5)
     loading.send_signal(number)  # while it waits for more lines or stores some
-    out, err = loading.communicate(timeout=60)
+    out, err = loading.communicate(timeout=300)
     assert loading.returncode == 130, (out, err)
     found = len(bodies(tmp_path / "new"))
     assert found > 0

@@ -62,13 +62,12 @@ def adopt(
     settings: Mapping[str, object] | None = None,
     *,
     save: Path | None = None,
-    boot_timeout: float = 120,
 ) -> Adopted:
     """Boot a fresh node on a copy of a `msg_stores` directory (or an archive of one) in which these queues are declared.
 
     save: also stop the node cleanly, and keep what it leaves as `msg_stores` in that directory.
     """
-    with new_node(settings, boot_timeout=boot_timeout) as node:
+    with new_node(settings) as node:
         node.start()
         declare(node, queues)
         node.stop()

@@ -50,7 +50,7 @@ def has_expired(row: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module", params=[1, 2], ids=["version 1", "version 2"])
 def node(request: pytest.FixtureRequest) -> Iterator[tuple[Node, int]]:
     """Yield a stopped node that knows the queues of all golden stores, with queues of that version."""
-    with new_node(SETTINGS | {"classic_queue_default_version": request.param}, boot_timeout=40) as node:
+    with new_node(SETTINGS | {"classic_queue_default_version": request.param}) as node:
         node.start()
         declare(node, list({(q.vhost, q.queue): q for case in goldenkit.RABBITMQ for q in declared(case)}.values()))
         node.stop()

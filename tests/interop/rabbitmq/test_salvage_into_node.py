@@ -40,7 +40,7 @@ def test_a_node_starts_from_the_salvage_of_a_store_on_which_it_does_not_start(ve
     wreck = open_wreck(vhost(tmp_path / "msg_stores", files))
     assert salvage_store(wreck, tmp_path / "fresh", version, into="saved").messages == 4
     queues = [Declared("/", "q"), Declared("/", "saved")]
-    adopted = adopt(tmp_path / "fresh", queues, {"classic_queue_default_version": version}, boot_timeout=40)
+    adopted = adopt(tmp_path / "fresh", queues, {"classic_queue_default_version": version})
     assert adopted.sound, adopted
     assert [(row["queue"], row["seq_id"], row["payload_len"]) for row in adopted.rows] == [
         ("q", 1, len(body(1))),
@@ -62,7 +62,7 @@ def test_a_node_delivers_the_messages_of_records_whose_heads_were_damaged(tmp_pa
     }
     wreck = open_wreck(vhost(tmp_path / "msg_stores", files))
     assert salvage_store(wreck, tmp_path / "fresh", 2).messages == 4
-    adopted = adopt(tmp_path / "fresh", [Declared("/", "q")], {"classic_queue_default_version": 2}, boot_timeout=40)
+    adopted = adopt(tmp_path / "fresh", [Declared("/", "q")], {"classic_queue_default_version": 2})
     assert adopted.sound, adopted
     assert [(row["seq_id"], row["payload_len"]) for row in adopted.rows] == [(number, len(body(number))) for number in (1, 2, 4, 6)]
 

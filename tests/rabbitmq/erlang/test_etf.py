@@ -284,7 +284,7 @@ def test_erlang_reads_what_we_write_and_writes_the_same(tmp_path: object) -> Non
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     answers = [bytes.fromhex(line) for line in done.stdout.split()]

@@ -385,7 +385,7 @@ def test_erlang_opens_the_table_we_write_and_we_read_the_one_it_leaves(tmp_path:
         f'{{ok, T}} = dets:open_file(t, [{{file, "{path}"}}, {{ram_file, true}}, {{auto_save, infinity}}]),'
         ' io:format("~w", [dets:info(T, no_objects)]), ok = dets:insert(T, {"NEW", []}), ok = dets:close(T), halt().'
     )
-    done = subprocess.run([ERLANG, "-noshell", "-eval", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([ERLANG, "-noshell", "-eval", program], capture_output=True, text=True, timeout=300, check=True)
     assert int(done.stdout.split()[-1].rpartition(".")[2]) == count
     read = dets.read_table(path.read_bytes())
     assert (read.closed, read.salvaged, read.damage) == (True, False, ())
@@ -406,7 +406,7 @@ def test_erlang_reads_the_saved_table_and_the_text_we_write(tmp_path: Path) -> N
         f'{{ok, T}} = ets:file2tab("{tmp_path}/t.ets"), {{ok, [D]}} = file:consult("{tmp_path}/t.dot"),'
         ' io:format("~w ~s", [ets:info(T, size), binary:encode_hex(term_to_binary(D))]), halt().'
     )
-    done = subprocess.run([ERLANG, "-noshell", "-eval", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([ERLANG, "-noshell", "-eval", program], capture_output=True, text=True, timeout=300, check=True)
     size, term = done.stdout.split()[-2:]
     assert int(size) == len(disk_log.read_table(path.read_bytes()).objects)
     assert bytes.fromhex(term) == encode(terms[0])

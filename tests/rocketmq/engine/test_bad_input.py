@@ -390,7 +390,7 @@ def test_a_file_size_limit_ends_puts_with_a_status(version: str, tmp_path: Path)
         [sys.executable, "-c", FULL, str(tmp_path / "store"), version],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )

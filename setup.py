@@ -51,7 +51,7 @@ def kernels() -> list[Extension]:
     paths[SHARED] = Path("src", *SHARED.split(".")).with_suffix(".c")  # generated, in the directory of the build
     arguments = [] if os.name == "nt" else ["-O3", "-g0"]
     compiled: list[Extension] = cythonize(
-        [Extension(name, [path.as_posix()], extra_compile_args=arguments, optional=True) for name, path in paths.items()],
+        [Extension(name, [path.as_posix()], extra_compile_args=arguments) for name, path in paths.items()],
         include_path=["src"],
         build_dir="build/cython-checked" if checked else "build/cython",
         force=checked,
@@ -64,6 +64,8 @@ def kernels() -> list[Extension]:
             "cdivision": True,
         },
     )
+    for each in compiled:
+        each.optional = True  # cythonize makes new extensions, without this
     return compiled
 
 

@@ -12,6 +12,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
+from mqstore.kernels import warn_if_uncompiled
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
@@ -29,6 +30,7 @@ def open_store(path: Location, config: Path | None = None, now: int | None = Non
 
     now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired.
     """
+    warn_if_uncompiled()
     keep = None
     root = path
     if isinstance(path, Path) and is_archive(path) and os.path.isfile(path):

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
 TOPIC = "killed"
 SETTINGS = {"mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "60000", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
-PATIENCE = 120.0  # seconds on a busy machine
+PATIENCE = 600.0  # seconds on a busy machine
 KILLS = 2
 
 Place = tuple[int, int, int]  # queue id, queue offset, physical offset

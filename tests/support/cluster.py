@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide" / "cluster.md"
 T = TypeVar("T")
 
-PATIENCE = 240.0  # seconds to wait for what takes a few seconds on an idle machine
+PATIENCE = 600.0  # seconds to wait for what takes a few seconds on an idle machine
 
 
 def blocks(word: str) -> list[str]:

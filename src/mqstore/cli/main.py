@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from types import FrameType
@@ -117,6 +118,10 @@ def _print_error(sentence: str) -> None:
         return
 
 
+def _print_warning(message: Warning | str, *_where: object) -> None:
+    _print_error(f"warning: {message}")
+
+
 def _usage_sentence(error: typer.TyperException) -> str:
     """Format an error of the parser as one sentence that refers to the help."""
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
@@ -134,6 +139,7 @@ def run(argv: Sequence[str]) -> int:
     if not argv:
         run(["--help"])
         return FAILED
+    python, warnings.showwarning = warnings.showwarning, _print_warning
     try:
         status = _command().main(args=list(argv), prog_name="mqstore", standalone_mode=False)
         sys.stdout.flush()
@@ -148,6 +154,8 @@ def run(argv: Sequence[str]) -> int:
         return CLEAN
     except Exception as error:
         return report_failure(error, verbose="-v" in argv or "--verbose" in argv)
+    finally:
+        warnings.showwarning = python
     return status if isinstance(status, int) else CLEAN
 
 

@@ -9,7 +9,10 @@ inside a loop, so the loops release the GIL.
 
 from __future__ import annotations
 
-__all__ = ["is_compiled"]
+import functools
+import warnings
+
+__all__ = ["is_compiled", "warn_if_uncompiled"]
 
 
 def is_compiled() -> bool:
@@ -17,3 +20,15 @@ def is_compiled() -> bool:
     from mqstore.kernels.rocketmq import frames
 
     return not frames.__file__.endswith(".py")
+
+
+@functools.cache
+def warn_if_uncompiled() -> None:
+    """Warn once in a process if the kernels run as plain Python."""
+    if not is_compiled():
+        warnings.warn(
+            "mqstore was installed without a C compiler and runs some hundred times slower; install one (Debian: apt install gcc), "
+            "then: pip install --force-reinstall --no-deps --no-cache-dir mqstore",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -306,6 +306,29 @@ def test_an_interrupt_ends_the_command_with_nothing_half_written(form: str, tmp_
     store.close()
 
 
+LATE_WORKER = """#!/bin/sh
+case "$*" in *streaming_source*) [ -e {mark} ] || { touch {mark}; sleep 12; } ;; esac
+exec {python} "$@"
+"""
+
+
+@pytest.mark.spark
+def test_a_query_whose_worker_starts_later_than_spark_allows_is_started_again(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path / "store", CONFIG)
+    put(store, 30)
+    store.close()
+    worker = tmp_path / "python"
+    worker.write_text(LATE_WORKER.replace("{mark}", str(tmp_path / "late")).replace("{python}", sys.executable))
+    worker.chmod(0o755)
+    script = "import sys; sys.executable, *command = sys.argv[1:]; from mqstore.cli.main import run; sys.exit(run(command))"
+    command = ["follow", tmp_path / "store", "--to", tmp_path / "out", "--as", "parquet", "--once", "--master", "local[1]", "-o", "json"]
+    done = subprocess.run([sys.executable, "-c", script, worker, *map(str, command)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "late").exists()
+    assert json.loads(done.stdout)["messages"] == 30
+    assert followed(tmp_path / "out") == offsets(tmp_path / "store")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("form", ["parquet", "store"])
 def test_a_killed_follow_goes_on_where_it_was(form: str, spark: SparkSession, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from mqstore.errors import PipelineError
 
-__all__ = ["error_sentence", "failures"]
+__all__ = ["error_sentence", "failures", "is_late_worker"]
+
+_LATE_WORKER = "Python worker failed to connect back"
 
 
 @contextlib.contextmanager
@@ -54,6 +56,8 @@ def error_sentence(error: BaseException) -> str:
     if python:
         kind, message = python[-1]
         return f"{message} ({kind.rpartition('.')[2]})" if message else kind.rpartition(".")[2]
+    if _LATE_WORKER in text:
+        return "a Python worker did not start within the 10 seconds that Spark allows: the machine is busy; run it again"
     if "Python worker exited unexpectedly" in text or "Python worker process terminated" in text:
         return "a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"
     if "OutOfMemoryError" in text:
@@ -63,6 +67,11 @@ def error_sentence(error: BaseException) -> str:
         return str(causes[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     return re.sub(r"^(?:: )?(?:[\w$]+\.)+[\w$]+: ", "", lines[0]) if lines else type(error).__name__
+
+
+def is_late_worker(error: BaseException) -> bool:
+    """Return whether a job failed because a Python worker took more than 10 seconds to start. Spark has no setting for that."""
+    return _LATE_WORKER in _error_text(error)
 
 
 def _error_text(error: BaseException) -> str:

@@ -31,6 +31,7 @@ from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.connect import SCHEME, is_connect
+from mqstore.pipeline.spark.failures import error_sentence, is_late_worker
 from mqstore.pipeline.spark.session import failures, running
 from mqstore.pipeline.spark.source_api import require_streams
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
@@ -51,6 +52,7 @@ FORMS = ("parquet", "store", *TABLE_FORMATS)
 BATCH_BYTES = 256 << 20
 MAX_DAMAGE = 1000
 POLL = 0.1
+RESTARTS = 5  # of a query whose Python worker started too late, without a batch in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,17 @@ class _FollowRun:
             frame = spark.readStream.format(LogRanges.name()).options(**options, startingOffsets="earliest").load(str(self._store.path))
             writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._target.state / "checkpoint"))
             trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval} seconds")
-            query = trigger.start()
-            self._wait(query, asked, interrupted)
+            late = 0
+            while True:
+                batches = self._batches
+                try:
+                    self._wait(trigger.start(), asked, interrupted)
+                    break
+                except Exception as error:
+                    late = 1 if self._batches > batches else late + 1
+                    if late > RESTARTS or not is_late_worker(error):
+                        raise
+                    self._error = None  # the checkpoint and the output are as after a kill: the query continues from there
         stopped = "interrupt" if interrupted.is_set() else "asked" if asked.is_set() else "end"
         seconds = time.perf_counter() - begun
         return FollowReport(
@@ -239,9 +250,9 @@ class _FollowRun:
                 over.wait()
                 failed.clear()
         if self._error is not None:
-            raise (
-                self._error if isinstance(self._error, MqstoreError) else PipelineError(f"following failed: {self._error}")
-            ) from self._error
+            if isinstance(self._error, MqstoreError) or is_late_worker(self._error):
+                raise self._error
+            raise PipelineError(f"following failed: {error_sentence(self._error)}") from self._error
         if failed:
             raise failed[0]
 

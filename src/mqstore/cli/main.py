@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cache
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -118,7 +118,10 @@ def _print_error(sentence: str) -> None:
         return
 
 
-def _print_warning(message: Warning | str, *_where: object) -> None:
+def _print_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """Print a warning as a sentence, without the place in the code."""
     _print_error(f"warning: {message}")
 
 

@@ -58,6 +58,7 @@ class Kind(StrEnum):
     BAD_SIDE_FILE = "bad-side-file"  # recovery.dets, clean.dot, an .ets or a Mnesia file that cannot be read as one
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
+    BAD_DATABASE = "bad-database"  # a RocksDB database of which a file or a block cannot be read
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one
 
 

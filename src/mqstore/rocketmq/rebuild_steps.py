@@ -83,7 +83,9 @@ class RebuildSettings:
 def settings_of(store: RocketMQStore) -> RebuildSettings:
     """Return the settings of a store: from its configuration, else from the existing files, else the broker's defaults."""
     config = store.config
-    queue_size = config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64]) or 6_000_000
+    queue_size = (
+        config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64] if queue.files) or 6_000_000
+    )
     batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
     shape, assumed = _index_geometry(store)
     return RebuildSettings(

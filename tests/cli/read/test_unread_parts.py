@@ -1,4 +1,4 @@
-"""Parts of a store that are not read: the commands say what they cannot answer, and call nothing missing or damaged."""
+"""Parts of a store that are not read: the commands say what they cannot answer and why, and call nothing missing or damaged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import pytest
 from support.golden import case_named, opened, run_cli
 
 ROCKSDB = case_named("5.5.0/c-rocksdb-queues-clean")
-SENTENCE = "in a RocksDB database (consumequeue), which"
+CONFIG = case_named("5.5.0/e-rocksdb-config-v1")
+SENTENCE = "in a RocksDB database (consumequeue), which is not read: `pip install 'mqstore[rocksdb]'` installs what reads it"
+
+
+@pytest.fixture(autouse=True)
+def _without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqstore.rocketmq.store.databases.is_installed", lambda: False)
 
 
 @pytest.mark.parametrize("command", [("topics",), ("groups",), ("queue", "TopicTest", 0)])
@@ -30,11 +36,26 @@ def test_a_message_is_judged_by_its_own_checks_where_its_queue_is_not_read() -> 
 
 
 def test_verify_calls_such_a_store_sound_and_says_what_it_did_not_compare() -> None:
-    found = run_cli("verify", opened(ROCKSDB))
+    found = run_cli("verify", opened(ROCKSDB), "-o", "json")
     assert found.status == 0
-    assert SENTENCE in found.stdout
+    assert any(SENTENCE in note and "whether they list every message is not known" in note for note in found.document["notes"])
+    assert found.document["coverage"]["complete"] is False
+    assert "which is not read" in run_cli("verify", opened(ROCKSDB)).stdout
 
 
 def test_inspect_names_what_is_not_read() -> None:
-    found = run_cli("inspect", opened(ROCKSDB))
-    assert "consume queues in RocksDB" in found.stdout
+    found = run_cli("inspect", opened(CONFIG))
+    for what in (
+        "consume queues in RocksDB",
+        "topics kept in RocksDB",
+        "subscription groups kept in RocksDB",
+        "consumer offsets kept in RocksDB",
+    ):
+        assert what in found.stdout
+    assert "mqstore[rocksdb]" in found.stdout
+
+
+def test_consumer_offsets_in_a_database_are_not_said_to_be_missing() -> None:
+    found = run_cli("groups", opened(CONFIG), "--view", "recovered", "-o", "json")
+    assert (found.status, found.stdout) == (2, "")
+    assert "(config/consumerOffsets), which is not read: `pip install 'mqstore[rocksdb]'`" in found.stderr

@@ -34,13 +34,6 @@ def test_a_killed_store_has_notes_and_at_most_a_torn_last_record(case: GoldenCas
     assert report.notes
 
 
-@pytest.mark.parametrize("name", ["c-rocksdb-queues-clean", "d-rocksdb-light-queues", "e-rocksdb-config-v1"])
-def test_queues_in_a_database_are_neither_missing_nor_damaged(name: str) -> None:
-    report = checked(case_named(f"5.5.0/{name}"), True)
-    assert "the consume queues are in a RocksDB database (consumequeue), which mqstore does not read" in " ".join(report.notes)
-    assert not report.coverage.complete
-
-
 def test_of_every_version_there_is_a_store() -> None:
     assert {case.version for case in CLOSED} == {"4.3.0", "4.7.1", "4.9.3", "5.1.4", "5.3.3", "5.5.0"}
     assert len(KILLED) == 5

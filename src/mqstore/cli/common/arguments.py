@@ -310,7 +310,7 @@ def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: Bro
     if as_version is not None and view is ViewName.DISK:
         out.note("--as chooses whose rules recover the store; it has no effect on --view disk")
     if view is ViewName.DISK and (unread := store.unread_queues) is not None:
-        out.note(f"the consume queues are in a RocksDB database ({unread}), which is not read; --view recovered derives them from the log")
+        out.note(f"{store.unread_sentence('consume queues', unread)}; --view recovered derives them from the log")
     found = store.view(view.value, as_=None if as_version is None else as_version.value)
     for note in getattr(found, "notes", ()):
         out.note(f"recovery as {getattr(found, 'version', '')}: {note}")

@@ -77,8 +77,9 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     if summary.first_store_timestamp is not None:
         yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
     if summary.queues:
+        place = "" if summary.queues_in == "files" else f", in {summary.queues_in}"
         listed = "messages" if summary.listed is None else count(summary.listed, "message")
-        yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}"
+        yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}{place}"
     elif not summary.queues_unread:
         yield "queues", "none; `mqstore rebuild` builds them from the log"
     else:

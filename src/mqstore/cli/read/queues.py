@@ -360,9 +360,7 @@ def groups(
         if group in (None, item.group) and topic in (None, item.topic)
     ]
     if opened.unread_offsets is not None:
-        raise UnsupportedError(
-            f"the consumer offsets of {opened.path} are in a RocksDB database ({opened.unread_offsets}), which mqstore does not read"
-        )
+        raise UnsupportedError(opened.unread_sentence("consumer offsets", opened.unread_offsets))
     findings = opened.offset_table.findings
     for finding in findings:
         out.note(f"{finding.file}: {finding.detail}")
@@ -393,6 +391,8 @@ def _cell(value: Any) -> str:
 def _no_groups_sentence(group: str | None, topic: str | None, used: str | None) -> str:
     if group is not None or topic is not None:
         return "no committed offset matches; without filters all groups are listed"
+    if used == "database":
+        return "no committed offsets: the database of the consumer offsets is empty"
     if used is None:
         return "no committed offsets: the store has no config/consumerOffset.json (a broker keeps it in the same root as the log)"
     return "no committed offsets: config/consumerOffset.json is empty"

@@ -30,6 +30,8 @@ _PLACES = (
     ("timerwheel", "timer messages: the wheel"),
     ("timerlog", "timer messages: the log"),
     ("compaction", "compacted topics"),
+    ("consumequeue_rocksdb", "positions of the messages of each queue, in RocksDB"),
+    ("rocksdbstore", "index, timer messages and transactions in RocksDB, where the broker is set to keep them there"),
 )
 FITS = {
     "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it when it writes"),
@@ -84,6 +86,7 @@ class RocketMQSummary:
     committed: int
     unsupported: tuple[str, ...]
     queues_unread: bool
+    queues_in: str
     refusals: dict[str, str]
     findings: tuple[Damage, ...]
 
@@ -110,6 +113,7 @@ class RocketMQSummary:
             },
             "topics": self.topics,
             "queues": self.queues,
+            "queues_in": self.queues_in,
             "messages": self.listed,
             "messages_not_listed": self.end.unqueued if self.end.walked else None,
             "first_store_timestamp": self.first_store_timestamp,
@@ -161,9 +165,19 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         committed=sum(len(by_queue) for by_queue in offsets.values()),
         unsupported=store.unsupported,
         queues_unread=store.unread_queues is not None,
+        queues_in=_queues_in(store),
         refusals=dict(_refusals(store)),
         findings=(*view.findings, *_queue_findings(store)),
     )  # fmt: skip
+
+
+def _queues_in(store: RocketMQStore) -> str:
+    """Return where the consume queues are: `files`, `RocksDB`, or `files and RocksDB`."""
+    from mqstore.rocketmq.store.databases import QUEUE_PLACES
+
+    in_database = any(store.databases.exists(place) for place in QUEUE_PLACES)
+    in_files = any(queue.files for queue in (*store.consume_queues(), *store.stored_queues.second))
+    return "files and RocksDB" if in_database and in_files else "RocksDB" if in_database else "files"
 
 
 def _queue_findings(store: RocketMQStore) -> Iterator[Damage]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mqstore.cli.common.arguments import BrokerVersion, open_store
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
-from mqstore.errors import NotFoundError, TargetError, UsageError
+from mqstore.errors import NotFoundError, TargetError, UnsupportedError, UsageError
 from mqstore.table.formatting import count, moment, parse_time
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def reset_group(
     with DurableDirectory(found.directory.root) as directory, StoreLock(directory):
         # reopened: a broker may have been writing before the lock was taken
         store = open_store(path, config)
+        _refuse_database(store)
         version = store.version_hint if as_version is None else as_version.value
         view = cast("RecoveredView", store.view("recovered", as_=version))
         for note in view.notes:
@@ -64,6 +65,15 @@ def reset_group(
             out, store, directory, group, topic, _target_offsets(view, queues, to, version, force), version, force
         )
     return _print_changes(out, group, topic, to, queues, changes, file)
+
+
+def _refuse_database(store: RocketMQStore) -> None:
+    place = store.offset_database
+    if place is not None:
+        raise UnsupportedError(
+            f"the consumer offsets of {store.path} are in a RocksDB database ({place}), which mqstore reads and does not write; "
+            "move the group with the broker's own tools"
+        )
 
 
 def _parse_target(to: str) -> str | int:

@@ -41,13 +41,13 @@ class OffsetTable:
     """The offsets a broker would load. offsets: (group, topic) -> queue id -> next offset.
 
     unsplit: keys that are not a topic and a group separated by one @; a broker keeps them, but finds no group in them.
-    is_v5: the file has properties that only 5.x writes. used: the main file, its .bak, or None.
+    is_v5: the file has properties that only 5.x writes. used: the main file, its .bak, a RocksDB database, or None.
     """
 
     offsets: dict[tuple[str, str], ByQueue] = field(default_factory=dict)
     unsplit: dict[str, ByQueue] = field(default_factory=dict)
     is_v5: bool = False
-    used: Literal["main", "bak"] | None = None
+    used: Literal["main", "bak", "database"] | None = None
     findings: tuple[Damage, ...] = ()
 
 

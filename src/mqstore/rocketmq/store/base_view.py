@@ -57,10 +57,8 @@ class BaseView(ABC):
     def require_queues(self) -> None:
         """Raise UnsupportedError if the queues of the view are not read. Only those on disk can be in a database."""
         if self.name == "disk" and (unread := self._files.unread_queues) is not None:
-            raise UnsupportedError(
-                f"the consume queues of {self._files.path} are in a RocksDB database ({unread}), which mqstore does not read; "
-                "--view recovered derives them from the log"
-            )
+            sentence = self._files.unread_sentence("consume queues", unread)
+            raise UnsupportedError(f"{sentence}; --view recovered derives them from the log")
 
     @property
     def queue_lookup(self) -> QueueLookup | None:

@@ -17,6 +17,7 @@ from mqstore.files.remote import open_directory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.config.rocksdb_config import OFFSETS, V2
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys
@@ -29,8 +30,11 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.query.scanned_index import scanned_index
+from mqstore.rocketmq.store import stored_config
+from mqstore.rocketmq.store.databases import Databases
+from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
-from mqstore.rocketmq.store.unread_parts import offsets_in_rocksdb, queues_in_rocksdb, unread_parts
+from mqstore.rocketmq.store.unread_parts import unread_parts
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
 
@@ -69,27 +73,28 @@ class StoreFiles:
         return checkpoints.load(self.directory)
 
     @cached_property
+    def databases(self) -> Databases:
+        """The RocksDB databases."""
+        return Databases(self.directory)
+
+    @cached_property
     def topics(self) -> topic_config.TopicsConfig:
         """The topic configuration."""
-        return topic_config.load(self.directory)
+        return stored_config.topics(self.directory, self.databases)
 
     @cached_property
     def offset_table(self) -> consumer_offset_file.OffsetTable:
         """The committed consumer offsets."""
-        return consumer_offset_file.load(self.directory)
+        return stored_config.offset_table(self.directory, self.databases)
 
     @cached_property
-    def _consume_queues(self) -> tuple[ConsumeQueueReader, ...]:
-        # a truncated file in a queue of one file is recognised by the file size of the other queues
-        file_size = self.config.consume_queue_file_size or consume_queue.common_file_size(self.directory)
-        return tuple(
-            ConsumeQueueReader(self.directory, topic, queue_id, file_size=file_size)
-            for topic, queue_id in consume_queue.queues(self.directory)
-        )
+    def stored_queues(self) -> StoredQueues:
+        """The consume queues, in files or in RocksDB, and which of them are there twice."""
+        return stored_queues(self.directory, self.databases, self.config.consume_queue_file_size)
 
     def consume_queues(self) -> Sequence[ConsumeQueueReader]:
         """Return all consume queues on disk, by topic and queue id."""
-        return self._consume_queues
+        return self.stored_queues.queues
 
     @cached_property
     def _batch_queues(self) -> tuple[BatchQueueReader, ...]:
@@ -104,7 +109,7 @@ class StoreFiles:
 
     def all_queues(self) -> tuple[ConsumeQueueReader | BatchQueueReader, ...]:
         """Return the consume queues, then the batch queues."""
-        return (*self._consume_queues, *self._batch_queues)
+        return (*self.consume_queues(), *self._batch_queues)
 
     @cached_property
     def _index(self) -> index_file.IndexDirectory:
@@ -148,6 +153,8 @@ class StoreFiles:
             *self.checkpoint.findings,
             *self.offset_table.findings,
             *self.topics.findings,
+            *self.stored_queues.findings,
+            *self.databases.findings(),
         )
 
     def _unread_ext_files(self) -> Iterator[Damage]:
@@ -161,15 +168,19 @@ class StoreFiles:
     def unsupported(self) -> tuple[str, ...]:
         """Parts of the store that are recognised but not read, by name."""
         return (
-            *unread_parts(self.directory),
+            *unread_parts(self.directory, self.databases),
             *(f"compaction of topic {topic}" for topic in self.topics.compacted),
             *(f"{file.relative}: {file.sentence}" for file in self.unread_index if not file.damaged),
         )
 
-    @cached_property
+    @property
     def unread_queues(self) -> str | None:
-        """The directory of the database that holds the consume queues, which is not read; None if they are files."""
-        return queues_in_rocksdb(self.directory)
+        """The directory of the database that holds the consume queues, if it is not read; None if they are read."""
+        return self.stored_queues.unread
+
+    def unread_sentence(self, what: str, place: str) -> str:
+        """Return the sentence for a part of the store that is in a database which is not read, and why. what: its name, in the plural."""
+        return f"the {what} of {self.path} are in a RocksDB database ({place}), which is not read: {self.databases.why_unread(place)}"
 
     @property
     def dledger(self) -> str | None:
@@ -182,8 +193,13 @@ class StoreFiles:
 
     @cached_property
     def unread_offsets(self) -> str | None:
-        """The directory of the database that holds the consumer offsets, which is not read; None if they are a file."""
-        return offsets_in_rocksdb(self.directory)
+        """The directory of the database that holds the consumer offsets, if it is not read; None if they are read."""
+        return stored_config.unread_offsets(self.directory, self.databases)
+
+    @property
+    def offset_database(self) -> str | None:
+        """The directory of the database that holds the consumer offsets, read or not; None if they are a file."""
+        return next((place for place in (OFFSETS, V2) if self.databases.exists(place)), None)
 
     @cached_property
     def version_hint(self) -> str:

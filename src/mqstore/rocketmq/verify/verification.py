@@ -24,15 +24,17 @@ from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, dispat
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
-from mqstore.rocketmq.format.consume_queue import ENTRY
+from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry, unfinished_put
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
+from mqstore.rocketmq.verify.second_queues import SecondQueues
 
 __all__ = ["Verification", "settle_index", "verify"]
 
@@ -85,6 +87,7 @@ class Verification:
             resolver = store.tags_code_resolver(queue.topic, queue.queue_id)
             self.queues[queue.topic, queue.queue_id] = QueueProof(queue, resolver, store.unclean)
             self.damage.extend(queue.findings)
+        self.second = SecondQueues(store)
 
     def run(self, threads: int, progress: Progress | None) -> Report:
         """Check everything in threads of this process."""
@@ -103,6 +106,7 @@ class Verification:
         self._finish_queues()
         self._count_gone()
         self._finish_batch_queues()
+        self._finish_second_queues()
         self._finish_index(index_damage)
         self._finish_offsets()
         self._finish_checkpoint()
@@ -110,6 +114,7 @@ class Verification:
             self.notes.append(
                 "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
             )
+        self._finish_databases()
         self._drop_unknown()
         skipped = (
             *(
@@ -153,9 +158,13 @@ class Verification:
             yield SkippedRange(ledger, 0, 0, "a DLedger log beside a commit log is not read")
         if queues is not None:
             sentence = "whether they list every message is not known"
-            self.cautions.append("the consume queues are in a RocksDB database, which mqstore does not read")
-            self.notes.append(f"the consume queues are in a RocksDB database ({queues}), which mqstore does not read: {sentence}")
+            self.cautions.append(f"the consume queues are in a RocksDB database, which is not read: {sentence}")
+            self.notes.append(f"{self.store.unread_sentence('consume queues', queues)}; {sentence}")
             yield SkippedRange(queues, 0, 0, "a RocksDB database is not read")
+        beside = self.store.stored_queues.unread_beside
+        if beside is not None:
+            self.notes.append(self.store.unread_sentence("second consume queues, beside the files,", beside))
+            yield SkippedRange(beside, 0, 0, "a RocksDB database is not read")
 
     def drop(self) -> None:
         """Drop the mapped pages of queues and index: compared entries are not needed again soon."""
@@ -226,6 +235,7 @@ class Verification:
             proof.compare(run)
             self._of_split += proof.fresh
             proof.fresh.clear()
+            self.second.compare(run)
 
     def _take_keys(self, keys: np.ndarray) -> None:
         held = np.zeros(len(keys), np.bool_)
@@ -309,7 +319,7 @@ class Verification:
 
     def _finish_queues(self) -> None:
         pending = 0
-        for (topic, queue_id), proof in sorted(self.queues.items()):
+        for _, proof in sorted(self.queues.items(), key=lambda item: item[0]):
             number = proof.queue.max_offset - proof.queue.min_offset
             self.checked.queue_entries += number
             self.checked.bytes += number * ENTRY.itemsize
@@ -318,15 +328,16 @@ class Verification:
             self.damage.extend(proof.damage)
             pending += proof.pending_count
             if proof.missing:
-                self._missing_entries(f"consumequeue/{topic}/{queue_id}", proof.missing[0], proof.missing_count)
+                self._missing_entries(proof.queue, proof.missing[0], proof.missing_count)
         for (topic, queue_id), count in sorted(self.unqueued.items()):
             if self.store.unread_queues is not None:
                 continue
             if self.store.unclean:
                 pending += count
             else:
-                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue has no files; {REMEDY}"
-                self.damage.append(Damage(f"consumequeue/{topic}/{queue_id}", 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
+                lacks = "is not in the database" if self._database_of_queues is not None else "has no files"
+                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue {lacks}; {REMEDY}"
+                self.damage.append(Damage(self._queue_place(topic, queue_id), 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
         if pending:
             self.notes.append(f"{pending} messages are in the log but not yet in their queues: the broker died before it dispatched them")
 
@@ -352,11 +363,36 @@ class Verification:
             self.gone += found
             self.damage[number] = replace(item, messages=found)
 
-    def _missing_entries(self, directory: str, first: tuple[int, int], count: int) -> None:
-        sentence = (
-            f"{count} messages of the log have no entry in this queue, the first at queue offset {first[0]}, physical offset {first[1]}"
-        )
-        self.damage.append(Damage(directory, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
+    def _missing_entries(self, queue: ConsumeQueueReader, first: tuple[int, int], count: int) -> None:
+        where = f"the first at queue offset {first[0]}, physical offset {first[1]}"
+        if isinstance(queue, RocksQueueReader):
+            sentence = f"{count} messages of the log have no entry in queue {queue.queue_id} of topic {queue.topic!r}, {where}"
+            self.damage.append(Damage(queue.place(0)[0], 0, 0, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
+            return
+        sentence = f"{count} messages of the log have no entry in this queue, {where}"
+        self.damage.append(Damage(queue.relative, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
+
+    @cached_property
+    def _database_of_queues(self) -> str | None:
+        """The database that holds the consume queues; None if they are files."""
+        return next((queue.place(0)[0] for queue in self.store.consume_queues() if isinstance(queue, RocksQueueReader)), None)
+
+    def _queue_place(self, topic: str, queue_id: int) -> str:
+        return self._database_of_queues or f"consumequeue/{topic}/{queue_id}"
+
+    def _finish_second_queues(self) -> None:
+        self.damage.extend(self.second.damage(self.log, self.log_end))
+        self.notes.extend(self.second.notes())
+
+    def _finish_databases(self) -> None:
+        known = set(self.damage)
+        self.damage.extend(item for item in self.store.databases.findings() if item not in known)
+        for place, what in self.store.databases.torn():
+            sentence = f"the write-ahead log of {place} ends in an incomplete record ({what}), as a killed broker leaves it"
+            if self.store.unclean:
+                self.notes.append(f"{sentence}; what precedes it is read")
+            else:
+                self.damage.append(Damage(place, 0, 0, Kind.BAD_DATABASE, f"{sentence}, but this one exited cleanly"))
 
     def _finish_index(self, damage: Sequence[Sequence[Damage]]) -> None:
         for proof, found in zip(self.indexes, damage, strict=True):

@@ -1,0 +1,129 @@
+"""Consume queues in RocksDB: what the real 5.5.0 read from them, and damaged databases."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from support import golden
+from support.golden import case_named, opened
+from support.rocksdb import copied, flip, new_database, tables
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.rocksdb import RocksDatabase
+from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, entry_key, parse_key, readers
+
+CASES = ("c-rocksdb-queues-clean", "d-rocksdb-light-queues", "e-rocksdb-config-v1")
+Queues = dict[tuple[str, int], RocksQueueReader]
+
+
+def queues_of(root: Path, place: str = "consumequeue") -> Queues:
+    directory = ReadOnlyDirectory(root)
+    found, findings = readers(directory, RocksDatabase(directory, place))
+    assert findings == []
+    return {(queue.topic, queue.queue_id): queue for queue in found}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_entry_is_the_one_that_the_broker_read(name: str) -> None:
+    case = case_named(f"5.5.0/{name}")
+    found = queues_of(opened(case))
+    wanted = {(row["topic"], row["queue_id"]): row for row in golden.queues(case)}
+    assert set(found) == set(wanted)
+    for key, queue in found.items():
+        assert (queue.min_offset, queue.max_offset) == (wanted[key]["min_offset"], wanted[key]["max_offset"])
+        assert [list(row) for row in queue.entries(0, queue.max_offset).tolist()] == wanted[key]["entries"]
+        assert queue.findings == ()
+
+
+def test_a_part_of_a_queue_is_read_by_queue_offset() -> None:
+    queue = queues_of(opened(case_named("5.5.0/c-rocksdb-queues-clean")))["orders", 1]
+    every = queue.entries(queue.min_offset, queue.max_offset)
+    assert queue.entries(7, 12).tobytes() == every[7:12].tobytes()
+    assert len(queue.entries(30, 40)) == 0
+    assert len(queue.entries(-5, 3)) == 3
+
+
+def put(place: Path, pairs: dict[int, tuple[int, int]], stated: int | None = None, topic: bytes = b"t") -> None:
+    """Write a database with one queue: (physical offset, size) by queue offset; stated: the newest queue offset, as the broker keeps it."""
+    from rocksdict import Options
+
+    database = new_database(place)
+    for offset, (physical, size) in pairs.items():
+        database[entry_key(topic, 0, offset)] = struct.pack(">qiqq", physical, size, 0, 0)
+    bounds = database.create_column_family("offset", Options(raw_mode=True))
+    if stated is not None:
+        bounds[struct.pack(">i", len(topic)) + b"\1" + topic + b"\1max\1" + bytes(4)] = struct.pack(">qq", 0, stated)
+    database.flush()
+    bounds.close()
+    database.close()
+
+
+def the_queue(tmp_path: Path) -> RocksQueueReader:
+    return queues_of(tmp_path, "db")["t", 0]
+
+
+def test_entries_after_the_stated_end_do_not_count(tmp_path: Path) -> None:
+    put(tmp_path / "db", {n: (100 * n, 100) for n in range(10)}, stated=6)
+    queue = the_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset, queue.findings) == (0, 7, ())
+
+
+def test_a_queue_whose_entries_have_all_expired_keeps_its_end(tmp_path: Path) -> None:
+    put(tmp_path / "db", {}, stated=41)
+    queue = the_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset, len(queue.entries(0, 42))) == (42, 42, 0)
+
+
+def test_entries_that_the_database_lacks_are_not_written_ones(tmp_path: Path) -> None:
+    put(tmp_path / "db", {n: (100 * n, 100) for n in (3, 4, 7)}, stated=9)
+    queue = the_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset) == (3, 8)
+    assert queue.entries(0, 10)["size"].tolist() == [100, 100, 0, 0, 100]
+    assert "ends at 10, but its newest entry is at 7" in queue.findings[0].detail
+
+
+def test_a_queue_offset_that_no_broker_reaches_is_left_out(tmp_path: Path) -> None:
+    put(tmp_path / "db", {**{n: (100 * n, 100) for n in range(5)}, 1 << 60: (0, 1)})
+    queue = the_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset) == (0, 5)
+    assert "entries after the gap are left out" in queue.findings[0].detail
+
+
+def test_keys_and_values_of_another_form_are_findings_and_the_rest_is_read(tmp_path: Path) -> None:
+    put(tmp_path / "db", {n: (100 * n, 100) for n in range(3)})
+    database = new_database(tmp_path / "db")
+    database[b"\0\0\0\1"] = b"?"
+    database[struct.pack(">i", -7) + bytes(30)] = b""
+    database[entry_key(b"t", 0, 1)] = b"short"
+    database.close()
+    directory = ReadOnlyDirectory(tmp_path)
+    (queue,), findings = readers(directory, RocksDatabase(directory, "db"))
+    assert [item.detail for item in findings] == ["2 keys of the database are not those of queue entries"]
+    assert queue.entries(0, 3)["size"].tolist() == [100, 0, 100]
+
+
+def test_entries_on_both_sides_of_a_damaged_block_are_read(tmp_path: Path) -> None:
+    put(tmp_path / "db", {n: (100 * n, 100) for n in range(20_000)}, stated=19_999)
+    flip(tables(tmp_path / "db")[-1], tables(tmp_path / "db")[-1].stat().st_size // 2)
+    queue = the_queue(tmp_path)
+    sizes = queue.entries(0, 20_000)["size"]
+    lost = (sizes == 0).nonzero()[0].tolist()
+    assert 0 < len(lost) < 1000
+    assert lost == list(range(lost[0], lost[-1] + 1))
+    assert 100 < lost[0] < lost[-1] < 19_900
+
+
+def test_a_queue_of_a_database_without_its_table_of_entries_is_known_by_its_bounds(tmp_path: Path) -> None:
+    place = copied(opened(case_named("5.5.0/c-rocksdb-queues-clean")) / "consumequeue", tmp_path / "consumequeue")
+    tables(place)[-1].unlink()
+    found = queues_of(tmp_path)
+    assert {key: queue.max_offset for key, queue in found.items()} == {
+        (row["topic"], row["queue_id"]): row["max_offset"] for row in golden.queues(case_named("5.5.0/c-rocksdb-queues-clean"))
+    }
+
+
+@pytest.mark.parametrize("key", [b"", bytes(18), entry_key(b"t", 0, 1)[:-1], entry_key(b"t", 0, -1), entry_key(b"t", -1, 1)])
+def test_bytes_of_another_form_are_not_the_key_of_an_entry(key: bytes) -> None:
+    assert parse_key(key) is None

@@ -173,9 +173,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
 
 def _queues_in(store: RocketMQStore) -> str:
     """Return where the consume queues are: `files`, `RocksDB`, or `files and RocksDB`."""
-    from mqstore.rocketmq.store.databases import QUEUE_PLACES
-
-    in_database = any(store.databases.exists(place) for place in QUEUE_PLACES)
+    in_database = store.queue_database is not None
     in_files = any(queue.files for queue in (*store.consume_queues(), *store.stored_queues.second))
     return "files and RocksDB" if in_database and in_files else "RocksDB" if in_database else "files"
 

@@ -53,9 +53,9 @@ def diagnose(
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError."""
     rules = rules_of(version) if version is not None else store.version_hint
     store.require_commit_log("the diagnosis")
-    if store.unread_queues is not None:
+    if store.queue_database is not None:
         raise UnsupportedError(
-            f"the consume queues of {store.path} are in a RocksDB database ({store.unread_queues}): "
+            f"the consume queues of {store.path} are in a RocksDB database ({store.queue_database}): "
             "what a broker makes of it cannot be determined; `mqstore verify` checks the log"
         )
     return _Work(store, version or rules, rules).run(threads, progress)

@@ -31,7 +31,7 @@ from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dle
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.store import stored_config
-from mqstore.rocketmq.store.databases import Databases
+from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import unread_parts
@@ -195,6 +195,11 @@ class StoreFiles:
     def unread_offsets(self) -> str | None:
         """The directory of the database that holds the consumer offsets, if it is not read; None if they are read."""
         return stored_config.unread_offsets(self.directory, self.databases)
+
+    @property
+    def queue_database(self) -> str | None:
+        """The directory of the database that holds consume queues, read or not; None if they are files."""
+        return next((place for place in QUEUE_PLACES if self.databases.exists(place)), None)
 
     @property
     def offset_database(self) -> str | None:

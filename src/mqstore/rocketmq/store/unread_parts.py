@@ -12,8 +12,8 @@ What is not read is never called damaged, and never said to be missing.
 from __future__ import annotations
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
+from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
 
 __all__ = ["unread_parts"]

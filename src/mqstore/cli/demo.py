@@ -158,7 +158,7 @@ def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession,
     )
 
     story.step("Queues of version 2.", "All messages go to a new directory that a broker can start from.")
-    story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, 2))
+    story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, queue_version=2))
     story.show(("topics", new), lambda: queues.topics(out, new, TopicsOptions()))
 
 

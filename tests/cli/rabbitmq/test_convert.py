@@ -10,6 +10,7 @@ from support.golden import case_named, run_cli
 
 D = case_named("3.10.8/d-large-fanout")
 E2 = case_named("3.10.8/e2-gc-interrupted")
+NEW = case_named("4.3.6/a-v2-clean")
 
 
 def test_text_output_reports_each_queue(tmp_path: Path) -> None:
@@ -34,6 +35,51 @@ def test_json_output_is_one_document_and_damage_gives_status_1(tmp_path: Path) -
     assert run_cli("convert", E2.archive, "--to", tmp_path / "csv", "--queue-version", 2, "-o", "csv").stdout.count("\n") > 5
 
 
+@pytest.mark.parametrize(("version", "written", "rewritten"), [("3.8", 1, 211), ("3.13.7", 1, 211), ("4.0", 2, 0), ("4.3", 2, 0)])
+def test_a_version_of_rabbitmq_decides_queue_version_and_form_of_messages(
+    version: str, written: int, rewritten: int, tmp_path: Path
+) -> None:
+    done = run_cli("convert", goldenkit.opened(NEW), "--to", tmp_path / "new", "--for", version, "-o", "json")
+    assert done.status == 0, done.stderr
+    report = done.document
+    assert (report["queue_version"], report["messages"], report["rewritten"]) == (written, 211, rewritten)
+    was = run_cli("messages", goldenkit.opened(NEW), "-o", "jsonl", "--body", "sha256").rows
+    rows = run_cli("messages", tmp_path / "new", "-o", "jsonl", "--body", "sha256").rows
+    names = (
+        "vhost",
+        "queue",
+        "pos",
+        "seq_id",
+        "msg_id",
+        "exchange",
+        "routing_keys",
+        "properties",
+        "payload_sha256",
+        "expiry_us",
+        "verdict",
+    )
+    assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in was if row["recovered"]]
+    marked = [
+        (row["redelivered"], before["redelivered"]) for row, before in zip(rows, (row for row in was if row["recovered"]), strict=True)
+    ]
+    # 4.3 marks single messages, older versions all up to one
+    assert all(now == before if version == "4.3" else now >= before for now, before in marked)
+    files = [path for path in (tmp_path / "new").rglob("*") if path.suffix in (".rdq", ".idx", ".qs")]
+    assert any(b"mc_amqpl" in path.read_bytes() for path in files) == (not rewritten)
+
+
+def test_a_message_that_an_older_version_cannot_store_is_a_refusal_that_names_its_queue(tmp_path: Path) -> None:
+    store = goldenkit.unpack(NEW, tmp_path / "store")
+    for path in [*store.rglob(".vhost"), *store.rglob(".queue_name")]:
+        path.unlink()
+    done = run_cli("convert", store, "--to", tmp_path / "new", "--for", "3.10")
+    assert done.status == 2
+    assert "messages cannot be written for that version: queue '" in done.stderr
+    assert "the first with sequence id 0: the name of its vhost is not known" in done.stderr
+    assert not (tmp_path / "new").exists()
+    assert run_cli("convert", store, "--to", tmp_path / "new", "--for", "4.3").status == 0
+
+
 def test_one_queue_of_a_vhost_is_converted(tmp_path: Path) -> None:
     done = run_cli("convert", goldenkit.opened(D), "--to", tmp_path / "new", "--queue-version", 2, "--queue", "fan.3", "-o", "json")
     assert {queue["queue"]: queue["version"] for queue in done.document["queues"]} == {"fan.1": 1, "fan.2": 1, "fan.3": 2, "solo.d": 1}
@@ -44,6 +90,10 @@ def test_one_queue_of_a_vhost_is_converted(tmp_path: Path) -> None:
     [
         (["--queue-version", "3"], "give --queue-version 1 or 2"),
         (["--queue-version", "2", "--queue", "nothing"], "has no queue 'nothing'"),
+        ([], "say which version of RabbitMQ will read the new directory"),
+        (["--for", "3.7"], "'3.7' is not a version of RabbitMQ that can be converted for; they are 3.8, 3.9, 3.10,"),
+        (["--for", "x"], "'x' is not a version of RabbitMQ"),
+        (["--for", "4.3.6", "--queue-version", "1"], "RabbitMQ 4.3 does not read queues of version 1"),
         (["--queue-version", "2", "--vhost", "other", "--queue", "fan.1"], "vhost 'other' has no queue"),
     ],
 )

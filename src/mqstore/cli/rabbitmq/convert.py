@@ -23,7 +23,14 @@ __all__ = ["print_converted", "register"]
 SHOWN = 40
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
-Version = Annotated[int, option("--queue-version", metavar="1|2", min=1, help="The version to convert the queues to.")]
+Version = Annotated[
+    int | None,
+    option("--queue-version", metavar="1|2", min=1, help="The version to convert the queues to; by default the one that --for reads."),
+]
+Target = Annotated[
+    str | None,
+    option("--for", metavar="VERSION", help="The RabbitMQ version that will read OUT, for example 3.10 or 4.3."),
+]
 Queues = Annotated[list[str] | None, option("--queue", metavar="NAME", help="Convert only this queue; may be repeated.")]
 
 
@@ -31,7 +38,8 @@ def convert(
     out: Output,
     store: Store,
     to: To,
-    queue_version: Version,
+    target: Target = None,
+    queue_version: Version = None,
     queue: Queues = None,
     vhost: Annotated[str, option("--vhost", metavar="NAME", help="The vhost of --queue.")] = "/",
     entries: Annotated[
@@ -47,21 +55,25 @@ def convert(
     threads: Annotated[int, typer.Option("--threads", min=1, help="Number of queues converted at the same time.")] = 2,
     master: Annotated[str | None, option("--master", metavar="URL", help="Run on Spark, on this master, one task per queue.")] = None,
 ) -> int:
-    """Convert a store's classic queues to version 1 or 2, in a new directory that a broker can start from.
+    """Convert a store's classic queues for another version of RabbitMQ, in a new directory that a broker can start from.
 
-    Order, sequence ids, properties and redelivered flags are kept. The store is not changed, and its metadata is not copied: the node that
-    reads OUT must already have the queues. Replace the node's msg_stores with OUT while the node is stopped. Each priority level counts as
-    a queue. Exit status 1 if anything is damaged or missing.
+    --for 3.8 to 3.13 also rewrites messages as these versions store them, and refuses to convert if one cannot be. Order, sequence ids,
+    properties and redelivered flags are kept. The store is not changed, and its metadata is not copied: the node that reads OUT must
+    already have the queues. Replace the node's msg_stores with OUT while the node is stopped. Each priority level counts as a queue. Exit
+    status 1 if anything is damaged or missing.
     """
     from mqstore.rabbitmq.convert.convert_vhost import convert as run
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 
-    if queue_version not in (1, 2):
+    if target is None and queue_version is None:
+        raise UsageError("say which version of RabbitMQ will read the new directory, for example --for 4.3; or give --queue-version 1 or 2")
+    if queue_version not in (1, 2, None):
         raise UsageError(f"there is no queue version {queue_version}; give --queue-version 1 or 2")
     if at is not None and not drop_expired:
         raise UsageError("--at is the time for --drop-expired; give both")
     with out.progress("converting") as progress:
         given: dict[str, Any] = {
+            "target": target,
             "now": None if not drop_expired else time.time_ns() // 1000 if at is None else at_microseconds(at),
             "queues": None if queue is None else [(vhost, name) for name in queue],
             "entries_v2": entries or ENTRY_COUNT,
@@ -112,6 +124,8 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
         out.line(f"… and {count(len(report.queues) - len(shown), 'queue')} more; -v shows all")
     for why, number in report.left_out.items():
         out.line(f"Left out: {count(number, 'message')} ({why}).")
+    if report.rewritten:
+        out.line(f"Rewritten as messages of AMQP 0-9-1: {count(report.rewritten, 'message')}.")
     for note in report.notes:
         out.line(f"Note: {note}.")
     if report.findings:
@@ -121,4 +135,4 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="convert /backup/msg_stores --to /data/msg_stores --queue-version 2", panel="On Spark")(convert)
+    verb(app, example="convert /backup/msg_stores --to /data/msg_stores --for 4.3", panel="On Spark")(convert)

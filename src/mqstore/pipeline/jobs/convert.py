@@ -24,7 +24,7 @@ __all__ = ["convert"]
 def convert(
     store: str | Path,
     to: str | Path,
-    version: int,
+    version: int | None = None,
     *,
     master: str = "local[*]",
     progress: Callable[[int, int], None] | None = None,

@@ -33,6 +33,7 @@ from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.kernels.rabbitmq import message_terms, terms
+from mqstore.rabbitmq.convert.basic_messages import Refusal, rewrite_entries
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
@@ -82,7 +83,8 @@ class QueueTask:
 
     root: path of the store; vhost: place of the vhost below it; directory: that of the queue. stage: the new root. version: of the queue
     in the new directory, None: unchanged. entries_v2: M of the node that will read it. now: microseconds; messages at the head that
-    are expired by then are left out, None: none are. files: an arrangement, as pairs of names. place: of the new vhost.
+    are expired by then are left out, None: none are. files: an arrangement, as pairs of names. place: of the new vhost. basic: message
+    containers are rewritten as `basic_message`.
     """
 
     root: str
@@ -95,12 +97,13 @@ class QueueTask:
     names: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     place: str = ""
+    basic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
     """The result for one queue directory. bytes: size of the bodies carried over; beyond: messages carried over that the broker itself
-    would not have recovered. left_out: number of messages by reason.
+    would not have recovered. left_out: number of messages by reason. rewritten: messages carried over as `basic_message`.
     """
 
     vhost: str | None
@@ -116,6 +119,7 @@ class QueueReport:
     redelivered: int
     beyond: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
+    rewritten: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -123,11 +127,12 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """The outcome of a task. terms: for the recovery.dets of the new directory."""
+    """The outcome of a task. terms: for the recovery.dets of the new directory. refused: messages that cannot be rewritten."""
 
     report: QueueReport
     terms: QueueTerms
     findings: tuple[Damage, ...] = ()
+    refused: tuple[Refusal, ...] = ()
 
 
 class OpenVhost(NamedTuple):
@@ -155,7 +160,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
     queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), vhost.start(task.directory))
     place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
     version = task.version or queue.version
-    converter = _QueueConverter(queue, vhost, task.now)
+    converter = _QueueConverter(queue, vhost, task.now, task.basic)
     with DurableDirectory(task.stage) as stage:
         stage.remove_tree(place)
         stage.make_directory(place)
@@ -182,6 +187,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
         converter.redelivered,
         converter.beyond,
         {why: count for why, count in converter.left_out.items() if count},
+        converter.rewritten,
     )
     noted = QueueTerms(
         unacked if version == 1 else None,
@@ -194,7 +200,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
         *converter.deliveries,
     )
     findings = (*queue.place.findings, *queue.index.journal.findings, *converter.findings)
-    return QueueResult(report, noted, findings)
+    return QueueResult(report, noted, findings, tuple(converter.refused))
 
 
 def needed_rows(vhost: str, directory: str) -> str:
@@ -226,11 +232,14 @@ def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
 class _QueueConverter:
     """Reads a queue once, selects the messages to write, and counts."""
 
-    def __init__(self, queue: Queue, vhost: Vhost, now: int | None) -> None:
+    def __init__(self, queue: Queue, vhost: Vhost, now: int | None, basic: bool) -> None:
         self.queue = queue
         self.vhost = vhost
         self.now = now
+        self.basic = basic
         self.messages = 0
+        self.rewritten = 0
+        self.refused: list[Refusal] = []
         self.bytes = 0
         self.beyond = 0
         self.redelivered = 0
@@ -259,13 +268,19 @@ class _QueueConverter:
             self._delivered = max(self._delivered, int(marked.max(initial=-1)) + 1)
             self.redelivered += len(marked)
             self._carried.update(marked.tolist())
+            written = buffers(found)
+            if self.basic:
+                basic = rewrite_entries(found, rows, entries, self.vhost, self.queue.vhost or self.vhost.name)
+                entries, written = basic.entries, (basic.data,)
+                self.rewritten += basic.count
+                self.refused += basic.refused
             self.messages += len(entries)
             self.bytes += int(entries["size"].sum())
             self.beyond += int((~found.kept[rows]).sum())
             shared = entries[entries["place"] == IN_STORE]
             if len(shared):
                 self.rows.append(self.vhost.persistent.find(shared["hi"], shared["lo"]))
-            yield entries, buffers(found)
+            yield entries, written
 
     def _expired(self, entries: NDArray[np.void]) -> int:
         """Return how many of these messages are expired at the head of the queue."""

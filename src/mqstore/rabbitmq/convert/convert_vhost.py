@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.convert.basic_messages import rewrite_store
+from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store
 from mqstore.rabbitmq.convert.convert_queue import (
     LOST,
@@ -51,7 +53,7 @@ from mqstore.rabbitmq.convert.orphan_queue import write_orphan_queue
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
 from mqstore.rabbitmq.format.names import queue_directory
-from mqstore.rabbitmq.format.recovery_terms import write_terms
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
 from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
@@ -60,6 +62,7 @@ __all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write
 
 THREADS = 2
 MOST_ENTRIES = 1 << 20
+REFUSED_SHOWN = 5
 
 Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[QueueResult]]
 
@@ -86,6 +89,11 @@ class ConvertReport:
         return sum(queue.bytes for queue in self.queues)
 
     @property
+    def rewritten(self) -> int:
+        """Number of messages that were rewritten as `basic_message`."""
+        return sum(queue.rewritten for queue in self.queues)
+
+    @property
     def left_out(self) -> dict[str, int]:
         """Number of messages that are not in the new directory, by reason."""
         found: dict[str, int] = {}
@@ -108,6 +116,7 @@ class ConvertReport:
             "bytes": self.bytes,
             "left_out": self.left_out,
             "beyond": sum(queue.beyond for queue in self.queues),
+            "rewritten": self.rewritten,
             "queues": [queue.as_dict() for queue in self.queues],
             "message_files": {name: getattr(self.store, name) for name in self.store.__slots__},
             "notes": list(self.notes),
@@ -118,7 +127,10 @@ class ConvertReport:
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """The options of `convert`. into: (vhost, queue) for messages in no queue or in an unnamed one; None: they are left out."""
+    """The options of `convert`. into: (vhost, queue) for messages in no queue or in an unnamed one; None: they are left out.
+
+    broker: the version that will read the new directory; None: messages keep their form.
+    """
 
     version: int
     entries_v2: int = ENTRY_COUNT
@@ -129,13 +141,20 @@ class ConvertOptions:
     run: Run | None = None
     progress: Callable[[int, int], None] | None = None
     into: tuple[str, str] | None = None
+    broker: BrokerVersion | None = None
+
+    @property
+    def basic(self) -> bool:
+        """Whether message containers are rewritten as `basic_message`."""
+        return self.broker is not None and not self.broker.containers
 
 
 def convert(
     store: str | Path,
     to: str | Path,
-    version: int,
+    version: int | None = None,
     *,
+    target: str | None = None,
     now: int | None = None,
     queues: Iterable[tuple[str, str]] | None = None,
     names: Iterable[tuple[str, str]] = (),
@@ -147,6 +166,9 @@ def convert(
 ) -> ConvertReport:
     """Write a new directory in which the queues of a store have version 1 or 2.
 
+    target: the version of RabbitMQ that will read it, for example "3.10": it determines the queue version unless one is given, and up to
+    3.13 message containers are rewritten; without it messages keep their form.
+
     store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since the epoch; messages at the
     head of their queues that have expired by then are left out. queues: pairs of vhost and name to convert, the others keep their
     version; None: all. names: pairs of vhost and queue for directories without a valid `.queue_name`. entries_v2: entries per version 2
@@ -156,6 +178,11 @@ def convert(
 
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError.
     """
+    broker = None if target is None else target_version(target, version)
+    if version is None and broker is not None:
+        version = broker.queue_version
+    if version is None:
+        raise UsageError("give the version of RabbitMQ or of the queues")
     if version not in (1, 2):
         raise UsageError(f"queue version must be 1 or 2, not {version}")
     if not 1 <= entries_v2 <= MOST_ENTRIES:
@@ -169,6 +196,7 @@ def convert(
             raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
         chosen = None if queues is None else set(queues)
         options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
+        options = replace(options, broker=broker)
         return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
     finally:
         if keep is not None:
@@ -201,7 +229,17 @@ def write_stores(
             stage = str(new.directory.root)
             tasks = [
                 QueueTask(
-                    root, place, own, stage, versions[place, own], options.entries_v2, options.now, options.names, files, places[place]
+                    root,
+                    place,
+                    own,
+                    stage,
+                    versions[place, own],
+                    options.entries_v2,
+                    options.now,
+                    options.names,
+                    files,
+                    places[place],
+                    options.basic,
                 )
                 for place, (_, directories) in opened.items()
                 for own, queue in directories.items()
@@ -210,6 +248,7 @@ def write_stores(
             for vhost, _ in opened.values():
                 vhost.clean, len(vhost.persistent), len(vhost.transient)  # cache these before the threads start
             results = _in_threads(tasks, options) if options.run is None else options.run(tasks, convert_queue)
+            _check_refused(results)
             copied = CopiedFiles()
             every = list(results)
             for place, found in opened.items():
@@ -218,7 +257,7 @@ def write_stores(
                 if orphans is not None and orphans.report.directory not in mine:
                     mine[orphans.report.directory] = orphans
                     every.append(orphans)
-                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, options.link)
+                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, options)
             new.directory.remove_tree(ROWS)
             new.publish()
         reports = tuple(result.report for result in every)
@@ -272,16 +311,24 @@ def _in_threads(tasks: Sequence[QueueTask], options: ConvertOptions) -> list[Que
     return results
 
 
-def _finish_vhost(vhost: Vhost, stage: DurableDirectory, place: str, queues: Mapping[str, QueueResult], link: bool) -> CopiedFiles:
+def _finish_vhost(
+    vhost: Vhost, stage: DurableDirectory, place: str, queues: Mapping[str, QueueResult], options: ConvertOptions
+) -> CopiedFiles:
     """Write message files, recovery.dets and the small files of a vhost. place: of the new one; queues: the results, by directory."""
     staged = ReadOnlyDirectory(stage.root)
     needed = np.zeros(len(vhost.persistent), np.bool_)
     for directory in queues:
         needed[staged.map(needed_rows(vhost.place.place, directory)).data.view(np.int64)] = True
     above = f"{place}/" if place else ""
-    copied = copy_store(vhost.persistent, np.flatnonzero(needed).astype(np.int64), stage, f"{above}msg_store_persistent", link=link)
+    rows, target = np.flatnonzero(needed).astype(np.int64), f"{above}msg_store_persistent"
+    if options.basic:
+        copied = rewrite_store(vhost, rows, stage, target)
+    else:
+        copied = copy_store(vhost.persistent, rows, stage, target, link=options.link)
     stage.make_directory(f"{above}queues")
-    stage.write_small(f"{above}recovery.dets", write_terms({directory: result.terms for directory, result in queues.items()}))
+    stage.write_small(
+        f"{above}recovery.dets", write_terms({directory: _terms(result.terms, options.broker) for directory, result in queues.items()})
+    )
     stage.write_small(f"{above}.config", config_file(vhost.entry_count))
     name = vhost.root.read(vhost.place.below(".vhost"), 4096)
     if name is None and vhost.name is not None:
@@ -289,6 +336,34 @@ def _finish_vhost(vhost: Vhost, stage: DurableDirectory, place: str, queues: Map
     if name is not None:
         stage.write_small(f"{above}.vhost", name)
     return copied
+
+
+def _terms(terms: QueueTerms, broker: BrokerVersion | None) -> QueueTerms:
+    """Return the terms as the version records deliveries; without one, those of all versions."""
+    if broker is None or terms.delivery_counts is None:
+        return terms
+    return replace(terms, next_deliver=None) if broker.single_deliveries else replace(terms, delivery_counts=None, redeliver=None)
+
+
+def _check_refused(results: Iterable[QueueResult]) -> None:
+    """Raise UnsupportedError if messages cannot be rewritten, with the names of their queues."""
+    refused = [result for result in results if result.refused]
+    if not refused:
+        return
+    named = []
+    for result in refused[:REFUSED_SHOWN]:
+        report, first = result.report, result.refused[0]
+        level = "" if report.priority_level is None else f" (priority {report.priority_level})"
+        number = len(result.refused)
+        count = "1 message" if number == 1 else f"{number:,} messages"
+        named.append(
+            f"queue {report.queue!r}{level} of vhost {report.vhost!r}: {count}, the first with sequence id {first.seq}: {first.why}"
+        )
+    more = "" if len(refused) <= REFUSED_SHOWN else f"; and {len(refused) - REFUSED_SHOWN} more queues"
+    raise UnsupportedError(
+        f"messages cannot be written for that version: {'; '.join(named)}{more}. Convert for 4.0 or newer, or take the messages out with "
+        "`mqstore salvage` first"
+    )
 
 
 def _findings(vhosts: Iterable[Vhost], results: Iterable[QueueResult]) -> tuple[Damage, ...]:

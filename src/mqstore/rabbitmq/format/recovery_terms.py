@@ -74,7 +74,7 @@ def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
             _counts(values["segments"]) if "segments" in values else None,
             _counts(state[1]) if isinstance(state, tuple) and len(state) == 2 and state[0] == 2 else None,
             _sequence_number(values.get("next_seq_id")),
-            _sequence_number(values.get("next_deliver_seq_id", values.get("redeliver_seq_id"))),
+            _sequence_number(_next_deliver(values)),
             reference if isinstance(reference, bytes) and len(reference) == REFERENCE else None,
             _sequence_number(values.get("persistent_count")),
             _sequence_number(values.get("persistent_bytes")),
@@ -82,6 +82,12 @@ def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
             _sequence_number(values.get("redeliver_seq_id")),
         )
     return found
+
+
+def _next_deliver(values: Mapping[str, Term]) -> Term:
+    """Return the term that counts if a converter wrote those of several versions: that of the newest."""
+    newest = "redeliver_seq_id" if isinstance(values.get("delivery_count"), dict) else "next_deliver_seq_id"
+    return values.get(newest, values.get("redeliver_seq_id"))
 
 
 def _directory_name(key: Term) -> str | None:

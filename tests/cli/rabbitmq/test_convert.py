@@ -45,6 +45,9 @@ def test_a_version_of_rabbitmq_decides_queue_version_and_form_of_messages(
     assert (report["queue_version"], report["messages"], report["rewritten"]) == (written, 211, rewritten)
     was = run_cli("messages", goldenkit.opened(NEW), "-o", "jsonl", "--body", "sha256").rows
     rows = run_cli("messages", tmp_path / "new", "-o", "jsonl", "--body", "sha256").rows
+    if version == "4.0":  # which delivers the address of a queue unchanged
+        (one,) = (row for row in was if row["properties"].get("reply_to") == "answers")
+        one["properties"]["reply_to"] = "/queues/answers"
     names = (
         "vhost",
         "queue",

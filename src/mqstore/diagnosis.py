@@ -68,7 +68,7 @@ class Diagnosis:
         """The exit status: 0 starts and keeps everything, 1 loses or changes something, or may do so, 2 does not start."""
         if not self.starts:
             return 2
-        return 1 if self.loses or self.redelivers or not self.harmless or self.unknown else 0
+        return 1 if self.loses or not self.harmless or self.unknown else 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `diagnose -o json` prints."""

@@ -10,6 +10,7 @@ from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.diagnoses import answering, show_diagnosis
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import DiagnoseOptions
+from mqstore.cli.rabbitmq import diagnose as rabbitmq_diagnose
 
 __all__ = ["register"]
 
@@ -31,6 +32,4 @@ def diagnose(out: Output, store: Store, options: DiagnoseOptions) -> int:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="diagnose /backup/store --for 5.3.3", panel="Read", rabbitmq="whether a node starts on it is said by `inspect`")(
-        diagnose
-    )
+    verb(app, example="diagnose /backup/store --for 5.3.3", panel="Read", rabbitmq=rabbitmq_diagnose.diagnose)(diagnose)

@@ -90,6 +90,7 @@ class _Work:
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
             again = redelivery(self.store, RecoveredView(self.store, recovery), self.configs, check.last_timestamp)
             redelivers = again.messages
+            self.harmless &= not redelivers
             self.evidence += again.evidence
             self.unknown += again.unknown
         else:

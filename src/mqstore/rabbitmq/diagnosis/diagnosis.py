@@ -1,0 +1,249 @@
+"""Diagnosis of a RabbitMQ store: what a node of a version would make of it, and what to do first.
+
+What the node loses of files that it can read is decided by the one model of loss, `store.fate`. Added here is what depends on the version
+and on the node:
+
+    4.3 and later     does not know version 1 queues: it starts, reports nothing and deletes every message of them
+    before 3.10       does not know version 2 queues: they start empty
+    before 3.13       crashes on messages that a newer node stored (message containers)
+    4.3, 3.x node     the file `feature_flags` of a 3.x node keeps it from starting
+    another name      a node does not know the queues of a node of another name, and deletes their directories
+
+Nothing is written.
+
+Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mqstore.diagnosis import Diagnosis, Evidence
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.findings import Kind
+from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import QueueSelection
+from mqstore.table.formatting import command, count
+
+__all__ = ["diagnose", "parse_version"]
+
+Version = tuple[int, int]
+
+OLDEST, NEWEST = (3, 8), (4, 3)
+WITHOUT_V1, WITH_V2, WITH_CONTAINERS = (4, 3), (3, 10), (3, 13)
+START = "rabbitmq-server"
+
+_VERSION = re.compile(r"(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?")
+_CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
+_FLAG_OF_4 = re.compile(rb"rabbitmq_4\.(\d{1,2})\.0")
+_NODE = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
+
+
+def parse_version(text: str) -> Version:
+    """Return major and minor number of a version. Raises UsageError for one whose behaviour is not known."""
+    found = _VERSION.fullmatch(text)
+    version = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+    if not OLDEST <= version <= NEWEST or (version[0] == 3 and version[1] > 13):
+        raise UsageError(f"{text!r} is not a version whose behaviour is known; give one from 3.8 to 4.3")
+    return version
+
+
+def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> Diagnosis:
+    """Return what a node makes of a store. version: of the node, by default the one that the files suggest. Raises MqstoreError."""
+    name = version or _likely_version(store)
+    return _Work(store, name, parse_version(name)).run(progress)
+
+
+def _small(store: RabbitMQStore, relative: str) -> bytes:
+    try:
+        return store.directory.read(relative) or b""
+    except CannotOpenError:
+        return b""
+
+
+def _flags_of_4(store: RabbitMQStore) -> list[int]:
+    return [int(found[1]) for found in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
+
+
+def _likely_version(store: RabbitMQStore) -> str:
+    """Return the version that the files suggest: its feature flags, else the versions of its queues and messages."""
+    if flags := _flags_of_4(store):
+        return f"4.{min(max(flags), NEWEST[1])}"
+    if any(queue.version == 1 for queue in store.queues):
+        return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
+    return "4.0" if _containers(store) else "3.10"
+
+
+def _containers(store: RabbitMQStore) -> int:
+    """Count the stored messages that are message containers, as nodes from 3.13 on write them."""
+    found = 0
+    for rows in store.rows(QueueSelection()):
+        table = rows.table
+        for row in np.flatnonzero(table.source >= 0).tolist():
+            data = mapped_bytes(store.directory, table.sources[int(table.source[row])][0])
+            at = int(table.at[row])
+            found += data is not None and _CONTAINER.match(data[at : at + 16].tobytes()) is not None
+    return found
+
+
+class _Work:
+    def __init__(self, store: RabbitMQStore, name: str, version: Version) -> None:
+        self.store = store
+        self.name = name
+        self.version = version
+        self.obstacles: list[Evidence] = []
+        self.evidence: list[Evidence] = []
+        self.changes: list[str] = []
+        self.unknown: list[str] = []
+        self.harmless = True
+        self.loses = 0
+
+    def run(self, progress: Callable[[int, int], None] | None) -> Diagnosis:
+        rows = list(queue_rows(self.store))
+        other = self._other_node()
+        self._check_vhosts()
+        self._check_feature_flags()
+        if other is not None:
+            messages = sum(row["messages"] + row["lost"] + row["waiting"] for row in rows)
+            self._lose(messages, "other-node", ".", f"{other}: it deletes the directories of queues that it does not know")
+            self.unknown.append("whether a node starts on the metadata of a node of another name")
+        else:
+            for row in rows:
+                self._take_queue(row)
+            self._check_containers()
+        redelivers = 0 if self.obstacles or other is not None else sum(self._marked())
+        report = self.store.verify(progress)
+        self.evidence += [Evidence.of(item) for item in report.damage]
+        self.evidence += [Evidence("note", ".", note) for note in report.notes]
+        self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
+        if self._without_metadata() and other is None:
+            self.evidence.append(
+                Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
+            )
+        starts = not self.obstacles
+        loses = self.loses if starts else 0
+        next_, why = self._advice(starts, loses)
+        return Diagnosis(
+            store=str(self.store.path),
+            family="rabbitmq",
+            version=self.name,
+            rules=self.name,
+            starts=starts,
+            loses=loses,
+            redelivers=redelivers,
+            next=next_,
+            why=why,
+            changes=tuple(self.changes),
+            harmless=self.harmless and not any(item.messages for item in report.damage),
+            unknown=tuple(dict.fromkeys(self.unknown)),
+            evidence=(*self.obstacles, *self.evidence),
+        )
+
+    def _lose(self, messages: int, finding: str, file: str, sentence: str) -> None:
+        self.harmless = False
+        self.loses += messages
+        self.evidence.append(Evidence(finding, file, sentence, messages=messages))
+
+    # whether it starts
+
+    def _check_vhosts(self) -> None:
+        for vhost in self.store.vhosts:
+            for refusal in vhost.refusals:
+                sentence = f"{refusal}: vhost {vhost.name or vhost.directory!r} does not start, and the node waits for it"
+                self.obstacles.append(Evidence("broker-crash", vhost.place.place or ".", sentence))
+
+    def _without_metadata(self) -> bool:
+        return not any(
+            self.store.directory.exists(name) for name in ("rabbit_durable_queue.DCD", "schema.DAT", "cluster_nodes.config", "coordination")
+        )
+
+    def _check_feature_flags(self) -> None:
+        if self.version < (4, 0) or self._without_metadata() or not self.store.directory.exists("feature_flags") or _flags_of_4(self.store):
+            return
+        sentence = "it was written by a 3.x node and lacks flags that the version requires"
+        if self.version >= WITHOUT_V1:
+            self.obstacles.append(
+                Evidence("feature-flags", "feature_flags", f"{sentence}: the node ends with disabled_required_feature_flag")
+            )
+        else:
+            self.unknown.append(f"whether the node starts with this file `feature_flags`: {sentence.removeprefix('it ')}")
+
+    def _other_node(self) -> str | None:
+        """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""
+        here = self.store.directory.root.name
+        if _NODE.fullmatch(here) is None:
+            return None
+        known = set(_NODE.findall(_small(self.store, "cluster_nodes.config").decode("latin-1")))
+        for place in ("quorum", "coordination"):
+            if self.store.directory.is_directory(place):
+                known |= {entry.name for entry in self.store.directory.entries(place) if _NODE.fullmatch(entry.name)}
+        if not known or here in known:
+            return None
+        return f"the directory is that of node {here}, but the metadata in it is of {', '.join(sorted(known))}"
+
+    # what it loses
+
+    def _take_queue(self, row: dict[str, Any]) -> None:
+        where = f"vhost {row['vhost']!r}, queue {row['queue']!r}"
+        place = str(row["directories"][0]) if isinstance(row["directories"], list) and row["directories"] else "."
+        listed = row["messages"] + row["lost"] + row["waiting"]
+        if row["queue_version"] == 1 and self.version >= WITHOUT_V1:
+            sentence = (
+                f"{where} is a version 1 queue, which {self.name} does not read: the node starts, reports nothing and deletes its messages"
+            )
+            self._lose(listed, "queue-version", place, f"{sentence} ({count(listed, 'message')})")
+            return
+        if row["queue_version"] == 2 and self.version < WITH_V2:
+            sentence = f"{where} is a version 2 queue, which {self.name} does not read: it starts empty"
+            self._lose(listed, "queue-version", place, f"{sentence} ({count(listed, 'message')})")
+            return
+        if row["lost"]:
+            self._lose(row["lost"], "lost", place, f"{count(row['lost'], 'message')} of {where}, as the findings say")
+        if row["waiting"]:
+            sentence = f"{count(row['waiting'], 'message')} of {where}, which does not start: they stay in the files and are not delivered"
+            self._lose(row["waiting"], "waiting", place, sentence)
+        if row["transient"]:
+            self.harmless = False
+            self.changes.append(f"drops {count(row['transient'], 'transient message')} of {where}, as at every start")
+
+    def _check_containers(self) -> None:
+        if self.version >= WITH_CONTAINERS:
+            return
+        found = _containers(self.store)
+        if found:
+            sentence = f"{count(found, 'message')} in the form of 3.13 and later ({{mc, …}}), on which a {self.name} node crashes"
+            self.obstacles.append(Evidence("message-containers", ".", sentence, messages=found))
+
+    def _unread(self, queue_version: int) -> bool:
+        return (queue_version == 1 and self.version >= WITHOUT_V1) or (queue_version == 2 and self.version < WITH_V2)
+
+    def _marked(self) -> Iterator[int]:
+        """Yield how many messages of each piece of a queue the node delivers with the flag `redelivered`."""
+        for rows in self.store.rows(QueueSelection(recovered=True)):
+            if not self._unread(rows.table.version):
+                yield int((rows.table.kept & rows.table.redelivered).sum())
+
+    # what to do
+
+    def _advice(self, starts: bool, loses: int) -> tuple[str, str]:
+        store = self.store.path
+        old = any(queue.version == 1 for queue in self.store.queues) and self.version >= WITHOUT_V1
+        new = any(queue.version == 2 for queue in self.store.queues) and self.version < WITH_V2
+        if old or new:
+            target = "2" if old else "1"
+            return (
+                command("mqstore", "convert", store, "--to", f"{store}.new", "--queue-version", target),
+                f"write the queues in a form that {self.name} reads, before a node of that version starts",
+            )
+        if starts and not loses and not self.unknown:
+            return START, "start the node: it keeps every persistent message"
+        return (
+            command("mqstore", "salvage", store, "--to", f"{store}.jsonl"),
+            "save every message that can be read before a node starts",
+        )

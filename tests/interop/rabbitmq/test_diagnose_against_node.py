@@ -1,0 +1,44 @@
+"""What `diagnose` predicts of a damaged RabbitMQ store, against a node that starts on a copy of it and delivers what it has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from interop.rabbitmq.adopting import Declared, adopt
+from support.golden import case_named, opened
+
+from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.store.store import RabbitMQStore
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+
+
+def _torn_journal(store: Path) -> None:
+    """Overwrite a record in the middle of the largest journal with bytes that are not one."""
+    journal = max(store.rglob("journal.jif"), key=lambda path: path.stat().st_size)
+    raw = bytearray(journal.read_bytes())
+    middle = len(raw) // 2
+    raw[middle : middle + 64] = bytes(64)
+    journal.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damage", [None, _torn_journal], ids=["interrupted-merge", "torn-journal"])
+def test_a_node_delivers_all_but_the_messages_that_diagnose_says_it_loses(damage: object, tmp_path: Path) -> None:
+    case = case_named("3.10.8/e3-gc-interrupted-zero-extended" if damage is None else "3.10.8/b-dirty-journal")
+    shutil.copytree(opened(case), tmp_path / "store", copy_function=shutil.copyfile)
+    for path in (tmp_path / "store", *(tmp_path / "store").rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    if callable(damage):
+        damage(tmp_path / "store")
+    store = RabbitMQStore(tmp_path / "store")
+    found = diagnose(store, "3.10.8")
+    rows = list(queue_rows(store))
+    adopted = adopt(tmp_path / "store" / "msg_stores", [Declared(row["vhost"], row["queue"]) for row in rows], {})
+    assert adopted.sound is found.starts
+    if found.starts:
+        assert len(adopted.rows) == sum(row["messages"] + row["lost"] + row["waiting"] for row in rows) - found.loses
+        assert sum(bool(row["redelivered"]) for row in adopted.rows) == found.redelivers
+        assert found.loses

@@ -1,0 +1,95 @@
+"""Diagnoses of RabbitMQ stores, against what nodes made of the same stores when they were recorded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, expected, opened, run_cli, unchanged
+
+from mqstore.diagnosis import Diagnosis
+from mqstore.errors import UsageError
+from mqstore.rabbitmq.diagnosis.diagnosis import diagnose, parse_version
+from mqstore.rabbitmq.store.store import RabbitMQStore
+
+
+def of(case: GoldenCase, version: str | None = None) -> Diagnosis:
+    return diagnose(RabbitMQStore(opened(case)), version)
+
+
+@pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
+def test_the_node_that_wrote_a_store_loses_what_was_recorded_and_marks_as_redelivered_what_was_recorded(case: GoldenCase) -> None:
+    with unchanged(opened(case)):
+        found = of(case, "3.10.8")
+    rows = expected(case)
+    delivered = [row for row in rows if row["redelivered"] is not None]
+    transient = [row for row in rows if row["redelivered"] is None and not row["persistent"]]
+    assert (found.starts, found.loses) == (True, len(rows) - len(delivered) - len(transient))
+    assert found.redelivers == sum(row["redelivered"] for row in delivered)
+
+
+@pytest.mark.parametrize("name", ["3.8.9/a-v1-clean", "3.10.8/d-large-fanout", "3.10.8/b-dirty-journal"])
+def test_4_3_starts_on_version_1_queues_and_deletes_every_message(name: str) -> None:
+    found = of(case_named(name), "4.3.6")
+    assert (found.starts, found.loses, found.redelivers, found.status) == (True, len(expected(case_named(name))), 0, 1)
+    assert found.next.startswith("mqstore convert ")
+    assert found.next.endswith("--queue-version 2")
+
+
+def test_4_3_keeps_version_2_queues() -> None:
+    assert of(case_named("4.3.6/b-small-files-kill9"), "4.3.6").status == 0
+    assert of(case_named("3.10.8/g2-v2-large-dirty"), "4.3.6").loses == 0
+
+
+def test_3_8_does_not_read_version_2_queues() -> None:
+    found = of(case_named("3.10.8/g2-v2-large-dirty"), "3.8.9")
+    assert (found.loses, found.status) == (2588, 1)
+
+
+@pytest.mark.parametrize("case", [case for case in OTHER_RABBITMQ if case.version[0] == "4"], ids=case_id)
+def test_a_3_10_node_crashes_on_the_messages_of_4_x(case: GoldenCase) -> None:
+    found = of(case, "3.10.8")
+    assert (found.starts, found.status) == (False, 2)
+    assert found.evidence[0].finding == "message-containers"
+    assert of(case, "4.0.5").starts
+
+
+def _data_directory(place: Path, case: GoldenCase) -> Path:
+    """Make the data directory of node rabbit@first around the message stores of a case."""
+    shutil.copytree(opened(case), place, copy_function=shutil.copyfile)
+    for directory in (place, *place.rglob("*")):
+        directory.chmod(0o755)
+    (place / "cluster_nodes.config").write_text("{['rabbit@first'],['rabbit@first']}.\n")
+    return place
+
+
+def test_a_node_of_another_name_deletes_every_queue(tmp_path: Path) -> None:
+    case = case_named("3.10.8/d-large-fanout")
+    own = diagnose(RabbitMQStore(_data_directory(tmp_path / "rabbit@first", case)), "3.10.8")
+    other = diagnose(RabbitMQStore(_data_directory(tmp_path / "rabbit@second", case)), "3.10.8")
+    assert (own.loses, own.status) == (0, 0)
+    assert (other.loses, other.status) == (len(expected(case)), 1)
+    assert {item.finding for item in other.evidence} >= {"other-node"}
+
+
+def test_the_feature_flags_of_a_3_x_node_keep_4_3_from_starting(tmp_path: Path) -> None:
+    place = _data_directory(tmp_path / "data", case_named("3.10.8/g2-v2-large-dirty"))
+    (place / "feature_flags").write_text("[classic_mirrored_queue_version,\n quorum_queue].\n")
+    assert diagnose(RabbitMQStore(place), "4.3.6").starts is False
+    assert diagnose(RabbitMQStore(place), "4.0.5").unknown
+    assert diagnose(RabbitMQStore(place), "3.10.8").starts
+
+
+def test_versions_whose_behaviour_is_not_known_are_refused() -> None:
+    assert [parse_version(version) for version in ("3.8", "3.13.7", "4.3.6")] == [(3, 8), (3, 13), (4, 3)]
+    for version in ("3.7.28", "3.14.0", "4.4.0", "5.0", "four"):
+        with pytest.raises(UsageError, match=r"3\.8 to 4\.3"):
+            parse_version(version)
+
+
+def test_the_command_answers_for_rabbitmq() -> None:
+    store = opened(case_named("3.8.9/a-v1-clean"))
+    done = run_cli("diagnose", store, "--for", "4.3.6")
+    assert done.status == 1
+    assert done.stdout.splitlines()[0] == f"A RabbitMQ 4.3.6 node starts on {store}; it loses 198 messages."

@@ -6,10 +6,12 @@ The caller decides what to do about it. The kinds below are a fixed list: a kind
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from mqstore.shown import Shown
 
 __all__ = ["CheckCounts", "Coverage", "Damage", "Kind", "Report", "SkippedRange", "Verdict"]
 
@@ -154,7 +156,7 @@ class CheckCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Shown):
     """Outcome of `verify`. notes: sentences about states that are not damage (an unclean shutdown, queues that lag behind the log).
 
     affected: number of messages that the findings are about, each counted once. gone: messages of which only a queue entry is left;
@@ -171,6 +173,16 @@ class Report:
     affected: int = 0
     gone: int = 0
     cautions: tuple[str, ...] = ()
+
+    def _title(self) -> str:
+        return f"report on {self.store!r}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "verdict", self.headline
+        yield "checked", f"{_count(self.checked.messages, 'message')} in {_count(self.checked.files, 'file')}"
+
+    def __repr__(self) -> str:  # that of a dataclass would print every finding
+        return Shown.__repr__(self)
 
     @property
     def headline(self) -> str:

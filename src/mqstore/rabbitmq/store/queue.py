@@ -28,6 +28,7 @@ from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store import fate, start_rules
 from mqstore.rabbitmq.store.fate import Fates
 from mqstore.rabbitmq.store.start_rules import QueueStart
+from mqstore.shown import Shown
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_store import MessageStore
@@ -156,7 +157,7 @@ def _entry_damage(
         yield Damage(segment.files[int(index_file[row])], int(entries["record"][row]), 0, Kind.MISSING_BODY, detail, affected)
 
 
-class Queue:
+class Queue(Shown):
     """A queue directory. segment_entries: N of the vhost. stores: persistent and transient message store. now: microseconds, or None."""
 
     def __init__(
@@ -179,6 +180,13 @@ class Queue:
         self._stores = stores
         self.index = QueueIndexV1(directory, place.place, segment_entries)
         self.index_v2 = QueueIndexV2(directory, place.place)
+
+    def _title(self) -> str:
+        level = "" if self.priority_level is None else f", priority {self.priority_level}"
+        return f"queue {self.name!r} of vhost {self.vhost!r}{level}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "version", self.version
 
     @property
     def version(self) -> int:

@@ -27,6 +27,7 @@ from mqstore.rabbitmq.store.orphans import orphan_rows
 from mqstore.rabbitmq.store.queue import EntryTable, Queue
 from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.shown import Shown
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ BATCH_ROWS = 2048
 BATCH_BYTES = 32 << 20
 
 
-class RabbitMQStore:
+class RabbitMQStore(Shown):
     """The message stores below a directory: `msg_stores`, a node's data directory, or one vhost.
 
     now: microseconds since the epoch, the time at which expiry is judged; None: not judged. names: pairs of vhost and queue, for
@@ -66,6 +67,13 @@ class RabbitMQStore:
         self.names = tuple(names)
         self.careful = careful
         self._keep = keep  # an unpacked archive must exist as long as the store that reads it
+
+    def _title(self) -> str:
+        return f"RabbitMQ message store {str(self.path)!r}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "vhosts", ", ".join(repr(vhost.name) for vhost in self.vhosts)
+        yield "queues", f"{len({(queue.vhost, queue.name) for queue in self.queues}):,}"
 
     @cached_property
     def vhosts(self) -> list[Vhost]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.shown import Shown
 
 __all__ = ["QueueReader"]
 
 
-class QueueReader:
+class QueueReader(Shown):
     """The files of one queue on disk. Never writes; a missing file is a gap, not an error."""
 
     max_gap: int | None = None  # files that may be missing in one place before the files after them count as stray
@@ -24,6 +26,22 @@ class QueueReader:
         self.relative = f"{place}/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first message."""
+        raise NotImplementedError
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that the next message will get."""
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        return f"queue {self.queue_id} of topic {self.topic!r}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "offsets", f"{self.min_offset} to {self.max_offset}"
 
     @cached_property
     def _queue(self) -> mapped_file_queue.FileQueue:

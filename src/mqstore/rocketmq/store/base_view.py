@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from mqstore.errors import NotFoundError, UnsupportedError
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView
+from mqstore.shown import Shown
+from mqstore.table.formatting import count
 
 __all__ = ["BaseView", "no_queue"]
 
 
-class BaseView(ABC):
+class BaseView(ABC, Shown):
     """A view over the files of a store. Subclasses know which queues it has."""
 
     name: str
@@ -22,6 +24,14 @@ class BaseView(ABC):
     def __init__(self, files: StoreFiles) -> None:
         self._files = files
         self.log = files.log
+
+    def _title(self) -> str:
+        return f"{self.name} view of RocketMQ store {str(self._files.path)!r}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        queues = self.queues()
+        yield "queues", f"{len(queues):,} of {count(len({queue.topic for queue in queues}), 'topic')}"
+        yield "messages", f"{sum(queue.max_offset - queue.min_offset for queue in queues):,}"
 
     @property
     @abstractmethod

@@ -12,7 +12,9 @@ from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.recovered_view import recover
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import View
+from mqstore.shown import Shown
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
+from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,8 +24,19 @@ __all__ = ["VERSIONS", "RocketMQStore"]
 VERSIONS = ("4.9.3", "5.3.3")
 
 
-class RocketMQStore(StoreFiles):
+class RocketMQStore(StoreFiles, Shown):
     """One store directory. `view` returns one of the two views; the other members are the files as they are on disk."""
+
+    def _title(self) -> str:
+        return f"RocketMQ store {str(self.path)!r}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        files = self.log.files
+        yield "files of", f"RocketMQ {'5.x' if self.version_hint.startswith('5') else '4.x'}"
+        yield "log", f"{size(sum(file.size for file in files))} in {count(len(files), 'file')}"
+        queues = self.view().queues()
+        yield "queues", f"{len(queues):,} of {count(len({queue.topic for queue in queues}), 'topic')}"
+        yield "shutdown", "unclean" if self.unclean else "clean"
 
     # the views
 

@@ -1,0 +1,41 @@
+"""How stores, views, queues and reports show themselves: in a line at a prompt, as a small table in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+__all__ = ["Shown"]
+
+Facts = Iterable[tuple[str, object]]
+
+
+class Shown:
+    """Gives an object `__repr__` and `_repr_html_` from its facts. An object that cannot tell them is shown by its title."""
+
+    __slots__ = ()
+
+    def _title(self) -> str:
+        """Return what the object is, and of what: `RocketMQ store '/backup/store'`."""
+        raise NotImplementedError
+
+    def _facts(self) -> Facts:
+        """Yield name and value of what is known at little cost."""
+        return ()
+
+    def _known_facts(self) -> list[tuple[str, str]]:
+        try:
+            return [(name, str(value)) for name, value in self._facts()]
+        except Exception:  # the files of a store may have been removed meanwhile, and a debugger shows objects at any time
+            return []
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._known_facts())
+        return f"<{self._title()}{': ' if facts else ''}{facts}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th style="text-align:left">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+            for name, value in self._known_facts()
+        )
+        return f'<table><caption style="text-align:left">{html.escape(self._title())}</caption>{rows}</table>'

@@ -15,11 +15,10 @@ from mqstore.shown import Shown
 def test_a_rocketmq_store_its_views_queues_and_reports_show_themselves_in_a_line() -> None:
     root = opened(case_named("4.9.3/a-clean-small"))
     store = mqstore.open(root)
-    assert (
-        repr(store) == f"<RocketMQ store '{root}': files of RocketMQ 4.x, log 576.0 KiB in 9 files, queues 20 of 8 topics, shutdown clean>"
-    )
-    assert repr(store.view()) == f"<disk view of RocketMQ store '{root}': queues 20 of 8 topics, messages 511>"
-    assert repr(store.view("recovered")).startswith(f"<recovered view of RocketMQ store '{root}': ")
+    where = f"RocketMQ store '{root}'"
+    assert repr(store) == f"<{where}: files of RocketMQ 4.x, log 576.0 KiB in 9 files, queues 20 of 8 topics, shutdown clean>"
+    assert repr(store.view()) == f"<disk view of {where}: queues 20 of 8 topics, messages 511>"
+    assert repr(store.view("recovered")).startswith(f"<recovered view of {where}: ")
     assert repr(store.view().queue("orders", 0)) == "<queue 0 of topic 'orders': offsets 0 to 28>"
     report = verify(store)
     assert repr(report) == f"<report on '{root}': verdict {report.headline}, checked 511 messages in {report.checked.files} files>"

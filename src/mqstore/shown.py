@@ -11,7 +11,7 @@ Facts = Iterable[tuple[str, object]]
 
 
 class Shown:
-    """Gives an object `__repr__` and `_repr_html_` from its facts. An object that cannot tell them is shown by its title."""
+    """Gives an object `__repr__` and `_repr_html_` from its facts. An object whose facts cannot be read is shown by its title."""
 
     __slots__ = ()
 

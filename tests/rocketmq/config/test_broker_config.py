@@ -13,6 +13,11 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.rocketmq.config.broker_config import BrokerConfig, load, parse, properties
 
 
+def test_the_spelling_of_4_3_0_is_read() -> None:
+    found = parse(b"mapedFileSizeCommitLog=65536\nmapedFileSizeConsumeQueue=2000\n")
+    assert (found.commit_log_file_size, found.consume_queue_file_size) == (65536, 2000)
+
+
 def test_nothing_given_is_all_none() -> None:
     assert parse(b"# only a comment\nbrokerName=a\n") == BrokerConfig()
 

@@ -37,6 +37,7 @@ from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.log_slices import LogFiles, LogSlices
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.queue_page import PagedFile
 from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.query import pull
@@ -68,9 +69,10 @@ class ReadOnlyStore(ReadSide):
         self._store.require_commit_log("serving a store")
         if not isinstance(self._store.directory, ReadOnlyDirectory):
             raise UnsupportedError(f"{path} is a URL, and a broker serves local files only; copy the store first")
-        self.version = version or config.version or self._store.version_hint
+        asked = version or config.version
+        self.version = self._store.version_hint if asked is None else profile(asked).rules
         self.config = replace(config, version=self.version)
-        recovered, notes = (None, []) if view == "disk" else _recovered(self._store, self.version, insist=view == "recovered")
+        recovered, notes = (None, []) if view == "disk" else _recovered(self._store, asked, insist=view == "recovered")
         if view == "auto" and recovered is not None and not _covers(recovered, self._store.view()):
             recovered = None
         if view == "auto" and recovered is not None and not looks_sound(recovered.queues(), recovered.log_range()[1]):
@@ -170,7 +172,7 @@ _SENTENCES = {
 }
 
 
-def _recovered(store: RocketMQStore, version: str, *, insist: bool) -> tuple[RecoveredView | None, list[str]]:
+def _recovered(store: RocketMQStore, version: str | None, *, insist: bool) -> tuple[RecoveredView | None, list[str]]:
     """Return (the recovered view, what it leaves out), or no view if a broker would not start on the store. insist: raise in that case."""
     try:
         found = recover(store, version)

@@ -134,7 +134,12 @@ ViewOption = Annotated[
     typer.Option("--view", help="disk: the files as they are. recovered: the state a broker would have after loading this directory."),
 ]
 AsVersion = Annotated[
-    BrokerVersion | None, option("--as", help="The broker version whose recovery rules apply; by default the one that the files suggest.")
+    str | None,
+    option(
+        "--as",
+        metavar="VERSION",
+        help="The broker version whose recovery rules apply, 4.3.0 to 5.5.0; by default the one the files suggest.",
+    ),
 ]
 BodyOption = Annotated[BodyDisplay, typer.Option("--body", help="How to show bodies.")]
 GrepOption = Annotated[
@@ -305,13 +310,23 @@ def open_store(store: Path, config: Path | None) -> RocketMQStore:
     return open_rocketmq(store, config=config)
 
 
-def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: BrokerVersion | None) -> View:
+def recovered_as(view: View) -> str:
+    """Return the version of the broker whose recovery a view shows."""
+    of = getattr(view, "profile", None)
+    return "" if of is None else str(of.version)
+
+
+def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: str | None) -> View:
     """Return a view of an open store; print what a recovery discards as notes."""
+    from mqstore.rocketmq.format.profile import profile
+
+    if as_version is not None:
+        profile(as_version)
     if as_version is not None and view is ViewName.DISK:
         out.note("--as chooses whose rules recover the store; it has no effect on --view disk")
     if view is ViewName.DISK and (unread := store.unread_queues) is not None:
         out.note(f"{store.unread_sentence('consume queues', unread)}; --view recovered derives them from the log")
-    found = store.view(view.value, as_=None if as_version is None else as_version.value)
+    found = store.view(view.value, as_=as_version)
     for note in getattr(found, "notes", ()):
-        out.note(f"recovery as {getattr(found, 'version', '')}: {note}")
+        out.note(f"recovery as {recovered_as(found)}: {note}")
     return found

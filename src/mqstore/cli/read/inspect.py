@@ -42,9 +42,10 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
 def print_summary(out: Output, summary: RocketMQSummary, store: object) -> None:
     """Print the summary: what the store is, what is in it, how it was shut down, and what is wrong."""
-    fits, also = FITS[summary.version]
+    fits, also = FITS[summary.suggested]
     out.line(f"RocketMQ store {summary.store}", style="bold")
     out.line(f"Files of RocketMQ {fits}; {also}.")
+    out.line(f"Known from: {summary.version_known_from}.")
     out.line(_state(summary), style="yellow" if summary.unclean else None)
     out.line()
     for name, value in _facts(summary):

@@ -36,6 +36,8 @@ _PLACES = (
 FITS = {
     "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it when it writes"),
     "5.3.3": ("5.x", "do not open it with 4.x"),
+    "5.4.0": ("5.4 and later", "do not open it with 4.x; 5.0 to 5.3 do not index tags"),
+    "5.5.0": ("5.5", "do not open it with 4.x; 5.0 to 5.3 do not index tags"),
 }
 
 
@@ -66,6 +68,8 @@ class RocketMQSummary:
     store: str
     family: str
     version: str
+    suggested: str
+    version_known_from: str
     unclean: bool
     locked: bool
     parts: tuple[StorePart, ...]
@@ -96,7 +100,9 @@ class RocketMQSummary:
             "store": self.store,
             "family": self.family,
             "version": self.version,
-            "fits": FITS[self.version][0],
+            "fits": FITS[self.suggested][0],
+            "suggested_version": self.suggested,
+            "version_known_from": self.version_known_from,
             "shutdown": "unclean" if self.unclean else "clean",
             "abort_file": self.unclean,
             "lock_file": self.locked,
@@ -145,6 +151,8 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         store=str(store.path),
         family=store.family,
         version=version,
+        suggested=store.evidence.profile.version,
+        version_known_from=store.evidence.why,
         unclean=store.unclean,
         locked=store.directory.exists("lock"),
         parts=tuple(_parts(store)),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mqstore.cli.common.arguments import BrokerVersion, open_store
+from mqstore.cli.common.arguments import open_store
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, TargetError, UnsupportedError, UsageError
@@ -39,7 +39,7 @@ def reset_group(
     to: str | None,
     *,
     force: bool,
-    as_version: BrokerVersion | None,
+    as_version: str | None,
     config: Path | None,
 ) -> int:
     """Move the group, write the offsets, print the changes. Returns status 1 if a queue was not moved without --force."""
@@ -56,10 +56,10 @@ def reset_group(
         # reopened: a broker may have been writing before the lock was taken
         store = open_store(path, config)
         _refuse_database(store)
-        version = store.version_hint if as_version is None else as_version.value
-        view = cast("RecoveredView", store.view("recovered", as_=version))
+        view = cast("RecoveredView", store.view("recovered", as_=as_version))
+        version = view.version
         for note in view.notes:
-            out.note(f"recovery as {version}: {note}")
+            out.note(f"recovery as {view.profile.version}: {note}")
         queues = _queues_to_move(view, topic, queue_id)
         changes, file = _write_offsets(
             out, store, directory, group, topic, _target_offsets(view, queues, to, version, force), version, force

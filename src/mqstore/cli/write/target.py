@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from mqstore.cli.common.arguments import BrokerVersion, open_store, option
+from mqstore.cli.common.arguments import open_store, option
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, TargetError, UsageError
 
@@ -36,7 +36,10 @@ WritableStore = Annotated[
 Create = Annotated[bool, typer.Option("--create", help="Create the store if it does not exist.")]
 Sync = Annotated[bool, typer.Option("--sync", help="Wait for the disk after each put, like a broker with SYNC_FLUSH.")]
 AsWriter = Annotated[
-    BrokerVersion | None, option("--as", help="The broker version whose rules apply; by default the one that the files suggest.")
+    str | None,
+    option(
+        "--as", metavar="VERSION", help="The broker version whose rules apply, 4.3.0 to 5.5.0; by default the one that the files suggest."
+    ),
 ]
 
 
@@ -46,7 +49,7 @@ class StoreTarget:
 
     path: Path
     create: bool
-    as_version: BrokerVersion | None
+    as_version: str | None
     sync: bool
     config: Path | None
 
@@ -55,7 +58,7 @@ class StoreTarget:
         from mqstore.rocketmq.config import broker_config
         from mqstore.rocketmq.config.store_config import StoreConfig
 
-        found = StoreConfig(version=None if self.as_version is None else self.as_version.value, services=False)
+        found = StoreConfig(version=self.as_version, services=False)
         if self.config is not None:
             found = found.with_broker(broker_config.load_properties(self.config))
         return replace(found, flush_disk_type="SYNC_FLUSH") if self.sync else found

@@ -61,6 +61,8 @@ class BrokerConfig:
 _SIZES = {
     "mappedFileSizeCommitLog": "commit_log_file_size",
     "mappedFileSizeConsumeQueue": "consume_queue_file_size",
+    "mapedFileSizeCommitLog": "commit_log_file_size",  # as 4.3.0 spells it
+    "mapedFileSizeConsumeQueue": "consume_queue_file_size",
     "mappedFileSizeConsumeQueueExt": "consume_queue_ext_file_size",
     "mapperFileSizeBatchConsumeQueue": "batch_queue_file_size",
     "maxHashSlotNum": "max_hash_slot_num",

@@ -29,7 +29,7 @@ def now_ms() -> int:
 class StoreConfig:
     """How a store is written. Sizes in bytes, times in ms unless the name says otherwise.
 
-    version: the broker version whose rules are followed, `4.9.3` or `5.3.3`; None: inferred from an existing store, else `5.3.3`.
+    version: the broker version whose rules are followed, from 4.3.0 to 5.5.0; None: inferred from an existing store, else `5.3.3`.
     Geometry (file sizes, slots, positions) that is None is taken from the files of an existing store, else from the broker's
     defaults. store_host: for messages that do not name one. clock: returns ms. disk_ratio: returns the used fraction of the disk
     that holds a path, 0 to 1, or None if the path does not exist; by default the file system is queried. recorder: receives every
@@ -116,6 +116,8 @@ BROKER_NAMES = {
     "mappedFileSizeCommitLog": "commit_log_file_size",
     "mappedFileSizeConsumeQueue": "consume_queue_file_size",
     "mappedFileSizeConsumeQueueExt": "consume_queue_ext_file_size",
+    "mapedFileSizeCommitLog": "commit_log_file_size",  # as 4.3.0 spells it
+    "mapedFileSizeConsumeQueue": "consume_queue_file_size",
     "mapperFileSizeBatchConsumeQueue": "batch_queue_file_size",
     "maxHashSlotNum": "max_hash_slot_num",
     "maxIndexNum": "max_index_num",

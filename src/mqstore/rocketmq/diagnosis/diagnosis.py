@@ -14,25 +14,24 @@ import re
 from collections.abc import Callable, Iterable
 
 from mqstore.diagnosis import Diagnosis, Evidence
-from mqstore.errors import RefusedError, UnsupportedError, UsageError
+from mqstore.errors import RefusedError, UnsupportedError
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs
 from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+from mqstore.rocketmq.format.profile import Profile, profile
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView
-from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
+from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.formatting import command, count
 
 __all__ = ["diagnose", "rules_of"]
 
-OLDEST, NEWEST = (4, 3, 0), (5, 5, 0)
 START = "sh bin/mqbroker -c conf/broker.conf"
 
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
-_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
 _OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
 _OF_LOG = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.ZEROED, Kind.MISSING_FILE, Kind.WRONG_SIZE})
 _OF_LOG_BYTES = _OF_RECORDS | _OF_LOG | {Kind.TORN_RECORD}
@@ -40,32 +39,31 @@ _OF_INDEX = frozenset({Kind.BAD_INDEX_HEADER, Kind.BAD_INDEX_ENTRY, Kind.BAD_IND
 
 
 def rules_of(version: str) -> str:
-    """Return the version of `VERSIONS` whose rules a broker follows most closely. Raises UsageError for an unknown version."""
-    found = _VERSION.fullmatch(version)
-    if found is None or not OLDEST <= tuple(map(int, found.groups())) <= NEWEST:
-        raise UsageError(f"{version!r} is not a version whose rules are known; give one from 4.3.0 to 5.5.0")
-    return VERSIONS[0] if found[1] == "4" else VERSIONS[-1]
+    """Return the version whose rules a broker follows, `4.9.3` or `5.3.3`. Raises UsageError for an unknown version."""
+    return profile(version).rules
 
 
 def diagnose(
     store: RocketMQStore, version: str | None = None, *, threads: int = 2, progress: Callable[[int, int], None] | None = None
 ) -> Diagnosis:
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError."""
-    rules = rules_of(version) if version is not None else store.version_hint
+    of = store.evidence.profile if version is None else profile(version)
     store.require_commit_log("the diagnosis")
     if store.queue_database is not None:
         raise UnsupportedError(
             f"the consume queues of {store.path} are in a RocksDB database ({store.queue_database}): "
             "what a broker makes of it cannot be determined; `mqstore verify` checks the log"
         )
-    return _Work(store, version or rules, rules).run(threads, progress)
+    return _Work(store, of, version).run(threads, progress)
 
 
 class _Work:
-    def __init__(self, store: RocketMQStore, version: str, rules: str) -> None:
+    def __init__(self, store: RocketMQStore, of: Profile, asked: str | None) -> None:
         self.store = store
-        self.version = version
-        self.rules = rules
+        self.profile = of
+        self.asked = asked
+        self.version = of.version
+        self.rules = of.rules
         self.obstacles: list[Evidence] = []
         self.evidence: list[Evidence] = []
         self.changes: list[str] = []
@@ -88,7 +86,7 @@ class _Work:
             self._add_changes(recovery)
             self._add_damage([item for item in report.damage if item.kind not in _OF_LOG_BYTES])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
-            again = redelivery(self.store, RecoveredView(self.store, recovery), self.configs, check.last_timestamp)
+            again = redelivery(self.store, RecoveredView(self.store, recovery, self.profile), self.configs, check.last_timestamp)
             redelivers = again.messages
             self.harmless &= not redelivers
             self.evidence += again.evidence
@@ -159,9 +157,10 @@ class _Work:
                 store.index_files(),
                 store.checkpoint,
                 store.config,
-                store.rules(self.rules),
+                store.rules(self.asked),
                 self.rules,
                 unclean=store.unclean,
+                recovered_files=self.profile.recovered_files,
             )
             recovery.touched_queues = set()
             recovery.load()

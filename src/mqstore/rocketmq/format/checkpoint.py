@@ -46,7 +46,10 @@ _LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The six fields, zero if the file is missing or too short for them. physic, logics, index: store times in ms."""
+    """The six fields, zero if the file is missing or too short for them. physic, logics, index: store times in ms.
+
+    rest: the bytes after them, from the first to the last that is not zero: fields of a later version, which are written again as they are.
+    """
 
     physic: int = 0
     logics: int = 0
@@ -55,6 +58,7 @@ class Checkpoint:
     confirm_physical_offset: int = 0
     exists: bool = False
     logics_physical_offset: int = 0
+    rest: bytes = b""
     findings: tuple[Damage, ...] = ()
 
     @property
@@ -82,14 +86,14 @@ def decode(raw: bytes, relative: str = "checkpoint") -> Checkpoint:
         rest = max(0, len(raw) - _FIELDS.size)
         findings.append(Damage(relative, _FIELDS.size, rest, Kind.BAD_CHECKPOINT, "there are bytes other than zero after the six fields"))
     physic, logics, index, master, confirm, listed = fields
-    return Checkpoint(physic, logics, index, master, confirm, True, listed, tuple(findings))
+    return Checkpoint(physic, logics, index, master, confirm, True, listed, raw[_FIELDS.size : SIZE].rstrip(b"\0"), tuple(findings))
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the 4096 bytes of a checkpoint file."""
     times = (checkpoint.physic, checkpoint.logics, checkpoint.index)
     offsets = (checkpoint.master_flushed_offset, checkpoint.confirm_physical_offset, checkpoint.logics_physical_offset)
-    return _FIELDS.pack(*times, *offsets).ljust(SIZE, b"\0")
+    return (_FIELDS.pack(*times, *offsets) + checkpoint.rest).ljust(SIZE, b"\0")
 
 
 def load(directory: ReadOnlyDirectory, relative: str = "checkpoint") -> Checkpoint:

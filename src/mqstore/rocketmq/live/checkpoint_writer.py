@@ -37,6 +37,7 @@ class LiveCheckpoint:
         self._confirm = confirm
         # 5.5.0: an offset that was true stays true while the log grows
         self._listed = max(0, min(found.logics_physical_offset, log_end))
+        self._rest = found.rest
         self.physic, self.logics, self.index = found.physic, found.logics, found.index
         self.written = found
         if not found.exists:
@@ -86,6 +87,7 @@ class LiveCheckpoint:
                 self._confirm,
                 exists=True,
                 logics_physical_offset=self._listed,
+                rest=self._rest,
             )
             if encode(new) == encode(self.written) and self.written.exists:
                 return

@@ -26,6 +26,7 @@ from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import consume_queue
 from mqstore.rocketmq.format.dledger_log import refuse_dledger
 from mqstore.rocketmq.format.index_file import UnreadIndex
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.record import parse_host
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
@@ -34,7 +35,7 @@ from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex, StoredIn
 from mqstore.rocketmq.live.queue_files import QueueFiles, StoredFile
 from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abort
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
-from mqstore.rocketmq.store.store import VERSIONS, RocketMQStore
+from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["LoadedStore", "check_loadable", "load"]
 
@@ -85,8 +86,8 @@ class LoadedStore:
 def load(path: str | os.PathLike[str], config: StoreConfig) -> LoadedStore:
     """Create or take over a store. Raises MqstoreError, with nothing changed, if it cannot be taken over."""
     root = Path(path)
-    if config.version is not None and config.version not in VERSIONS:
-        raise UsageError(f"there are no rules of version {config.version!r}; known are {' and '.join(VERSIONS)}")
+    if config.version is not None:
+        profile(config.version)
     try:
         parse_host(config.store_host)
     except ValueError as error:
@@ -133,7 +134,9 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     store = RocketMQStore(root, config=_broker_config(config))
     store.require_directories()
     fresh = not store.log.files and not store.consume_queues()
-    version = config.version or ("5.3.3" if fresh else store.version_hint)
+    # an existing store shows whether its broker indexes tags
+    writer = profile(config.version or "5.3.3") if config.version or fresh else store.evidence.profile
+    version = writer.rules
     for place in ("commitlog", "consumequeue"):
         directory.make_directory(place)
     directory.sync_directory()
@@ -157,11 +160,23 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     )
     _refuse_other_queue_type(store, version)
     _refuse_unknown_geometry(store)
-    rules = replace(store.rules(version), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq)
+    rules = replace(
+        store.rules(writer.version if config.version or fresh else None), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq
+    )
     found, unclean = store.checkpoint, store.unclean
     derived.amending = unclean
     recovery = Recovery(
-        reading, store.log, store.index_files(), found, store.config, rules, version, unclean=unclean, target=derived, strict=True
+        reading,
+        store.log,
+        store.index_files(),
+        found,
+        store.config,
+        rules,
+        version,
+        unclean=unclean,
+        target=derived,
+        strict=True,
+        recovered_files=writer.recovered_files,
     )
     # before anything changes: if the machine dies now, the next load must recover
     if not unclean:
@@ -202,7 +217,7 @@ def check_loadable(root: Path, config: StoreConfig) -> None:
     store = RocketMQStore(root, config=_broker_config(config))
     store.require_directories()
     fresh = not store.log.files and not store.consume_queues()
-    _refuse_other_queue_type(store, config.version or ("5.3.3" if fresh else store.version_hint))
+    _refuse_other_queue_type(store, profile(config.version or ("5.3.3" if fresh else store.version_hint)).rules)
     _refuse_unknown_geometry(store)
 
 

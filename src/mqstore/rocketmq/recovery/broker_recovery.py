@@ -113,11 +113,13 @@ class Recovery:
         largest_array: int = LARGEST_ARRAY,
         target: DispatchTarget | None = None,
         strict: bool = False,
+        recovered_files: int | None = None,
     ) -> None:
         """rules: for dispatch, of that version. largest_array: bytes that the broker can allocate in one piece.
 
         strict: an unclean recovery also stops at a record whose end never reached the disk, although a broker accepts the zeros
-        in its topic or properties. target: where queues and index files are; in memory by default.
+        in its topic or properties. target: where queues and index files are; in memory by default. recovered_files: log files that are
+        looked at, from the newest back; None: all.
         """
         self.version = version
         self.is_v5 = version != "4.9.3"
@@ -134,6 +136,7 @@ class Recovery:
         self.unclean = unclean
         self._largest_array = largest_array
         self._strict = strict
+        self._recovered_files = recovered_files
         self._target: DispatchTarget = InMemoryTarget(directory) if target is None else target
         self._queue_sizes: dict[bool, int] = {}
         self._refusals: list[str] = list(log.queue.refusals(version))
@@ -263,21 +266,26 @@ class Recovery:
         """Return the number of the file from which the log is parsed after a clean exit."""
         if not self.is_v5:
             return max(0, len(self.log_files) - 3)
-        return max(0, bisect_right([file.start for file in self.log_files], listed) - 1)
+        return max(self._oldest, bisect_right([file.start for file in self.log_files], listed) - 1)
+
+    @property
+    def _oldest(self) -> int:
+        """The number of the oldest file that is looked at."""
+        return 0 if self._recovered_files is None else max(0, len(self.log_files) - self._recovered_files)
 
     def _first_unclean(self) -> int:
-        """Return the number of the newest file whose first record was stored before the checkpoint, or 0."""
+        """Return the number of the newest file whose first record was stored before the checkpoint, or that of the oldest."""
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
         limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
         magics = (record_layout.MAGIC_V1, record_layout.MAGIC_V2) if self.is_v5 else (record_layout.MAGIC_V1,)
-        for number in range(len(self.log_files) - 1, 0, -1):
+        for number in range(len(self.log_files) - 1, self._oldest, -1):
             data = self._log.mapped(self.log_files[number].file).data
             if _read_long(data, MAGIC_AT, 4) in magics:
                 wide = _read_long(data, SYS_FLAG_AT, 4) & BORN_HOST_IPV6
                 stored = _read_long(data, STORE_TIMESTAMP_AT_IPV6 if wide else STORE_TIMESTAMP_AT)
                 if stored != 0 and stored <= limit:
                     return number
-        return 0
+        return self._oldest
 
     def _cut_log(self, end: int) -> bool:
         """Cut the log. Returns whether the files after the cut hold nothing that looks like a record."""

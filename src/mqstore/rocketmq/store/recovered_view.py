@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
+from mqstore.rocketmq.format.profile import Profile, profile
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["RecoveredView", "recover"]
 
 
-def recover(files: StoreFiles, version: str, *, unclean: bool | None = None) -> RecoveredView:
-    """Return what a broker of this version would have after load and start. unclean: its last exit; by default, whether `abort` exists.
+def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | None = None) -> RecoveredView:
+    """Return what a broker would have after load and start. version: of the broker; by default what the files suggest.
 
-    Raises RefusedError if the broker would not start.
+    unclean: its last exit; by default, whether `abort` exists. Raises UsageError, and RefusedError if the broker would not start.
     """
+    found = files.evidence.profile if version is None else profile(version)
     recovery = Recovery(
         files.directory,
         files.log,
@@ -39,22 +41,27 @@ def recover(files: StoreFiles, version: str, *, unclean: bool | None = None) -> 
         files.checkpoint,
         files.config,
         files.rules(version),
-        version,
+        found.rules,
         unclean=files.unclean if unclean is None else unclean,
+        recovered_files=found.recovered_files,
     )
     recovery.load()
     recovery.start()
-    return RecoveredView(files, recovery)
+    return RecoveredView(files, recovery, found)
 
 
 class RecoveredView(BaseView):
-    """A broker's memory after load and start. notes: what the broker gave up or skipped, a sentence each."""
+    """A broker's memory after load and start. notes: what the broker gave up or skipped, a sentence each.
+
+    profile: of the broker. version: whose rules it follows, `4.9.3` or `5.3.3`.
+    """
 
     name = "recovered"
 
-    def __init__(self, files: StoreFiles, recovery: Recovery) -> None:
+    def __init__(self, files: StoreFiles, recovery: Recovery, of: Profile) -> None:
         super().__init__(files)
         self._recovery = recovery
+        self.profile = of
         self.version = recovery.version
         self.notes: tuple[str, ...] = tuple(recovery.notes)
 

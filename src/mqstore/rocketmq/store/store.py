@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UnsupportedError, UsageError
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.recovered_view import recover
 from mqstore.rocketmq.store.store_files import StoreFiles
@@ -41,14 +42,17 @@ class RocketMQStore(StoreFiles, Shown):
     # the views
 
     def view(self, name: str = "disk", as_: str | None = None) -> View:
-        """Return the view `disk` or `recovered`. as_: version whose rules recover, by default what the files suggest. Raises UsageError."""
-        if as_ is not None and as_ not in VERSIONS:
-            raise UsageError(f"there are no rules of version {as_!r}; known are {' and '.join(VERSIONS)}")
+        """Return the view `disk` or `recovered`.
+
+        as_: version of the broker that recovers, from 4.3.0 to 5.5.0; by default the one that the files suggest. Raises UsageError.
+        """
+        if as_ is not None:
+            profile(as_)
         if name == "disk":
             return self._disk_view
         if name == "recovered":
             self.require_commit_log("the recovered view")
-            return recover(self, as_ or self.version_hint)
+            return recover(self, as_)
         raise UsageError(f"there is no view {name!r}; the views are disk and recovered")
 
     @cached_property

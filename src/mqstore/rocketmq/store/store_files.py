@@ -29,12 +29,14 @@ from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.store import stored_config
 from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import unread_parts
+from mqstore.rocketmq.store.version_evidence import Evidence, evidence, is_v5
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
 
@@ -209,39 +211,20 @@ class StoreFiles:
     @cached_property
     def version_hint(self) -> str:
         """The version whose rules the files suggest: `5.3.3` if anything exists that only 5.x writes, else `4.9.3`."""
-        point = self.checkpoint
-        if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0 or self.topics.is_v5 or self.offset_table.is_v5:
-            return "5.3.3"
-        v5_only = (
-            "abort.bak",
-            "timerwheel",
-            "timerlog",
-            "compaction",
-            "batchconsumequeue",
-            "config/timercheck",
-            "config/topicQueueMapping.json",
-        )
-        if any(self.directory.exists(place) for place in v5_only) or self._abort_has_content():
-            return "5.3.3"
-        return "5.3.3" if self._newest_file_is_v5() else "4.9.3"
+        return "5.3.3" if is_v5(self) else "4.9.3"
 
-    def _abort_has_content(self) -> bool:
-        try:
-            return bool(self.directory.read("abort", 64))
-        except CannotOpenError:
-            return False  # that it exists is all that counts for a broker
-
-    def _newest_file_is_v5(self) -> bool:
-        """Return whether the first record of the newest written log file has version 2, or properties that end as 5.x writes them."""
-        number = self.log.last_written()
-        if number < 0:
-            return False
-        file = self.log.files[number]
-        message = self.log.record(file.start + self.log.header_size)
-        return message is not None and (message.version == 2 or message.properties.endswith(b"\x02"))
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The profile that the files suggest, and what in them does."""
+        return evidence(self)
 
     def rules(self, version: str | None = None) -> DispatchRules:
-        """Return the broker settings that decide the contents of derived files: configured, or inferred from the directories."""
+        """Return the broker settings that decide the contents of derived files: configured, or inferred from the directories.
+
+        version: of the broker that dispatches; by default the one that wrote the store, as far as its files show.
+        """
+        asked = None if version is None else profile(version)
+        five = asked.is_v5 if asked is not None else self.version_hint != "4.9.3"
         lmq = any(queue.topic.startswith(LMQ_PREFIX) for queue in self.consume_queues())
         multi = self.config.enable_multi_dispatch
         batch = {queue.topic for queue in self.batch_queues()} | set(self.topics.batch_topics) | set(self.config.batch_topics)
@@ -249,9 +232,9 @@ class StoreFiles:
             delays=parse_delays(self.config.message_delay_level) if self.config.message_delay_level else parse_delays(),
             multi_dispatch=lmq if multi is None else multi,
             lmq=lmq if self.config.enable_lmq is None else self.config.enable_lmq,
-            is_v5=(version or self.version_hint) != "4.9.3",
+            is_v5=five,
             batch_topics=frozenset(batch),
-            index_tags=(version or self.version_hint) != "4.9.3" and self.indexes_tags,
+            index_tags=asked.indexes_tags if asked is not None else five and self.indexes_tags,
         )
 
     @cached_property

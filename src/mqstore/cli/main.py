@@ -21,7 +21,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 import mqstore
-from mqstore.cli import demo
+from mqstore.cli import demo, guidance
 from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
 from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
@@ -100,6 +100,7 @@ for module in (
     serve,
     console,
     demo,
+    guidance,
     mqadmin,
 ):
     module.register(app)
@@ -139,6 +140,8 @@ def run(argv: Sequence[str]) -> int:
         # escape what the terminal cannot encode instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if guidance.VARIABLE in os.environ:
+        guidance.complete()
     if not argv:
         run(["--help"])
         return FAILED

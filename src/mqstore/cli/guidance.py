@@ -24,7 +24,7 @@ class Shell(StrEnum):
 
 def complete() -> None:
     """Prepare the parser to answer a shell that asks for completions, instead of running a command."""
-    from typer.completion import completion_init
+    from typer._completion_classes import completion_init
 
     completion_init()
 
@@ -55,6 +55,6 @@ def register(app: typer.Typer) -> None:
         bash: add it to ~/.bashrc; zsh: save it as _mqstore in a directory of $fpath; fish: save it as
         ~/.config/fish/completions/mqstore.fish.
         """
-        from typer.completion import get_completion_script
+        from typer._completion_shared import get_completion_script
 
         print(get_completion_script(prog_name="mqstore", complete_var=VARIABLE, shell=shell.value))

@@ -6,6 +6,7 @@ of each kind it has left out. A test that is named by its node id, or by a marke
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import Counter
@@ -242,3 +243,9 @@ def spark() -> Iterator[SparkSession]:
     started = session("local[2,3]", app_name="mqstore tests")
     yield started
     stop()
+
+
+@pytest.fixture
+def kills() -> int:
+    """Return how often a replay is killed before it may end; MQSTORE_KILLS=100 is the proof in full."""
+    return int(os.environ.get("MQSTORE_KILLS", "2"))

@@ -39,6 +39,7 @@ PAGES = (
     GUIDE / "find.md",
     GUIDE / "findings.md",
     GUIDE / "rabbitmq.md",
+    GUIDE / "replay.md",
     GUIDE / "salvage.md",
     GUIDE / "who-may-connect.md",
 )

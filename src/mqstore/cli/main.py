@@ -25,7 +25,7 @@ from mqstore.cli import demo, guidance
 from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
 from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
-from mqstore.cli.jobs import follow, salvage
+from mqstore.cli.jobs import follow, replay, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
 from mqstore.cli.rabbitmq import convert
 from mqstore.cli.read import diagnose, find, inspect, lookup, messages, mqadmin, query, queues, sql, usage, verify
@@ -93,6 +93,7 @@ for module in (
     jobs,
     convert,
     salvage,
+    replay,
     lookup,
     follow,
     putting,

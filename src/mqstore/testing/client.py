@@ -12,19 +12,15 @@ Protocol: docs/formats/rocketmq-remoting.md, sections 3.2, 3.3 and 3.5.
 from __future__ import annotations
 
 import itertools
-import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from mqstore.broker.access.signature import ACCESS_KEY, SIGNATURE, sign
 from mqstore.broker.protocol import bodies
-from mqstore.broker.protocol.codes import V4_9_3, RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import Frame, FrameError, decode, encode
-from mqstore.errors import MqstoreError
+from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.replay.connection import ClientError, RemotingConnection, successful
 from mqstore.rocketmq.append.send_path import UniqueIds
 from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.message import Message
@@ -37,14 +33,6 @@ TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
 SUBSCRIPTION_IN_REQUEST = 4
 BATCH = 32
 PAUSE = 0.005  # seconds between pulls of a topic without new messages
-
-
-class ClientError(MqstoreError):
-    """The broker rejected a request, or there was no response in time. code: of the response, or -1."""
-
-    def __init__(self, sentence: str, code: int = -1) -> None:
-        super().__init__(sentence)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ class ReceivedMessage:
         return self.body.decode()
 
 
-class Client:
+class Client(RemotingConnection):
     """A connection to a broker. Not thread-safe. address: `ip:port`. timeout: seconds to wait for a response.
 
     credentials: (access key, secret key) to sign requests with. tls: the context of a connection with TLS.
@@ -95,63 +83,11 @@ class Client:
         credentials: tuple[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        host, _, port = address.rpartition(":")
-        self.address = address
+        super().__init__(address, timeout=timeout, credentials=credentials, tls=tls)
         self.group = group
-        self._timeout = timeout
-        self._credentials = credentials
-        self._opaques = itertools.count(1)
         self._turn = itertools.count()
         self._unique = UniqueIds()
         self._next: dict[tuple[str, str, int], int] = {}
-        try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
-            if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=host.strip("[]"))
-        except OSError as error:
-            raise ClientError(f"cannot connect to a broker at {address}: {error.strerror or error}; start one first") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
-
-    # requests
-
-    def request(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
-        """Send a request and return the response, whatever its code. Raises ClientError without a response."""
-        fields = None if ext is None else {name: _field_text(value) for name, value in ext.items() if value is not None}
-        asked = Frame(code, fields, body, opaque=next(self._opaques), version=V4_9_3)
-        if self._credentials is not None:
-            asked.ext = {**(fields or {}), ACCESS_KEY: self._credentials[0]}
-            asked.ext[SIGNATURE] = sign(asked, self._credentials[1])
-        try:
-            self._socket.sendall(encode(asked))
-            while True:
-                answered = decode(self._exactly(int.from_bytes(self._exactly(4), "big")))
-                if answered.is_response and answered.opaque == asked.opaque:
-                    return answered
-        except (OSError, FrameError) as error:
-            raise ClientError(f"the broker at {self.address} did not respond to request {code}: {error}") from None
-
-    def call(self, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
-        """Send a request and return the response. Raises ClientError if it reports an error."""
-        return _successful(self.request(code, ext, body))
-
-    def _exactly(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = self._socket.recv(count - len(parts))
-            if not part:
-                raise ConnectionResetError("it closed the connection")
-            parts += part
-        return bytes(parts)
 
     # topics
 
@@ -165,7 +101,7 @@ class Client:
         answered = self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answered.code == ResponseCode.TOPIC_NOT_EXIST:
             return 0
-        found: Any = bodies.parse(_successful(answered).body)
+        found: Any = bodies.parse(successful(answered).body)
         return sum(queue["readQueueNums"] for queue in found["queueDatas"])
 
     # messages
@@ -246,17 +182,6 @@ class Client:
         if known.code == ResponseCode.SUCCESS:
             return int((known.ext or {})["offset"])
         return int((self.call(RequestCode.GET_MIN_OFFSET, place).ext or {})["offset"])
-
-
-def _successful(answered: Frame) -> Frame:
-    """Return a response, or raise ClientError if it reports an error."""
-    if answered.code != ResponseCode.SUCCESS:
-        raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
-    return answered
-
-
-def _field_text(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def _parse_records(body: bytes | memoryview) -> list[Record]:

@@ -24,7 +24,7 @@ from typing import Any
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
 
-__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "hidden", "read_resume"]
+__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties", "hidden", "read_resume"]
 
 WINDOW = 1000
 NOTED = 0.5  # seconds between two writes of the resume file
@@ -216,7 +216,9 @@ class Sender:
             self._open.append((self._tag, len(message.body)))
             self._bytes += len(message.body)
             self.counts.sent += 1
-            self._channel.basic_publish(message.exchange, message.routing_key, message.body, _raw(message.properties), mandatory=True)
+            self._channel.basic_publish(
+                message.exchange, message.routing_key, message.body, encoded_properties(message.properties), mandatory=True
+            )
         return 0.0
 
     def _returned(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -257,7 +259,8 @@ def hidden(url: str) -> str:
     return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", url)
 
 
-def _raw(block: bytes) -> Any:
+def encoded_properties(block: bytes) -> Any:
+    """Return a property block as pika's properties, unchanged."""
     import pika
 
     class EncodedProperties(pika.BasicProperties):  # type: ignore[misc]

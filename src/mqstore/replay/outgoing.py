@@ -1,0 +1,187 @@
+"""One message on its way to another broker, in the form of its family, and its translation to the other.
+
+    RocketMQ -> RocketMQ   topic, keys, tags, UNIQ_KEY, user properties, flag, born time, reconsume times; compressed again if it was
+    RocketMQ -> AMQP       default exchange, routing key: the topic. Headers: the properties. message_id: UNIQ_KEY; timestamp: born time;
+                           persistent
+    RabbitMQ -> AMQP       default exchange, routing key: its queue. Properties and headers as they are, without CC, BCC and a foreign user
+    RabbitMQ -> RocketMQ   topic: the queue, with `_` for what a topic cannot have; KEYS: message_id; headers become properties
+                           `header.NAME`, other properties keep their names
+
+Properties on which a broker would act once more are left out: a delay that is over, a transaction that is decided, offsets and checksums.
+Every message is marked with the place that it came from: property `MQSTORE_FROM`, or header `x-mqstore-from`.
+
+>>> paid = ReplayMessage("orders/0", 17, "store#orders/0/17", "orders", b"paid", properties={"KEYS": "o-1", "DELAY": "3"})
+>>> paid.rocketmq_properties()
+{'KEYS': 'o-1', 'MQSTORE_FROM': 'store#orders/0/17'}
+>>> paid.edited({"topic": "again", "property.KEYS": "o-2"}).topic
+'again'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mqstore.errors import UsageError
+from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
+
+__all__ = ["FROM", "FROM_HEADER", "ReplayMessage", "parse_edits"]
+
+FROM, FROM_HEADER = "MQSTORE_FROM", "x-mqstore-from"
+EDITS = ("topic", "queue", "keys", "tags", "body")
+
+# a broker would delay the message again, treat it as a half of a transaction or a batch, or compare a checksum that is not its own
+_ACTED_UPON = frozenset(
+    {
+        "DELAY",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_DEL_UNIQKEY",
+        "TRAN_MSG",
+        "PGROUP",
+        "CLUSTER",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "INNER_NUM",
+        "INNER_BASE",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "POP_CK",
+        "1ST_POP_TIME",
+        "__CRC32#",
+        "__CHECK_MESSAGE_TIMES__",
+        "WAIT",
+        FROM,
+    }
+)
+
+
+LONGEST_TOPIC = 127
+_NOT_IN_TOPICS = re.compile(r"[^%|a-zA-Z0-9_-]")
+_COPIES = (b"CC", b"BCC", "CC", "BCC")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMessage:
+    """A message. source: the queue that it was in; position: ascending in it. mark: the place that it came from, unique.
+
+    properties: those of RocketMQ. amqp: those of AMQP, by name, for a message of RabbitMQ; its topic is its queue. born_timestamp: ms.
+    """
+
+    source: str
+    position: int
+    mark: str
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    amqp: Mapping[str, Any] | None = None
+    flag: int = 0
+    compressed: bool = False
+    born_timestamp: int | None = None
+    born_host: str | None = None
+    reconsume_times: int = 0
+
+    @property
+    def rocketmq_topic(self) -> str:
+        """The topic on a RocketMQ broker: of a RabbitMQ queue its name, each character that a topic cannot have replaced by `_`."""
+        return self.topic if self.amqp is None else _NOT_IN_TOPICS.sub("_", self.topic)[:LONGEST_TOPIC]
+
+    def rocketmq_properties(self) -> dict[str, str]:
+        """Return the properties of the message as a producer sends it to a RocketMQ broker."""
+        given = self.properties if self.amqp is None else _from_amqp(self.amqp)
+        kept = {name: value for name, value in given.items() if name not in _ACTED_UPON}
+        return kept | {FROM: self.mark}
+
+    def amqp_block(self) -> bytes:
+        """Return the property block of the message as it is published to an AMQP broker."""
+        if self.amqp is not None:
+            headers = [*(self.amqp.get("headers") or ()), (FROM_HEADER, "longstr", self.mark.encode())]
+            try:
+                return properties_to_bin({**self.amqp, "headers": headers})
+            except PropertiesError as error:
+                raise UsageError(f"the message from {self.mark} cannot be sent: {error}") from None
+        headers = [(name, "longstr", value.encode("utf-8", "replace")) for name, value in self.properties.items() if len(name) < 64]
+        properties: dict[str, Any] = {"headers": [*headers, (FROM_HEADER, "longstr", self.mark.encode())], "delivery_mode": 2}
+        if self.born_timestamp is not None:
+            properties["timestamp"] = max(0, self.born_timestamp // 1000)
+        if self.properties.get("UNIQ_KEY"):
+            properties["message_id"] = self.properties["UNIQ_KEY"].encode()[:255]
+        if self.properties.get("CORRELATION_ID"):
+            properties["correlation_id"] = self.properties["CORRELATION_ID"].encode()[:255]
+        return properties_to_bin(properties)
+
+    def for_user(self, user: str) -> ReplayMessage:
+        """Return the message without what a broker would act upon: another user's id, and CC and BCC, whose queues have their own copy."""
+        if self.amqp is None:
+            return self
+        kept = {name: value for name, value in self.amqp.items() if name != "user_id" or value in (user, user.encode())}
+        if kept.get("headers"):
+            kept["headers"] = [each for each in kept["headers"] if each[0] not in _COPIES]
+        return replace(self, amqp=kept)
+
+    def edited(self, edits: Mapping[str, str]) -> ReplayMessage:
+        """Return the message with the values of `parse_edits`."""
+        message = self
+        for name, value in edits.items():
+            if name == "topic":
+                message = replace(message, topic=value)
+            elif name == "queue":
+                message = replace(message, queue_id=int(value))
+            elif name == "body":
+                message = replace(message, body=value.encode())
+            else:
+                message = message._with_property({"keys": "KEYS", "tags": "TAGS"}.get(name) or name.removeprefix("property."), value)
+        return message
+
+    def _with_property(self, name: str, value: str) -> ReplayMessage:
+        if self.amqp is not None:
+            headers = [each for each in self.amqp.get("headers") or () if each[0] not in (name, name.encode())]
+            added = [(name.encode(), "longstr", value.encode())] if value else []
+            return replace(self, amqp={**self.amqp, "headers": [*headers, *added]})
+        kept = {each: text for each, text in self.properties.items() if each != name}
+        return replace(self, properties=kept | ({name: value} if value else {}))
+
+
+def parse_edits(given: list[str] | None) -> dict[str, str]:
+    """Parse the values of --set, `NAME=VALUE`. Raises UsageError."""
+    found: dict[str, str] = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        known = name in EDITS or (name.startswith("property.") and len(name) > len("property."))
+        if not equals or not known:
+            raise UsageError(f"--set {each!r} is not NAME=VALUE; the names are {', '.join(EDITS)} and property.NAME")
+        if name == "queue" and not (value.isascii() and value.isdigit()):
+            raise UsageError(f"--set {each!r}: a queue is a number from 0 upwards")
+        if name == "topic" and not value:
+            raise UsageError("--set topic= leaves the message without a topic; name one")
+        found[name] = value
+    return found
+
+
+def _from_amqp(properties: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in properties.items():
+        if name == "headers":
+            found |= {f"header.{_text(each[0])}": _text(each[2]) for each in value or () if each[2] is not None}
+        elif value is not None:
+            found["KEYS" if name == "message_id" else name] = _text(value)
+    return {_plain(name): _plain(value) for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _plain(text: str) -> str:
+    """Return text without the two characters that separate properties in a record."""
+    return text.replace("\x01", "\ufffd").replace("\x02", "\ufffd")

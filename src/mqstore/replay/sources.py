@@ -1,0 +1,160 @@
+"""Messages of a store in the form in which they are replayed, in the order of the log, or of the queues.
+
+A message is left out, and counted, if its verdict is not one of those chosen, if its body cannot be read, or if it is in an internal topic
+that was not asked for by name. A message asked for from the topic of delayed messages, or of half transactions, goes to its own topic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mqstore.errors import NotFoundError
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
+from mqstore.rabbitmq.store import message_table
+from mqstore.rabbitmq.store.message_table import MessageRows
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.replay.outgoing import ReplayMessage
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.view import View
+from mqstore.table.columns import QueueSelection, Selection
+
+__all__ = ["DEFAULT_VERDICTS", "RABBITMQ_VERDICTS", "NotConsumed", "rabbitmq_messages", "rocketmq_messages"]
+
+DEFAULT_VERDICTS = frozenset({"intact", "unindexed"})  # without a queue entry: the broker would list it after its start
+RABBITMQ_VERDICTS = frozenset({"intact"})
+
+COLUMNS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "body",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "born_timestamp",
+    "born_host",
+    "properties",
+    "verdict",
+)
+COMPRESSED = 1
+_INTERNAL = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)
+_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
+
+
+@dataclass(frozen=True, slots=True)
+class NotConsumed:
+    """Keeps messages that a consumer group has not passed, by the offsets that it committed."""
+
+    offsets: dict[tuple[str, int], int]
+
+    @classmethod
+    def by(cls, view: View, group: str) -> NotConsumed:
+        """Return the filter for a group. Raises NotFoundError if it has committed nothing."""
+        all_offsets = view.consumer_offsets()
+        mine = {(each.topic, each.queue_id): each.offset for each in all_offsets if each.group == group and each.state != "above-max"}
+        if not any(each.group == group for each in all_offsets):
+            known = sorted({each.group for each in all_offsets})
+            raise NotFoundError(f"no offset of group {group!r} is in this store; its groups are {', '.join(known[:20]) or 'none'}")
+        return cls(mine)
+
+    def keeps(self, row: dict[str, Any]) -> bool:
+        """Return whether the group has not passed a message."""
+        return bool(row["queue_offset"] >= self.offsets.get((row["topic"], row["queue_id"]), 0))
+
+
+def rocketmq_messages(
+    store: RocketMQStore, selection: Selection, verdicts: frozenset[str], left: NotConsumed | None, skipped: Counter[str]
+) -> Iterator[ReplayMessage]:
+    """Yield the messages of a RocketMQ store. left: only those that a group has not passed. skipped: counts why others are left out."""
+    name = store.path.name
+    named = selection.topics or frozenset()
+    for batch in store.view().batches(COLUMNS, selection, milliseconds=True):
+        for row in batch.to_pylist():
+            topic = row["topic"]
+            if topic not in named and (topic in _INTERNAL or topic.startswith(_PREFIXES)):
+                skipped[f"of the internal topic {topic}"] += 1
+            elif row["verdict"] not in verdicts:
+                skipped[row["verdict"]] += 1
+            elif row["body"] is None:
+                skipped["with a body that cannot be decompressed"] += 1
+            elif left is not None and not left.keeps(row):
+                skipped["consumed by the group"] += 1
+            else:
+                yield _of_row(row, name)
+
+
+def _of_row(row: dict[str, Any], store: str) -> ReplayMessage:
+    properties = dict(row["properties"] or ())
+    topic, queue_id = row["topic"], row["queue_id"]
+    own = (topic in _INTERNAL or topic.startswith(_PREFIXES)) and "REAL_TOPIC" in properties
+    if own:
+        number = properties.get("REAL_QID", "")
+        topic, queue_id = properties["REAL_TOPIC"], int(number) if number.isascii() and number.isdigit() else 0
+    source = f"{row['topic']}/{row['queue_id']}"
+    return ReplayMessage(
+        source,
+        row["physical_offset"],
+        f"{store}#{source}/{row['physical_offset']}",
+        topic,
+        row["body"],
+        queue_id,
+        properties,
+        flag=row["flag"],
+        compressed=bool(row["sys_flag"] & COMPRESSED),
+        born_timestamp=row["born_timestamp"],
+        born_host=row["born_host"],
+        reconsume_times=row["reconsume_times"],
+    )
+
+
+def rabbitmq_messages(
+    store: RabbitMQStore, selection: QueueSelection, verdicts: frozenset[str], skipped: Counter[str]
+) -> Iterator[ReplayMessage]:
+    """Yield the messages of a RabbitMQ store. skipped: counts why others are left out."""
+    number = 0
+    for rows in store.rows(selection):
+        found = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: mapped_bytes(store.directory, name)))
+        for k, verdict in enumerate(found):
+            number += 1
+            if verdict not in verdicts:
+                skipped[verdict] += 1
+                continue
+            message = _stored(store, rows, k)
+            if message is None:
+                skipped["unreadable"] += 1
+                continue
+            yield _of_term(store, rows, k, message, number)
+
+
+def _stored(store: RabbitMQStore, rows: MessageRows, k: int) -> MessageTerm | None:
+    source = int(rows.table.source[k])
+    name, data = rows.table.sources[source] if source >= 0 else ("", None)
+    data = mapped_bytes(store.directory, name) if data is None and name else data
+    at, length = int(rows.table.at[k]), int(rows.table.length[k])
+    try:
+        return read_message(data[at : at + length].tobytes()) if data is not None else None
+    except EtfError:
+        return None
+
+
+def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTerm, number: int) -> ReplayMessage:
+    seq = int(np.int64(rows.table.entries["seq"][k])) if rows.indexed else number
+    key = message.routing_keys[0].decode("utf-8", "replace") if message.routing_keys else ""
+    queue = rows.queue if rows.queue is not None else key
+    level = "" if rows.priority_level is None else f"/{rows.priority_level}"
+    source = f"{rows.vhost or '?'}/{rows.queue or 'no queue'}{level}"
+    try:
+        properties: dict[str, Any] = dict(message.properties)
+    except PropertiesError:
+        properties = {}
+    return ReplayMessage(source, seq, f"{store.path.name}#{source}/{seq}", queue, message.body, amqp=properties)

@@ -8,12 +8,15 @@ Up to 4.2 they are Mnesia tables in the node's data directory:
     rabbit_durable_exchange  {exchange, {resource, VHost, exchange, Name}, Type, Durable, AutoDelete, Internal, Arguments, …}
     rabbit_durable_route     {route, {binding, Source, Key, Destination, Arguments}, const}
 
-With Khepri (optional in 3.13 to 4.1, the default since 4.2) they are in a Raft log under `coordination/`, which is not replayed. But
-the log contains queue names in the usual encoding, and a name is proved by a directory named by its digest: `resource_names` finds
-names in any file.
+    rabbit_runtime_parameters  {runtime_parameters, {VHost, Component, Name} | Name, Value}: policies among others
+    rabbit_user, rabbit_user_permission, rabbit_topic_permission    passwords as hashes
+
+With Khepri (optional in 3.13 to 4.1, the default since 4.2) the same records are in a Raft log under `coordination/`, see `khepri`. A
+directory that was migrated may have both; then those of Khepri count. Whatever the state of these files, `resource_names` finds names in
+them: a name is proved by a directory named by its digest.
 
 Messages can be read without definitions. They are needed for queues without `.queue_name`, for empty queues, and for properties of a
-queue: durability, priorities, policy. The tables of users, with their password hashes, are not read.
+queue: durability, priorities, policy.
 
     >>> name = b"h\x04d\x00\x08resourcem\x00\x00\x00\x01/d\x00\x05queuem\x00\x00\x00\x02q1"
     >>> list(resource_names(b"..." + name + b"..."))
@@ -33,6 +36,7 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions import mnesia
+from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.node_directory import coordination_files, node_directory
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
@@ -42,7 +46,10 @@ __all__ = [
     "Binding",
     "Definitions",
     "Exchange",
+    "Parameter",
+    "Permission",
     "QueueDefinition",
+    "User",
     "named_directories",
     "names_of_node",
     "read_definitions",
@@ -50,7 +57,16 @@ __all__ = [
     "search_names",
 ]
 
-TABLES = ("rabbit_vhost", "rabbit_durable_queue", "rabbit_durable_exchange", "rabbit_durable_route")
+TABLES = (
+    "rabbit_vhost",
+    "rabbit_durable_queue",
+    "rabbit_durable_exchange",
+    "rabbit_durable_route",
+    "rabbit_runtime_parameters",
+    "rabbit_user",
+    "rabbit_user_permission",
+    "rabbit_topic_permission",
+)
 CLASSIC = "rabbit_classic_queue"
 MAX_PRIORITY = 255
 # names beyond this size of a Raft log are not found
@@ -108,6 +124,7 @@ class Exchange:
     auto_delete: bool
     internal: bool
     arguments: Fields
+    durable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +140,53 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """A runtime parameter: a policy (component `policy` or `operator_policy`), a limit, …
+
+    vhost and component are empty for a global one.
+    """
+
+    vhost: bytes
+    component: bytes
+    name: bytes
+    value: Term = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user. password_hash: salt and hash; limits: by name."""
+
+    name: bytes
+    password_hash: bytes
+    tags: tuple[str, ...]
+    hashing_algorithm: str
+    limits: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a user may do in a vhost, as patterns. exchange: of a topic permission, which has no configure."""
+
+    user: bytes
+    vhost: bytes
+    configure: bytes | None
+    write: bytes
+    read: bytes
+    exchange: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
-    """The contents of the tables. damage: records and files that could not be read."""
+    """The contents of the tables. vhost_metadata: by name of the vhost; damage: records and files that could not be read."""
 
     vhosts: tuple[bytes, ...] = ()
     queues: tuple[QueueDefinition, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     bindings: tuple[Binding, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    users: tuple[User, ...] = ()
+    permissions: tuple[Permission, ...] = ()
+    vhost_metadata: dict[bytes, Term] = field(default_factory=dict, hash=False)
     damage: tuple[Damage, ...] = field(default=())
 
 
@@ -146,23 +203,99 @@ def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitio
         if content is not None:
             files[name] = content
     tables = mnesia.replay(files, TABLES)
-    damage += [Damage(f"{place}/{item.file}" if place else item.file, *_located(item)) for item in tables.damage]
-    queues, exchanges, bindings, vhosts = [], [], [], []
-    for table, records in tables.records.items():
-        for record in records:
-            try:
-                if table == "rabbit_vhost":
-                    vhosts.append(_octets(record[1]))
-                elif table == "rabbit_durable_queue":
-                    queues.append(_queue(record))
-                elif table == "rabbit_durable_exchange":
-                    exchanges.append(_exchange(record))
-                else:
-                    bindings.append(_binding(record))
-            except (PropertiesError, TypeError, ValueError, IndexError) as error:
-                path = f"{place}/{table}.DCD" if place else f"{table}.DCD"
-                damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"A record of the table, or of the logs, cannot be read: {error}."))
-    return Definitions(tuple(vhosts), tuple(queues), tuple(exchanges), tuple(bindings), tuple(damage))
+    replayed = read_khepri(directory, place)
+    damage += replayed.damage
+    records: list[tuple[str, Term]]
+    if any(_tag(record) == "vhost" for record in replayed.records):
+        records = [(f"{place}/coordination" if place else "coordination", record) for record in replayed.records]
+    else:
+        damage += [Damage(f"{place}/{item.file}" if place else item.file, *_located(item)) for item in tables.damage]
+        records = [
+            (f"{place}/{table}.DCD" if place else f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows
+        ]
+    found = _Sorted()
+    for path, record in records:
+        try:
+            found.add(record)
+        except (PropertiesError, TypeError, ValueError, IndexError) as error:
+            damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"A record of the table, or of the logs, cannot be read: {error}."))
+    users = {user.name for user in found.users}
+    # the permissions of a user go with the user
+    permissions = [each for each in found.permissions if not users or each.user in users]
+    return Definitions(
+        tuple(found.vhosts),
+        tuple(found.queues),
+        tuple(found.exchanges),
+        tuple(found.bindings),
+        tuple(found.parameters),
+        tuple(found.users),
+        tuple(permissions),
+        found.vhosts,
+        tuple(damage),
+    )
+
+
+class _Sorted:
+    """Records, by what they define."""
+
+    def __init__(self) -> None:
+        self.vhosts: dict[bytes, Term] = {}
+        self.queues: list[QueueDefinition] = []
+        self.exchanges: list[Exchange] = []
+        self.bindings: list[Binding] = []
+        self.parameters: list[Parameter] = []
+        self.users: list[User] = []
+        self.permissions: list[Permission] = []
+
+    def add(self, record: Term) -> None:
+        """Raises an error for a record that cannot be read; records of other kinds are skipped."""
+        match _tag(record):
+            case "vhost":
+                self.vhosts[_octets(record[1])] = record[3] if len(record) > 3 else {}
+            case "amqqueue":
+                self.queues.append(_queue(record))
+            case "exchange":
+                self.exchanges.append(_exchange(record))
+            case "route":
+                self.bindings.append(_binding(record))
+            case "runtime_parameters":
+                self.parameters.append(_parameter(record))
+            case "internal_user":
+                self.users.append(_user(record))
+            case "user_permission" | "topic_permission":
+                self.permissions.append(_permission(record))
+
+
+def _tag(record: Term) -> str:
+    return str(record[0]) if type(record) is tuple and record and isinstance(record[0], Atom) else ""
+
+
+def _name(term: Term) -> bytes:
+    return str(term).encode("utf-8") if isinstance(term, Atom) else _octets(term)
+
+
+def _parameter(record: Term) -> Parameter:
+    if type(record[1]) is tuple and len(record[1]) == 3:
+        vhost, component, name = map(_name, record[1])
+        return Parameter(vhost, component, name, record[2])
+    return Parameter(b"", b"", _name(record[1]), record[2])
+
+
+def _user(record: Term) -> User:
+    tags = record[3] if type(record[3]) is list else []
+    limits = record[5] if len(record) > 5 and isinstance(record[5], dict) else {}
+    known = {_name(key).decode("utf-8", "replace"): value for key, value in limits.items()}
+    algorithm = str(record[4]) if len(record) > 4 and isinstance(record[4], Atom) else ""
+    hashed = record[2] if type(record[2]) is bytes else b""
+    return User(_octets(record[1]), hashed, tuple(str(tag) for tag in tags), algorithm, known)
+
+
+def _permission(record: Term) -> Permission:
+    if record[0] == "user_permission":
+        (_, user, vhost), (_, configure, write, read) = record[1], record[2]
+        return Permission(_octets(user), _octets(vhost), _octets(configure), _octets(write), _octets(read))
+    (_, (_, user, vhost), exchange), (_, _, write, read) = record[1], record[2]
+    return Permission(_octets(user), _octets(vhost), None, _octets(write), _octets(read), _octets(exchange))
 
 
 def _located(item: Damage) -> tuple[int, int, Kind, str, int]:
@@ -191,7 +324,7 @@ def _arguments(term: Term) -> Fields:
     return found
 
 
-def _queue(record: mnesia.Record) -> QueueDefinition:
+def _queue(record: Term) -> QueueDefinition:
     if record[0] != "amqqueue" or len(record) < 18:
         raise TypeError(f"a queue is {{amqqueue, …}} of 18 elements or more, not {record[0]!s:.40} of {len(record)}")
     vhost, _, name = _resource(record[1])
@@ -211,14 +344,14 @@ def _policy(term: Term) -> dict[str, Any]:
     return {key.decode("utf-8", "replace"): value for key, value in (pair for pair in defined if type(pair) is tuple) if type(key) is bytes}
 
 
-def _exchange(record: mnesia.Record) -> Exchange:
+def _exchange(record: Term) -> Exchange:
     if record[0] != "exchange" or len(record) < 7:
         raise TypeError(f"an exchange is {{exchange, …}}, not {record[0]!s:.40} of {len(record)}")
     vhost, _, name = _resource(record[1])
-    return Exchange(vhost, name, str(record[2]), _is_true(record[4]), _is_true(record[5]), _arguments(record[6]))
+    return Exchange(vhost, name, str(record[2]), _is_true(record[4]), _is_true(record[5]), _arguments(record[6]), _is_true(record[3]))
 
 
-def _binding(record: mnesia.Record) -> Binding:
+def _binding(record: Term) -> Binding:
     binding = record[1]
     if record[0] != "route" or type(binding) is not tuple or len(binding) != 5 or binding[0] != "binding":
         raise TypeError(f"a binding is {{route, {{binding, …}}, const}}, not {record[0]!s:.40}")

@@ -99,7 +99,7 @@ def test_a_log_of_khepri_that_is_cut_in_the_middle_is_a_finding_and_the_rest_is_
         assert_partial(found, whole)
         seen.add(len(found.queues))
         assert [item.file for item in found.damage] == [LOG] * (end not in borders and end > 5)
-    assert len(seen) > 3
+    assert len(seen) > 1
     last = max(borders)
     log.write_bytes(data[: last + 9])
     found = read_definitions(ReadOnlyDirectory(tmp_path))

@@ -61,6 +61,7 @@ class Kind(StrEnum):
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_DATABASE = "bad-database"  # a RocksDB database of which a file or a block cannot be read
+    BAD_TIMER = "bad-timer"  # a slot of the timer wheel or a unit of the timer log that contradicts the other, or the log
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one
 
 

@@ -28,7 +28,7 @@ from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.jobs import follow, replay, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
 from mqstore.cli.rabbitmq import convert
-from mqstore.cli.read import diagnose, find, inspect, lookup, messages, mqadmin, query, queues, sql, usage, verify
+from mqstore.cli.read import diagnose, find, inspect, lookup, messages, mqadmin, query, queues, sql, timers, usage, verify
 from mqstore.cli.serve import command as serve
 from mqstore.cli.serve import console
 from mqstore.cli.write import load as loading
@@ -88,6 +88,7 @@ for module in (
     messages,
     find,
     queues,
+    timers,
     query,
     sql,
     jobs,

@@ -388,7 +388,7 @@ def test_a_real_store_is_opened_with_its_configuration() -> None:
 
 def test_parts_that_are_not_read_are_named(tmp_path: Path) -> None:
     small(tmp_path)
-    (tmp_path / "timerwheel").write_bytes(bytes(10))
+    (tmp_path / "tiered_index_file").mkdir()
     (tmp_path / "kvStore").mkdir()
     named = mqstore.open(tmp_path).unsupported
     assert len(named) == 2

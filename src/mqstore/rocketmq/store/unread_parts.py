@@ -4,7 +4,7 @@
     if ledger is not None:
         found.append(f"the log of a DLedger group beside the commit log ({ledger})")
     consumequeue/CURRENT      consume queues in RocksDB, if the database is not read
-    timerwheel                messages with an arbitrary delay
+    compaction/               compaction topics
 
 What is not read is never called damaged, and never said to be missing.
 """
@@ -19,7 +19,6 @@ from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
 __all__ = ["unread_parts"]
 
 _PLACES = (
-    ("timerwheel", "the timer wheel (messages with arbitrary delay wait in topic rmq_sys_wheel_timer)"),
     ("compaction/position-checkpoint", "compaction topics"),
     ("tiered_index_file", "tiered storage"),
     ("config/tieredStoreMetadata.json", "tiered storage"),

@@ -35,6 +35,7 @@ from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_w
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
+from mqstore.rocketmq.verify.timer_proof import TimerProof
 
 __all__ = ["Verification", "settle_index", "verify"]
 
@@ -114,6 +115,7 @@ class Verification:
             self.notes.append(
                 "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
             )
+        self._finish_timers()
         self._finish_databases()
         self._drop_unknown()
         skipped = (
@@ -383,6 +385,11 @@ class Verification:
     def _finish_second_queues(self) -> None:
         self.damage.extend(self.second.damage(self.log, self.log_end))
         self.notes.extend(self.second.notes())
+
+    def _finish_timers(self) -> None:
+        proof = TimerProof(self.store)
+        self.damage.extend(proof.damage())
+        self.notes.extend(proof.notes())
 
     def _finish_databases(self) -> None:
         known = set(self.damage)

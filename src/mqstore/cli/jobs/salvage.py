@@ -222,6 +222,7 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
 
 def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions) -> int:
     import time
+    from collections import Counter
 
     from mqstore.rabbitmq.salvage.amqp_sender import Sender, hidden
     from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
@@ -234,6 +235,7 @@ def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOption
     about = f"{wreck.path.absolute()}: {', '.join(sorted(verdicts))} of {options.vhost or 'the vhost'} {chosen} by {way} to {hidden(url)}"
     sender = Sender(url, rate=options.rate, resume=options.resume, about=about)
     started = time.monotonic()
+    left_out = Counter[str]()
     sent = sender.send(
         outgoing_messages(
             wreck,
@@ -243,11 +245,13 @@ def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOption
             by_exchange=options.by_exchange,
             user=sender.user,
             into=into,
+            skipped=left_out,
         )
     )
-    ok = not sent.returned and not sent.refused
+    ok = not sent.returned and not sent.refused and not left_out
     counts = {name: getattr(sent, name) for name in ("sent", "confirmed", "returned", "refused", "skipped")}
-    document = {"to": hidden(url), "store": str(wreck.path), "ok": ok, **counts, "seconds": round(time.monotonic() - started, 3)}
+    document = {"to": hidden(url), "store": str(wreck.path), "ok": ok, **counts, "left_out": dict(left_out)}
+    document["seconds"] = round(time.monotonic() - started, 3)
     if not out.is_text:
         out.report(document)
         return 0 if ok else 1
@@ -255,6 +259,8 @@ def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOption
     out.line(f"{count(sent.confirmed, 'message')} confirmed by the broker in {clock(document['seconds'])}.")
     if sent.skipped:
         out.line(f"{count(sent.skipped, 'message')} skipped, confirmed in an earlier run.")
+    for why, number in sorted(left_out.items()):
+        out.line(f"Not sent: {count(number, 'message')} ({why}).")
     if sent.returned:
         out.line(f"Returned: {count(sent.returned, 'message')}, because no such queue or route exists. Declare it and send again.")
     if sent.refused:

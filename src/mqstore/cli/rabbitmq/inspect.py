@@ -34,12 +34,6 @@ _FITS = {
 }
 # sums of a vhost besides queues, messages and bytes
 _COUNTS = ("not_recovered", "transient", "lost", "waiting", "acknowledged")
-# kept beside the classic queues in a node's data directory
-_OTHER_DIRECTORIES = {
-    "quorum": "quorum queues (Raft logs) are not read",
-    "stream": "streams are not read",
-    "coordination": "Khepri's metadata is searched for queue names only",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +108,8 @@ class RabbitMQSummary:
 
 def summarize(store: RabbitMQStore) -> RabbitMQSummary:
     """Summarize an open store."""
+    from mqstore.rabbitmq.store.defined_queues import unread_parts
+
     times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
     return RabbitMQSummary(
         store=str(store.path),
@@ -121,16 +117,13 @@ def summarize(store: RabbitMQStore) -> RabbitMQSummary:
         vhosts=tuple(_summarize_vhost(store, vhost) for vhost in store.vhosts),
         first=min(times, default=None),
         last=max(times, default=None),
-        unsupported=tuple(
-            f"{entry.name}/: {_OTHER_DIRECTORIES[entry.name]}"
-            for entry in store.directory.entries()
-            if entry.is_directory and entry.name in _OTHER_DIRECTORIES
-        ),
-        findings=store.findings,
+        unsupported=tuple(unread_parts(store)),
+        findings=(*store.findings, *store.definitions.damage),
     )
 
 
 def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
+    from mqstore.rabbitmq.store.defined_queues import empty_queues
     from mqstore.rabbitmq.store.listing import totals, vhost_rows
 
     return VhostSummary(
@@ -139,7 +132,7 @@ def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
         shutdown="clean" if vhost.clean else "unclean",
         segment_entry_count=vhost.entry_count,
         entries_from=_entries_from(vhost),
-        totals=totals(vhost_rows(vhost)),
+        totals=totals(vhost_rows(vhost, None, empty_queues(store, vhost))),
         refusals=vhost.refusals,
         parts=tuple(_parts(store, vhost)),
     )

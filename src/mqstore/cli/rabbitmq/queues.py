@@ -30,18 +30,19 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     """
     import time
 
-    from mqstore.rabbitmq.store.listing import QUEUE_NAMES, queue_rows, totals
+    from mqstore.rabbitmq.store.listing import NOT_READ, QUEUE_NAMES, queue_rows, totals
 
     now = time.time_ns() // 1000 if options.at is None else at_microseconds(options.at)
     opened = open_rabbitmq(store, now=now, names=options.names)
-    shown = list(queue_rows(opened, options.vhost, options.queue))
+    shown = list(queue_rows(opened, options.vhost, options.queue, unread=True))
+    found = (*opened.unread, *opened.definitions.damage)
     if options.view is ViewName.RECOVERED:
         shown = [row for row in shown if not row["refused"]]
     sums = totals(shown)
     bad = bool(sums.lost) or any(row["refused"] for row in shown)
     if not out.is_text:
         out.records(QUEUE_NAMES, shown)
-        return 1 if note_damage(out, opened.unread) or bad else 0
+        return 1 if note_damage(out, found) or bad else 0
     columns = (
         Column("vhost", flexible=True),
         Column("queue", flexible=True),
@@ -56,25 +57,29 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     if not shown:
         filtered = options.vhost or options.queue
         out.line("no queue matches; without filters all are listed" if filtered else "no queues: this store has no queue directory")
-        return 1 if note_damage(out, opened.unread) else 0
-    vhosts = len({row["vhost"] for row in shown})
-    out.line(f"{count(vhosts, 'vhost')}, {count(len(shown), 'queue')}, {count(sums.messages, 'message')}", style="bold")
+        return 1 if note_damage(out, found) else 0
+    vhosts, others = len({row["vhost"] for row in shown}), sum(row["start"] == NOT_READ for row in shown)
+    more = f"; {count(others, 'queue')} of other types, not read" if others else ""
+    out.line(f"{count(vhosts, 'vhost')}, {count(sums.queues, 'queue')}, {count(sums.messages, 'message')}{more}", style="bold")
     for sentence in sums.sentences:
         out.line(f"{sentence}.")
     for each in opened.vhosts:
         for sentence in each.refusals[:1]:
             out.note(f"the broker would not start vhost {each.name!r}: {sentence}")
-    return 1 if note_damage(out, opened.unread) or bad else 0
+    return 1 if note_damage(out, found) or bad else 0
 
 
 def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
-    from mqstore.rabbitmq.store.listing import NOT_RECOVERED
+    from mqstore.rabbitmq.store.listing import NOT_READ, NOT_RECOVERED
 
+    vhost = "" if before is not None and before["vhost"] == row["vhost"] else row["vhost"] or "?"
+    if row["start"] == NOT_READ:
+        return [vhost, row["queue"], row["type"], "-", "-", "-", "-", NOT_READ]
     other = [f"{row[name]:,} {title}" for name, title in NOT_RECOVERED.items() if row[name]]
     other += [f"{row['acknowledged']:,} acknowledged"] if row["acknowledged"] else []
     other += [f"{row['expired']:,} expired"] if row["expired"] else []
     return [
-        "" if before is not None and before["vhost"] == row["vhost"] else row["vhost"] or "?",
+        vhost,
         row["queue"] if row["priority_levels"] is None else f"{row['queue']} ({count(row['priority_levels'], 'priority level')})",
         str(row["queue_version"]),
         f"{row['messages']:,}",

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mqstore.rabbitmq.format.names import queue_directory
+from mqstore.rabbitmq.store.defined_queues import EmptyQueue, empty_queues, unread_queues
 from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
 from mqstore.table.formatting import count
 
@@ -22,7 +24,18 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["BAD_STATES", "ENTRY_NAMES", "NOT_RECOVERED", "QUEUE_NAMES", "StoreTotals", "entry_rows", "queue_rows", "totals", "vhost_rows"]
+__all__ = [
+    "BAD_STATES",
+    "ENTRY_NAMES",
+    "NOT_READ",
+    "NOT_RECOVERED",
+    "QUEUE_NAMES",
+    "StoreTotals",
+    "entry_rows",
+    "queue_rows",
+    "totals",
+    "vhost_rows",
+]
 
 QUEUE_NAMES = (
     "vhost",
@@ -48,6 +61,7 @@ QUEUE_NAMES = (
     "start",
     "refused",
     "directories",
+    "type",
 )
 ENTRY_NAMES = (
     "seq_id",
@@ -70,6 +84,7 @@ ENTRY_NAMES = (
     "store_file",
     "position",
 )
+NOT_READ = "not read"
 BAD_STATES = frozenset({"missing", "damaged", "hidden", "duplicate", "unfound"})
 
 # columns of a queue whose sum is `not_recovered`, as a person reads them
@@ -92,27 +107,59 @@ _FROM_TABLE = tuple(
 
 
 def queue_rows(
-    store: RabbitMQStore, vhosts: Collection[str] | None = None, queues: Collection[str] | None = None
+    store: RabbitMQStore, vhosts: Collection[str] | None = None, queues: Collection[str] | None = None, *, unread: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row per queue, with the levels of a priority queue combined.
+    """Yield a row per queue, with the levels of a priority queue combined. Empty queues that have no directory are included.
 
     messages, bytes: those the broker would recover. not_recovered: all others that are not acknowledged, which are transient, lost, or
     waiting (intact, but the broker would not start their queue). lost: missing, damaged, hidden, repeated or unfound, as `store.fate`
-    says. expired: None if no time was given.
+    says. expired: None if no time was given. unread: also quorum queues and streams, without counts, with the start `not read`.
     """
     for vhost in store.vhosts:
         if vhosts is None or (vhost.name or "") in vhosts:
-            yield from vhost_rows(vhost, queues)
+            yield from vhost_rows(vhost, queues, empty_queues(store, vhost))
+    for each in unread_queues(store) if unread else ():
+        if (vhosts is None or each.vhost in vhosts) and (queues is None or each.name in queues):
+            yield dict.fromkeys(QUEUE_NAMES) | {
+                "vhost": each.vhost, "queue": each.name, "start": NOT_READ, "refused": False, "directories": [], "type": each.type,
+            }  # fmt: skip
 
 
-def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one vhost's queues."""
+def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None, empty: Iterable[EmptyQueue] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one vhost's queues. empty: those without a directory."""
     levels: dict[str, list[Queue]] = {}
     for found in vhost.queues:
         if queues is None or found.name in queues:
             levels.setdefault(found.name, []).append(found)
     for directories in levels.values():
         yield _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
+    for queue in empty:
+        if queues is None or queue.name in queues:
+            yield _empty_row(queue, vhost)
+
+
+def _empty_row(queue: EmptyQueue, vhost: Vhost) -> dict[str, Any]:
+    nothing = (
+        "messages",
+        "bytes",
+        "not_recovered",
+        "lost",
+        "waiting",
+        "acknowledged",
+        *(name for name in NOT_RECOVERED if name != "waiting"),
+    )
+    terms = vhost.terms.get(queue_directory(queue.vhost, queue.name))
+    return dict.fromkeys(QUEUE_NAMES) | dict.fromkeys(nothing, 0) | {
+        "vhost": queue.vhost,
+        "queue": queue.name,
+        "priority_levels": queue.priority_levels,
+        "queue_version": queue.version,
+        "next_seq_id": None if queue.priority_levels is not None else 0 if terms is None else terms.next_seq or 0,
+        "start": "clean" if vhost.clean else "dirty",
+        "refused": bool(vhost.refusals),
+        "directories": [],
+        "type": "classic",
+    }  # fmt: skip
 
 
 def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
@@ -149,6 +196,7 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
         "start": first.start.name,
         "refused": refused,
         "directories": [each.directory for each in directories],
+        "type": "classic",
     }
 
 
@@ -195,6 +243,8 @@ def totals(rows: Iterable[dict[str, Any]]) -> StoreTotals:
     """Add up the rows of `queue_rows`: the one source of the sums that `inspect`, `topics` and the console show."""
     found = StoreTotals()
     for row in rows:
+        if row["start"] == NOT_READ:
+            continue
         found.queues += 1
         for name in ("messages", "bytes", "not_recovered", "transient", "lost", "waiting", "acknowledged"):
             setattr(found, name, getattr(found, name) + row[name])

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqstore.errors import NotFoundError
+from mqstore.errors import CannotOpenError, NotFoundError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage, Report
-from mqstore.rabbitmq.definitions.metadata import names_of_node
+from mqstore.rabbitmq.definitions.document import queue_type
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
+from mqstore.rabbitmq.definitions.node_directory import node_directory
 from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import ACKNOWLEDGED
@@ -85,6 +87,15 @@ class RabbitMQStore(Shown):
         return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
 
     @cached_property
+    def definitions(self) -> Definitions:
+        """The definitions of the node whose messages these are; nothing if its metadata is not beside them."""
+        node = node_directory(self.directory)
+        try:
+            return Definitions() if node is None else read_definitions(node)
+        except CannotOpenError:
+            return Definitions()
+
+    @cached_property
     def _names_of_node(self) -> tuple[tuple[str, str], ...]:
         return names_of_node(self.directory)
 
@@ -113,6 +124,14 @@ class RabbitMQStore(Shown):
         """Return the directories of a queue: one, or one for each priority level. Raises NotFoundError."""
         found = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
         if not found:
+            for defined in self.definitions.queues:
+                if (defined.vhost.decode("utf-8", "replace"), defined.name.decode("utf-8", "replace")) == (vhost, queue):
+                    what = (
+                        "is empty: it has no directory"
+                        if defined.type == CLASSIC
+                        else f"is a {queue_type(defined.type)} queue, which is not read"
+                    )
+                    raise NotFoundError(f"queue {queue!r} of vhost {vhost!r} {what}; `mqstore topics` lists all queues")
             known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}; {there}")

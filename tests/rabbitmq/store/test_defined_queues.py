@@ -1,0 +1,91 @@
+"""Queues that only the node's metadata knows: empty ones are listed, those of other types by name, as not read, and only where they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.golden import OTHER_RABBITMQ, GoldenCase, case_id, case_named, expected, opened, opened_node, run_cli, unpack_node
+
+import mqstore
+from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
+from mqstore.rabbitmq.store.store import RabbitMQStore
+
+OTHERS = {"4.0.5/a-v2-kill9": {"the.quorum": "quorum", "the.stream": "stream"}}
+WITH_DEFINITIONS = [case for case in OTHER_RABBITMQ if (case.path / "definitions.json").exists()]
+
+
+@pytest.mark.parametrize("case", WITH_DEFINITIONS, ids=case_id)
+def test_every_queue_of_the_node_is_listed_with_its_messages(case: GoldenCase) -> None:
+    done = run_cli("topics", opened_node(case), "-o", "jsonl")
+    assert done.status == 0, done.stderr
+    rows = {(row["vhost"], row["queue"]): row for row in done.rows}
+    exported = {(queue["vhost"], queue["name"]): queue for queue in json.loads((case.path / "definitions.json").read_text())["queues"]}
+    assert set(rows) == set(exported)
+    delivered = Counter((row["vhost"], row["queue"]) for row in expected(case))
+    for name, row in rows.items():
+        assert row["type"] == exported[name]["type"]
+        if row["type"] == "classic":
+            assert (row["messages"], row["queue_version"]) == (delivered[name], 1 if case.version == "3.8.9" else 2)
+        else:
+            assert (row["messages"], row["start"], row["lost"]) == (None, "not read", None)
+    assert {row["queue"]: row["type"] for row in rows.values() if row["type"] != "classic"} == OTHERS.get(case.id, {})
+
+
+@pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
+def test_queues_of_other_types_are_named_only_where_they_are_and_sizes_are_those_of_the_message_stores(case: GoldenCase) -> None:
+    found = run_cli("inspect", opened_node(case), "-o", "json").document
+    named = found["unsupported"]
+    assert len(named) == len(OTHERS.get(case.id, {}))
+    assert all(any(f"{name!r}" in part and "not read" in part for part in named) for name in OTHERS.get(case.id, {}))
+    assert (found["lost"], found["findings"]) == (0, [])
+    alone = run_cli("inspect", opened(case), "-o", "json").document
+    assert (found["bytes"], found["files"], found["messages"]) == (alone["bytes"], alone["files"], alone["messages"])
+    text = run_cli("topics", opened_node(case)).stdout
+    assert ("of other types, not read" in text) == bool(OTHERS.get(case.id))
+
+
+def test_without_metadata_the_directories_of_other_types_say_that_there_are_some(tmp_path: Path) -> None:
+    node = unpack_node(case_named("4.0.5/a-v2-kill9"), tmp_path / "node")
+    for path in [node / "LATEST.LOG", node / "schema.DAT", *node.glob("*.DCD")]:
+        path.unlink()
+    shutil.rmtree(node / "coordination")
+    found = run_cli("inspect", node, "-o", "json").document
+    assert found["unsupported"] == ["quorum/: quorum queues are not read", "stream/: streams are not read"]
+
+
+def test_an_index_of_an_empty_queue_or_of_another_type_is_refused_by_name() -> None:
+    empty = run_cli("queue", opened_node(case_named("3.8.9/a-v1-clean")), "/", "empty")
+    assert (empty.status, "queue 'empty' of vhost '/' is empty" in empty.stderr) == (1, True)
+    quorum = run_cli("queue", opened_node(case_named("4.0.5/a-v2-kill9")), "/", "the.quorum")
+    assert (quorum.status, "is a quorum queue, which is not read" in quorum.stderr) == (1, True)
+
+
+def test_a_damaged_log_of_khepri_is_a_finding_of_inspect_and_topics(tmp_path: Path) -> None:
+    node = unpack_node(case_named("4.3.6/a-v2-clean"), tmp_path / "node")
+    (log,) = node.glob("coordination/*/*.wal")
+    log.write_bytes(log.read_bytes()[:100_001])
+    found = run_cli("inspect", node, "-o", "json")
+    assert (found.status, [item["file"] for item in found.document["findings"]]) == (1, [str(log.relative_to(node))])
+    topics = run_cli("topics", node, "-o", "jsonl")
+    assert topics.status == 1
+    assert "A record is cut or damaged" in run_cli("topics", node).stderr
+    assert sum(row["messages"] for row in topics.rows) == 211
+
+
+def test_messages_that_are_not_sent_are_counted_with_the_reason() -> None:
+    skipped: Counter[str] = Counter()
+    store = mqstore.open(opened(case_named("3.10.8/e2-gc-interrupted")))
+    assert isinstance(store, RabbitMQStore)
+    sent = sum(1 for _ in outgoing_messages(store, frozenset({"intact"}), skipped=skipped))
+    assert skipped == {"unreachable: no file has the message": 3}
+    assert sent == 97
+    whole: Counter[str] = Counter()
+    store = mqstore.open(opened(case_named("4.0.5/a-v2-kill9")))
+    assert isinstance(store, RabbitMQStore)
+    for message in outgoing_messages(store, frozenset({"intact"}), skipped=whole):
+        assert b"x-mqtt-publish-qos" not in message.properties
+    assert whole == {}
